@@ -1,0 +1,130 @@
+//! One address and port behind one service port.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{NetworkId, WorkloadKey};
+
+/// An endpoint as one registry describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where it listens.
+    pub address: IpAddr,
+    /// The target port.
+    pub port: u16,
+    /// The name of the service port it serves.
+    pub port_name: Arc<str>,
+    /// Whether it may be sent.
+    pub health: Health,
+    /// Its share among equals, at least 1.
+    pub weight: u32,
+    /// Where it runs.
+    pub locality: Arc<Locality>,
+    /// The network its own label claims; `None` leaves that to the cluster (interface.md, "Networks").
+    pub network_label: Option<NetworkId>,
+    /// Whether it takes mTLS.
+    pub tls_mode: TlsMode,
+    /// Its SPIFFE ID, where its pod is known.
+    pub service_account: Option<Arc<str>>,
+    /// The pod or entry behind it.
+    pub workload: Option<Arc<WorkloadKey>>,
+    /// What is known of its pod.
+    pub pod: PodState,
+    /// The node it runs on.
+    pub node: Option<Arc<str>>,
+}
+
+/// What a registry knows of the pod behind an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodState {
+    /// The pod has been seen: identity and labels are its own.
+    Known,
+    /// A pod is named but has not been seen yet: withheld until it is.
+    Missing,
+    /// No pod is named, or pods may not be read: sent without an identity.
+    Unnamed,
+}
+
+/// Whether an endpoint may take traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Health {
+    /// Ready.
+    Healthy,
+    /// Not ready.
+    Unhealthy,
+    /// Serving those it already knows; takes no new sessions.
+    Draining,
+    /// Going away.
+    Terminating,
+}
+
+impl Health {
+    /// The name as users see it in `/debug/endpoints`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Unhealthy => "unhealthy",
+            Self::Draining => "draining",
+            Self::Terminating => "terminating",
+        }
+    }
+}
+
+/// Whether an endpoint takes mTLS: label `security.istio.io/tlsMode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum TlsMode {
+    /// A proxy before it terminates mTLS.
+    Istio,
+    /// Plain text.
+    #[default]
+    Disabled,
+}
+
+impl TlsMode {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Istio => "istio",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// Reads the label; all but `istio` is plain text.
+    pub fn from_label(value: Option<&str>) -> Self {
+        if value == Some("istio") { Self::Istio } else { Self::Disabled }
+    }
+}
+
+/// Region, zone and subzone; empty parts are unknown.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Locality {
+    /// `topology.kubernetes.io/region`.
+    pub region: Arc<str>,
+    /// `topology.kubernetes.io/zone`.
+    pub zone: Arc<str>,
+    /// `topology.istio.io/subzone`.
+    pub subzone: Arc<str>,
+}
+
+impl Locality {
+    /// Reads `region/zone/subzone`; missing parts are empty.
+    pub fn parse(text: &str) -> Self {
+        let mut parts = text.splitn(3, '/').map(Arc::<str>::from);
+        let mut next = || parts.next().unwrap_or_else(|| "".into());
+        Self { region: next(), zone: next(), subzone: next() }
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.region.is_empty() && self.zone.is_empty() && self.subzone.is_empty()
+    }
+}
+
+impl fmt::Display for Locality {
+    /// `region/zone/subzone` without trailing empty parts; empty where nothing is known.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}/{}/{}", self.region, self.zone, self.subzone);
+        f.write_str(text.trim_end_matches('/'))
+    }
+}

@@ -1,0 +1,159 @@
+//! Names that must not be mixed, each a cheap-to-clone string of its own type.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Takes the text as it is.
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// Whether the text is empty.
+            pub fn is_empty(&self) -> bool {
+                self.0.is_empty()
+            }
+        }
+
+        impl From<&str> for $type {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $type {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Default for $type {
+            fn default() -> Self {
+                Self("".into())
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+name! {
+    /// A member Kubernetes cluster. (Envoy's cluster is an *upstream cluster* in this code.)
+    ClusterId
+}
+name! {
+    /// A network: a set of addresses that reach each other directly. The empty name is, for
+    /// Kubernetes endpoints and proxies, a network of its own.
+    NetworkId
+}
+name! {
+    /// A service's name across the mesh, such as `reviews.shop.svc.cluster.local`.
+    Hostname
+}
+name! {
+    /// A Kubernetes namespace.
+    Namespace
+}
+
+/// Why a text can't be a cluster ID.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterIdError {
+    /// No text at all.
+    #[error("a cluster ID must not be empty")]
+    Empty,
+    /// More than [`ClusterId::LENGTH_MAX`] characters.
+    #[error("a cluster ID has at most 63 characters, this one has {0}")]
+    TooLong(usize),
+    /// Not a DNS-1123 subdomain.
+    #[error(
+        "a cluster ID is a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', each label starting and ending with a letter or digit"
+    )]
+    NotDns1123,
+}
+
+impl ClusterId {
+    /// The most characters an ID may have (interface.md, "Member clusters").
+    pub const LENGTH_MAX: usize = 63;
+
+    /// Checks that `text` is a DNS-1123 subdomain of at most [`Self::LENGTH_MAX`] characters.
+    pub fn parse(text: &str) -> Result<Self, ClusterIdError> {
+        if text.is_empty() {
+            return Err(ClusterIdError::Empty);
+        }
+        if text.chars().count() > Self::LENGTH_MAX {
+            return Err(ClusterIdError::TooLong(text.chars().count()));
+        }
+        let label_ok = |label: &str| {
+            let edge =
+                |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            edge(label.bytes().next())
+                && edge(label.bytes().last())
+                && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        };
+        if text.split('.').all(label_ok) {
+            Ok(Self::from(text))
+        } else {
+            Err(ClusterIdError::NotDns1123)
+        }
+    }
+}
+
+impl Hostname {
+    /// The name of a Kubernetes Service: `<name>.<namespace>.svc.<domain>`.
+    pub fn of_kubernetes_service(name: &str, namespace: &str, domain: &str) -> Self {
+        Self::from(format!("{name}.{namespace}.svc.{domain}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_ids_are_dns_1123_subdomains_of_63_characters() {
+        for good in ["a", "east", "prod-eu.1", "1", &"a".repeat(63)] {
+            assert!(ClusterId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "East", "a_b", "-a", "a-", "a..b", ".a", "a.", "ü", "a b", "a\0", "a/b"] {
+            assert!(ClusterId::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(ClusterId::parse(&"a".repeat(64)), Err(ClusterIdError::TooLong(64)));
+    }
+}

@@ -1,0 +1,20 @@
+//! The vocabulary: plain values that every other module speaks in.
+//!
+//! Nothing here does I/O, knows Kubernetes, Envoy or Consul, or uses another module of Strait. Edges
+//! translate into these types and out of them.
+
+mod endpoint;
+mod gateway;
+mod ids;
+mod proxy;
+mod service;
+mod workload;
+
+pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
+pub use gateway::{Gateway, GatewayHost, GatewaySource};
+pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
+pub use proxy::{NodeError, Proxy, ProxyType};
+pub use service::{
+    ExportTo, Labels, Port, Protocol, Resolution, Service, TargetPort, labels_match,
+};
+pub use workload::{Workload, WorkloadKey};

@@ -1,0 +1,159 @@
+//! A proxy as it describes itself: claims, until they are checked against its certificate.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{ClusterId, Labels, Locality, Namespace, NetworkId, WorkloadKey};
+
+/// The part a proxy plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProxyType {
+    /// Beside one workload.
+    Sidecar,
+    /// A gateway.
+    Router,
+}
+
+impl ProxyType {
+    /// The word in a node id.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sidecar => "sidecar",
+            Self::Router => "router",
+        }
+    }
+}
+
+/// What a node id and its metadata say. (interface.md, "Proxies"; Istio's node metadata.)
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proxy {
+    /// The node id as sent.
+    pub id: Arc<str>,
+    /// Sidecar or router.
+    pub kind: ProxyType,
+    /// `INSTANCE_IPS` where all are valid, else the id's address. Never empty.
+    pub addresses: Vec<IpAddr>,
+    /// Pod name and namespace.
+    pub workload: WorkloadKey,
+    /// The fourth part of the id, `<namespace>.svc.<domain>`.
+    pub dns_domain: Arc<str>,
+    /// `CLUSTER_ID`; empty where not given.
+    pub cluster: ClusterId,
+    /// `NETWORK`; `None` leaves it to be derived.
+    pub network: Option<NetworkId>,
+    /// `SERVICE_ACCOUNT`, where given.
+    pub service_account: Option<Arc<str>>,
+    /// `LABELS`.
+    pub labels: Labels,
+    /// `node.locality`.
+    pub locality: Locality,
+    /// `NODE_NAME`.
+    pub node_name: Option<Arc<str>>,
+    /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
+    pub istio_version: Option<Arc<str>>,
+    /// `GENERATOR`.
+    pub generator: Option<Arc<str>>,
+    /// The build's version, such as `1.40.0`; empty where not given.
+    pub envoy_version: Arc<str>,
+    /// Type URLs of the extensions it declares, sorted.
+    pub extensions: Arc<[Arc<str>]>,
+}
+
+impl Proxy {
+    /// The namespace whose configuration it gets.
+    pub fn namespace(&self) -> &Namespace {
+        &self.workload.namespace
+    }
+
+    /// Whether any of its addresses is IPv4.
+    pub fn has_ipv4(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv4)
+    }
+
+    /// Whether any of its addresses is IPv6.
+    pub fn has_ipv6(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+
+    /// Whether it can reach an address of that family.
+    pub fn speaks(&self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.has_ipv4() } else { self.has_ipv6() }
+    }
+
+    /// Whether it declares the extension with this type URL.
+    pub fn declares(&self, type_url: &str) -> bool {
+        self.extensions.iter().any(|declared| &**declared == type_url)
+    }
+
+    /// Whether Istio's agent runs it, so that secrets come from the agent's socket.
+    pub fn has_istio_agent(&self) -> bool {
+        self.istio_version.is_some()
+    }
+
+    /// Splits a node id: `type~ip~name.namespace~domain`, exactly four parts.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn parse_id(id: &str) -> Result<(ProxyType, Option<IpAddr>, WorkloadKey, &str), NodeError> {
+        let parts: Vec<&str> = id.split('~').collect();
+        let [kind, ip, workload, domain] = parts[..] else {
+            return Err(NodeError::Parts { found: parts.len() });
+        };
+        let kind = match kind {
+            "sidecar" => ProxyType::Sidecar,
+            "router" => ProxyType::Router,
+            other => return Err(NodeError::Type { found: other.into() }),
+        };
+        let ip = if ip.is_empty() {
+            None
+        } else {
+            Some(ip.parse().map_err(|_| NodeError::Address { found: ip.into() })?)
+        };
+        // Pod names may hold dots, namespaces may not: the last dot divides them.
+        let (name, namespace) = workload
+            .rsplit_once('.')
+            .filter(|(name, namespace)| !name.is_empty() && !namespace.is_empty())
+            .ok_or_else(|| NodeError::Workload { found: workload.into() })?;
+        Ok((kind, ip, WorkloadKey::new(namespace, name), domain))
+    }
+}
+
+/// What is wrong with a node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// Not four parts.
+    #[error("node id has {found} parts between '~', expected 4: type~ip~name.namespace~domain")]
+    Parts {
+        /// How many there are.
+        found: usize,
+    },
+    /// Neither sidecar nor router.
+    #[error("node type {found:?} is not served, expected sidecar or router")]
+    Type {
+        /// The type given.
+        found: String,
+    },
+    /// The address doesn't parse.
+    #[error("node address {found:?} is not an IP address")]
+    Address {
+        /// The text given.
+        found: String,
+    },
+    /// No usable address in the id or the metadata.
+    #[error("node has no valid address, neither in its id nor in INSTANCE_IPS")]
+    NoAddress,
+    /// Not `name.namespace`.
+    #[error("node workload {found:?} is not name.namespace")]
+    Workload {
+        /// The text given.
+        found: String,
+    },
+    /// A metadata value is unusable.
+    #[error("node metadata {key}: {reason}")]
+    Metadata {
+        /// The key.
+        key: &'static str,
+        /// The fact.
+        reason: String,
+    },
+}

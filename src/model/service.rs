@@ -1,0 +1,255 @@
+//! A service as one registry describes it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Hostname, Namespace};
+
+/// Labels or a selector, in a stable order.
+pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Whether `labels` carry every pair of `selector`. An empty selector selects nothing here, as for
+/// a Kubernetes Service.
+pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
+    !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// One service of one registry: a value that is never changed once sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// The name under which registries are merged.
+    pub hostname: Hostname,
+    /// The object's own name.
+    pub name: Arc<str>,
+    /// The object's namespace.
+    pub namespace: Namespace,
+    /// Ports in the order of the source.
+    pub ports: Vec<Port>,
+    /// How its endpoints are found.
+    pub resolution: Resolution,
+    /// Virtual addresses in the registry's own cluster, first one first. Empty for headless ones.
+    pub vips: Vec<IpAddr>,
+    /// Addresses that reach it from outside the cluster: load balancer addresses (IP, else host
+    /// name), then `externalIPs`, in the source's order.
+    pub external_addresses: Vec<Arc<str>>,
+    /// For NodePort gateways: service port to node port. Empty: external addresses take service ports.
+    pub external_ports: BTreeMap<u16, u16>,
+    /// Labels of the object.
+    pub labels: Labels,
+    /// Pod selector; empty where there is none.
+    pub selector: Labels,
+    /// SPIFFE IDs named on the object itself, in its order.
+    pub service_accounts: Vec<Arc<str>>,
+    /// Who may see it.
+    pub export_to: ExportTo,
+    /// Seconds since the Unix epoch at which the object was made; 0 where unknown.
+    pub created: i64,
+    /// `internalTrafficPolicy: Local`: only endpoints on the proxy's own node.
+    pub node_local: bool,
+    /// `publishNotReadyAddresses`; affects name tables only.
+    pub publish_not_ready: bool,
+    /// Outside the mesh: no mTLS is expected.
+    pub mesh_external: bool,
+}
+
+/// One port of a [`Service`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// Its name; may be empty where a service has one port only.
+    pub name: Arc<str>,
+    /// The service port, 1 to 65535.
+    pub number: u16,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Where it leads on the pod.
+    pub target: TargetPort,
+}
+
+/// The port of a pod that a service port leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetPort {
+    /// A number, 1 to 65535.
+    Number(u16),
+    /// The name of a container port.
+    Name(Arc<str>),
+}
+
+/// What a port speaks, as far as Strait treats it differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// Plain HTTP/1.1.
+    Http,
+    /// HTTP/2 without TLS.
+    Http2,
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// gRPC-Web over HTTP/1.1 or 2.
+    GrpcWeb,
+    /// TLS with HTTP inside: routed as TLS.
+    Https,
+    /// TLS: opaque, routed by address or SNI.
+    Tls,
+    /// Bytes.
+    Tcp,
+    /// A protocol in which the server speaks first (MySQL): never sniffed.
+    Mysql,
+    /// MongoDB: treated as bytes.
+    Mongo,
+    /// Redis: treated as bytes.
+    Redis,
+    /// Datagrams: known, never proxied.
+    Udp,
+    /// Nothing declared: sniffed at run time.
+    Auto,
+}
+
+impl Protocol {
+    /// The protocol of a Kubernetes port: `appProtocol` if set, else the name up to its first `-`;
+    /// sniffed where neither says, except on ports whose servers speak first.
+    /// (Istio, "Protocol Selection".)
+    pub fn of_port(transport: &str, app_protocol: Option<&str>, name: &str, number: u16) -> Self {
+        if transport.eq_ignore_ascii_case("UDP") {
+            return Self::Udp;
+        }
+        match app_protocol.map(str::to_ascii_lowercase).as_deref() {
+            Some("kubernetes.io/h2c") => return Self::Http2,
+            Some("kubernetes.io/ws") => return Self::Http,
+            Some("kubernetes.io/wss") => return Self::Https,
+            _ => {}
+        }
+        let text = app_protocol.unwrap_or(name).to_ascii_lowercase();
+        if text == "grpc-web" || text.starts_with("grpc-web-") {
+            return Self::GrpcWeb;
+        }
+        match text.split('-').next().unwrap_or_default() {
+            "tcp" => Self::Tcp,
+            "udp" => Self::Udp,
+            "grpc" => Self::Grpc,
+            "http" | "http_proxy" => Self::Http,
+            "http2" => Self::Http2,
+            "https" => Self::Https,
+            "tls" => Self::Tls,
+            "mongo" => Self::Mongo,
+            "redis" => Self::Redis,
+            "mysql" => Self::Mysql,
+            _ if matches!(number, 25 | 53 | 3306 | 27017) => Self::Tcp,
+            _ => Self::Auto,
+        }
+    }
+
+    /// Whether requests are seen and routed one by one.
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Http2 | Self::Grpc | Self::GrpcWeb)
+    }
+
+    /// Whether the upstream must be spoken to in HTTP/2.
+    pub fn is_http2(self) -> bool {
+        matches!(self, Self::Http2 | Self::Grpc | Self::GrpcWeb)
+    }
+
+    /// The name as users see it in `/debug/services`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Http2 => "HTTP2",
+            Self::Grpc => "GRPC",
+            Self::GrpcWeb => "GRPC-Web",
+            Self::Https => "HTTPS",
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+            Self::Mysql => "MySQL",
+            Self::Mongo => "Mongo",
+            Self::Redis => "Redis",
+            Self::Udp => "UDP",
+            Self::Auto => "AUTO",
+        }
+    }
+}
+
+/// How the endpoints of a service are found by a proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// The control plane sends the endpoints, the proxy balances.
+    ClientSide,
+    /// Headless: the client has picked a pod address already.
+    Headless,
+    /// Another name for that host (ExternalName).
+    Alias(Hostname),
+}
+
+/// Who may see a service: `networking.istio.io/exportTo`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ExportTo {
+    /// Everybody, other networks included.
+    #[default]
+    Public,
+    /// These namespaces only; empty for nobody (`~`).
+    Namespaces(Vec<Namespace>),
+}
+
+impl ExportTo {
+    /// Reads the annotation's comma list; `own` is the namespace that `.` stands for.
+    pub fn parse(text: &str, own: &Namespace) -> Self {
+        let mut namespaces = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match part {
+                "*" => return Self::Public,
+                "~" => {}
+                "." => namespaces.push(own.clone()),
+                other => namespaces.push(other.into()),
+            }
+        }
+        if text.trim().is_empty() {
+            return Self::Public;
+        }
+        namespaces.sort();
+        namespaces.dedup();
+        Self::Namespaces(namespaces)
+    }
+
+    /// Whether a proxy of `namespace` may see the service.
+    pub fn visible_to(&self, namespace: &Namespace) -> bool {
+        match self {
+            Self::Public => true,
+            Self::Namespaces(list) => list.contains(namespace),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocol_comes_from_app_protocol_then_name_then_well_known_port() {
+        let cases: [(&str, Option<&str>, &str, u16, Protocol); 12] = [
+            ("TCP", None, "http", 80, Protocol::Http),
+            ("TCP", None, "http-web", 80, Protocol::Http),
+            ("TCP", None, "grpc-web", 80, Protocol::GrpcWeb),
+            ("TCP", None, "grpc", 80, Protocol::Grpc),
+            ("TCP", Some("tcp"), "http", 80, Protocol::Tcp),
+            ("TCP", Some("kubernetes.io/h2c"), "x", 80, Protocol::Http2),
+            ("TCP", Some("HTTP2"), "x", 80, Protocol::Http2),
+            ("UDP", None, "http", 80, Protocol::Udp),
+            ("TCP", None, "", 80, Protocol::Auto),
+            ("TCP", None, "db", 3306, Protocol::Tcp),
+            ("TCP", None, "httpfoo", 80, Protocol::Auto),
+            ("TCP", Some("example.com/x"), "http", 80, Protocol::Auto),
+        ];
+        for (transport, app, name, number, expected) in cases {
+            assert_eq!(Protocol::of_port(transport, app, name, number), expected, "{app:?} {name}");
+        }
+    }
+
+    #[test]
+    fn export_to_names_everybody_some_or_nobody() {
+        let own = Namespace::from("a");
+        assert_eq!(ExportTo::parse("", &own), ExportTo::Public);
+        assert_eq!(ExportTo::parse("b, *", &own), ExportTo::Public);
+        assert!(ExportTo::parse(".", &own).visible_to(&own));
+        assert!(!ExportTo::parse(".", &own).visible_to(&"b".into()));
+        assert!(!ExportTo::parse("~", &own).visible_to(&own));
+        assert!(ExportTo::parse("b,c", &own).visible_to(&"c".into()));
+    }
+}

@@ -1,0 +1,98 @@
+//! The contract between the sources of services and the aggregate.
+//!
+//! A source (a Kubernetes cluster, Consul, static files) owns one shard, keyed by provider and
+//! cluster. It sends full values of what it touched, never "the third one changed", so that
+//! applying an update twice changes nothing and a receiver computes what differs. Sources know
+//! neither each other nor the receiver.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::model::{ClusterId, Endpoint, Hostname, NetworkId, Service, Workload, WorkloadKey};
+
+/// The kind of source a shard comes from. The order is the order in which sources are merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Provider {
+    /// A Kubernetes cluster.
+    Kubernetes,
+}
+
+impl Provider {
+    /// The name as users see it in `/debug/endpoints`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "Kubernetes",
+        }
+    }
+}
+
+/// The part of the mesh one source speaks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardKey {
+    /// The kind of source.
+    pub provider: Provider,
+    /// The cluster it describes.
+    pub cluster: ClusterId,
+}
+
+impl ShardKey {
+    /// The shard of a member Kubernetes cluster.
+    pub fn kubernetes(cluster: ClusterId) -> Self {
+        Self { provider: Provider::Kubernetes, cluster }
+    }
+}
+
+impl fmt::Display for ShardKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.provider.as_str(), self.cluster)
+    }
+}
+
+/// Which run of a source speaks. A later run of the same shard has a greater epoch; its first word
+/// is a [`Change::Reset`], and from then on the words of earlier runs change nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// One word of a source.
+#[derive(Debug, Clone)]
+pub struct RegistryUpdate {
+    /// Whose word it is.
+    pub shard: ShardKey,
+    /// Which run of it.
+    pub epoch: Epoch,
+    /// What it says.
+    pub change: Change,
+}
+
+/// What a source says about its shard.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// This is all there is: what is not in it has gone.
+    Reset(Contents),
+    /// These parts have these values now.
+    Update(Contents),
+    /// The shard has ended: every trace of it goes, whatever the epoch that filled it.
+    Removed,
+}
+
+/// Full values of the parts a word is about.
+#[derive(Debug, Clone, Default)]
+pub struct Contents {
+    /// Services by hostname; `None` where the service has gone.
+    pub services: BTreeMap<Hostname, Option<ServiceRecord>>,
+    /// Pods by key; `None` where the pod has gone.
+    pub workloads: BTreeMap<WorkloadKey, Option<Arc<Workload>>>,
+    /// The network named by the label of the cluster's system namespace, where the word is about
+    /// it: `Some(None)` says there is no label.
+    pub network_label: Option<Option<NetworkId>>,
+}
+
+/// A service with all the endpoints that its shard gives it, in a stable order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRecord {
+    /// The service.
+    pub service: Arc<Service>,
+    /// Its endpoints, those that may not be sent included: the view decides, and says why.
+    pub endpoints: Arc<[Endpoint]>,
+}

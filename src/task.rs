@@ -1,0 +1,170 @@
+//! Named, supervised tasks.
+//!
+//! Every task of the process is started here, so that it has a name, ends when the process drains,
+//! and so that a panic is seen, counted and handled: it ends that task and nothing else. Owns the
+//! set of running tasks; knows nothing of what they do.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, error, info_span};
+
+/// Starts tasks and ends them. Clones share one set of tasks; a child's tasks end with its parent's.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    panics: Arc<AtomicU64>,
+}
+
+impl Default for Supervisor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Supervisor {
+    /// An empty set of tasks.
+    pub fn new() -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            panics: Arc::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// A set of tasks that can be stopped alone, and is stopped with this one.
+    pub fn child(&self) -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            stop: self.stop.child_token(),
+            panics: Arc::clone(&self.panics),
+        }
+    }
+
+    /// Runs `task` until it ends, panics, or the set is stopped. A panic is logged and counted.
+    pub fn spawn<F>(&self, name: impl Into<String>, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let name = name.into();
+        let stop = self.stop.clone();
+        let panics = Arc::clone(&self.panics);
+        let span = info_span!("task", %name);
+        let run = async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                ended = AssertUnwindSafe(task).catch_unwind() => {
+                    if ended.is_err() {
+                        panics.fetch_add(1, Ordering::Relaxed);
+                        error!("task panicked; it ends, everything else goes on");
+                    }
+                }
+            }
+        };
+        self.start(run.instrument(span));
+    }
+
+    /// Runs what `make` makes, and again after `pause` whenever it ends or panics, until stopped.
+    pub fn spawn_restarting<M, F>(&self, name: impl Into<String>, pause: Duration, mut make: M)
+    where
+        M: FnMut() -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let name = name.into();
+        let stop = self.stop.clone();
+        let panics = Arc::clone(&self.panics);
+        let span = info_span!("task", %name);
+        let run = async move {
+            loop {
+                // The maker may panic as well as what it makes.
+                let one = AssertUnwindSafe(async { make().await }).catch_unwind();
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    ended = one => if ended.is_err() {
+                        panics.fetch_add(1, Ordering::Relaxed);
+                        error!("task panicked; it starts again");
+                    }
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        };
+        self.start(run.instrument(span));
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place where tasks are started")]
+    fn start(&self, run: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(self.tracker.track_future(run));
+    }
+
+    /// A token that is cancelled when the set is stopped.
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// How many tasks have panicked, children's included.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// How many tasks of this set (not its children) are running.
+    pub fn running(&self) -> usize {
+        self.tracker.len()
+    }
+
+    /// Stops all tasks of the set and its children without waiting.
+    pub fn stop(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+    }
+
+    /// Stops all tasks, then waits until those of this set have ended, at most for `limit`.
+    /// Returns whether they did.
+    pub async fn shut_down(&self, limit: Duration) -> bool {
+        self.stop();
+        tokio::time::timeout(limit, self.tracker.wait()).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_ends_its_own_task_only() {
+        let tasks = Supervisor::new();
+        let (done, seen) = tokio::sync::oneshot::channel();
+        tasks.spawn("bad", async { panic!("on purpose") });
+        tasks.spawn("good", async move {
+            let _ = done.send(());
+        });
+        seen.await.expect("the good task runs");
+        assert!(tasks.shut_down(Duration::from_secs(5)).await);
+        assert_eq!(tasks.panics(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_restarting_task_runs_again_after_a_panic() {
+        let tasks = Supervisor::new();
+        let (sender, mut runs) = tokio::sync::mpsc::channel(8);
+        tasks.spawn_restarting("flaky", Duration::from_millis(1), move || {
+            let sender = sender.clone();
+            async move {
+                let _ = sender.send(()).await;
+                panic!("on purpose")
+            }
+        });
+        runs.recv().await.expect("first run");
+        runs.recv().await.expect("second run");
+        assert!(tasks.shut_down(Duration::from_secs(5)).await);
+    }
+}
