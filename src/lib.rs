@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apiserver;
 pub mod model;
 pub mod registry;
 pub mod task;

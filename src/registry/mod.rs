@@ -5,6 +5,8 @@
 //! applying an update twice changes nothing and a receiver computes what differs. Sources know
 //! neither each other nor the receiver.
 
+pub mod kube;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

@@ -1,0 +1,103 @@
+//! The registry of one Kubernetes cluster: its Services, EndpointSlices, Pods, Nodes and Namespaces,
+//! turned into one shard.
+//!
+//! Owns the objects of that cluster, in compact form. Never reads another cluster, and never decides
+//! what a proxy gets.
+
+use std::time::SystemTime;
+
+use tokio::sync::{mpsc, watch};
+
+use super::{Epoch, RegistryUpdate};
+use crate::apiserver::Access;
+use crate::model::ClusterId;
+
+/// What one run of a cluster's registry needs.
+pub struct Config {
+    /// The cluster it speaks for.
+    pub cluster: ClusterId,
+    /// How its API server is reached.
+    pub access: Access,
+    /// The DNS domain of services, such as `cluster.local`.
+    pub domain: String,
+    /// The trust domain of its workloads' SPIFFE IDs.
+    pub trust_domain: String,
+    /// The namespace whose label names the cluster's network.
+    pub system_namespace: String,
+    /// This run's epoch.
+    pub epoch: Epoch,
+    /// Where its words go. Bounded by the receiver; a full one makes this registry wait, which
+    /// delays this cluster only.
+    pub updates: mpsc::Sender<RegistryUpdate>,
+    /// How it fares.
+    pub status: watch::Sender<Status>,
+}
+
+/// How one run of a cluster's registry fares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Whether every required kind has been listed once, and the first reset has been sent.
+    pub synced: bool,
+    /// What stands between us and the API server now.
+    pub contact: Contact,
+    /// When it last answered anything well-formed.
+    pub last_contact: Option<SystemTime>,
+    /// Services held.
+    pub services: usize,
+    /// Endpoints held.
+    pub endpoints: usize,
+    /// Kubernetes objects held, of all kinds.
+    pub objects: usize,
+    /// Full lists after the first, of any kind.
+    pub relists: u64,
+    /// Objects left out because they make no sense, and the last reason.
+    pub skipped: Skipped,
+    /// What works less well than it should, such as a kind we may not read; sorted.
+    pub degraded: Vec<String>,
+    /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
+    pub cluster_uid: Option<String>,
+}
+
+/// Objects that were left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many.
+    pub count: u64,
+    /// The last one and why.
+    pub last: Option<String>,
+}
+
+/// What stands between us and an API server. The texts name the fact: address, status, dates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Contact {
+    /// Nothing has been heard or lost yet.
+    Connecting,
+    /// Lists and watches work.
+    Good,
+    /// It can't be reached, is silent, or answers with errors.
+    Unreachable(String),
+    /// It doesn't know our credential (401), or it may not read what is required (403).
+    AuthFailed(String),
+    /// Its certificate is not acceptable.
+    TlsFailed(String),
+    /// It answers with what no API server answers, or with more than its budget.
+    Misbehaving(String),
+}
+
+impl Status {
+    /// The status of a run that has only begun.
+    pub fn starting() -> Self {
+        Self {
+            synced: false,
+            contact: Contact::Connecting,
+            last_contact: None,
+            services: 0,
+            endpoints: 0,
+            objects: 0,
+            relists: 0,
+            skipped: Skipped::default(),
+            degraded: Vec::new(),
+            cluster_uid: None,
+        }
+    }
+}
