@@ -19,5 +19,7 @@
 
 pub mod apiserver;
 pub mod model;
+pub mod push;
 pub mod registry;
 pub mod task;
+pub mod xds;

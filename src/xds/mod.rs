@@ -1,0 +1,7 @@
+//! Aggregated discovery (ADS) over mTLS: what proxies hold, and how they are kept up to date.
+//!
+//! The only module that knows Envoy's types. Generators turn the push context into encoded
+//! resources; a session is the pure protocol state of one stream; the server moves bytes.
+
+pub mod names;
+pub mod resource;

@@ -1,0 +1,83 @@
+//! Names of upstream clusters: `outbound|PORT||HOST`, and the form that fits into an SNI.
+
+use std::fmt;
+
+use crate::model::Hostname;
+
+/// The upstream cluster of one port of one service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OutboundName {
+    /// The service.
+    pub hostname: Hostname,
+    /// Its port.
+    pub port: u16,
+    /// Whether it is the form of an east-west gateway, `outbound_.PORT_._.HOST`, which is the SNI
+    /// as well.
+    pub sni: bool,
+}
+
+impl OutboundName {
+    /// The name sidecars use.
+    pub fn sidecar(hostname: Hostname, port: u16) -> Self {
+        Self { hostname, port, sni: false }
+    }
+
+    /// The name gateways use, and the SNI of connections to the service.
+    pub fn sni(hostname: Hostname, port: u16) -> Self {
+        Self { hostname, port, sni: true }
+    }
+
+    /// Reads either form; `None` for anything else, subsets included (none are made yet).
+    pub fn parse(name: &str) -> Option<Self> {
+        let (sni, rest) = match name.strip_prefix("outbound|") {
+            Some(rest) => (false, rest),
+            None => (true, name.strip_prefix("outbound_.")?),
+        };
+        let (port, hostname) = rest.split_once(if sni { "_._." } else { "||" })?;
+        if hostname.is_empty() || hostname.contains('|') {
+            return None;
+        }
+        Some(Self { hostname: hostname.into(), port: port.parse().ok()?, sni })
+    }
+}
+
+impl fmt::Display for OutboundName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hostname, port, .. } = self;
+        if self.sni {
+            write!(f, "outbound_.{port}_._.{hostname}")
+        } else {
+            write!(f, "outbound|{port}||{hostname}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_read_back_what_they_write() {
+        for name in [
+            OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80),
+            OutboundName::sni("a.ns.svc.cluster.local".into(), 443),
+        ] {
+            assert_eq!(OutboundName::parse(&name.to_string()), Some(name));
+        }
+    }
+
+    #[test]
+    fn other_names_are_not_outbound() {
+        for name in [
+            "",
+            "inbound|80||",
+            "outbound|80|v1|a.b",
+            "outbound|80||",
+            "outbound|x||a",
+            "outbound|65536||a",
+            "BlackHoleCluster",
+        ] {
+            assert_eq!(OutboundName::parse(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Encoded resources, and where a session gets them from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The types Strait serves, in the order in which they are sent: make before break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceType {
+    /// Upstream clusters (CDS).
+    Cluster,
+    /// Assignments of endpoints to upstream clusters (EDS).
+    Endpoint,
+    /// Listeners (LDS).
+    Listener,
+    /// Route configurations (RDS).
+    Route,
+}
+
+impl ResourceType {
+    /// All, in sending order.
+    pub const ALL: [Self; 4] = [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route];
+
+    /// The type URL on the wire.
+    pub fn url(self) -> &'static str {
+        match self {
+            Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            Self::Endpoint => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+        }
+    }
+
+    /// The type with this URL, if Strait serves it.
+    pub fn of_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.url() == url)
+    }
+
+    /// Whether a subscription to nothing means everything (xDS protocol, "wildcard").
+    pub fn is_wildcard(self) -> bool {
+        matches!(self, Self::Cluster | Self::Listener)
+    }
+
+    /// The short name in `/debug/proxies` and metrics.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Cluster => "cds",
+            Self::Endpoint => "eds",
+            Self::Listener => "lds",
+            Self::Route => "rds",
+        }
+    }
+}
+
+/// A hash of a resource's bytes: equal on all replicas and over restarts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// One encoded resource, made once and shared by all streams that hold it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The hash of its bytes.
+    pub version: Version,
+    /// The encoded message, the value of an `Any`.
+    pub body: Bytes,
+}
+
+impl Resource {
+    /// Takes an encoded message.
+    pub fn new(name: impl Into<Arc<str>>, body: impl Into<Bytes>) -> Self {
+        let body = body.into();
+        Self { name: name.into(), version: Version(xxh3_64(&body)), body }
+    }
+}
+
+/// Where a session gets what its proxy shall hold: one proxy's picture at one version of the mesh.
+pub trait ResourceSource {
+    /// All resources of a wildcard type, sorted by name, each name once.
+    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]>;
+
+    /// The resource of this name. `None` where a wildcard type has no such resource; a named type
+    /// (EDS, RDS) always has an answer, an empty one for an unknown name.
+    fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
+}
