@@ -17,8 +17,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregate;
 pub mod apiserver;
+pub mod mesh;
 pub mod model;
+pub mod network;
 pub mod push;
 pub mod registry;
 pub mod task;

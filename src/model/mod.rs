@@ -6,12 +6,14 @@
 mod endpoint;
 mod gateway;
 mod ids;
+mod known_clusters;
 mod proxy;
 mod service;
 mod workload;
 
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
 pub use gateway::{Gateway, GatewayHost, GatewaySource};
+pub use known_clusters::{KnownCluster, KnownClusters};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{

@@ -1,4 +1,12 @@
 //! From what the sources say to what the proxies need to hear: one event loop owns the mesh, makes
 //! an immutable context of each version, and wakes the streams that care about what changed.
 
+pub mod addresses;
+pub mod context;
+mod debounce;
+pub mod event_loop;
 pub mod interest;
+pub mod proxy;
+pub mod view;
+
+pub use context::{PushContext, Settings};

@@ -1,0 +1,14 @@
+//! One mesh out of many shards: what every source says, merged by hostname.
+//!
+//! Owns the shards and nothing else. Merging reads them and makes new values, it never changes what
+//! a source sent, so that a shard that ends leaves no trace. The order is total and documented: the
+//! config cluster first, then by provider and cluster ID, whatever came first.
+
+mod merge;
+mod shards;
+
+#[cfg(test)]
+mod tests;
+
+pub use merge::{Conflict, MergedService, Place, ShardEndpoints};
+pub use shards::{Aggregate, Touched};

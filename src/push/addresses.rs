@@ -1,0 +1,99 @@
+//! The virtual addresses under which proxies of one cluster reach each service.
+//!
+//! A service has its own cluster's VIPs there; a service that this cluster doesn't have is reached by
+//! a VIP borrowed from the first cluster that has one. VIPs of the own cluster claim their address
+//! first: a borrowed one that collides is dropped, and shown.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::context::PushContext;
+use crate::aggregate::MergedService;
+use crate::model::{ClusterId, Hostname, Namespace};
+
+/// Services in the order in which they claim listeners and domains, each with its addresses.
+#[derive(Debug, Clone, Default)]
+pub struct Addresses {
+    /// Visible services, oldest first, then by name. The list is empty for one without an address.
+    pub services: Vec<(Arc<MergedService>, Vec<IpAddr>)>,
+    /// Borrowed addresses that were dropped.
+    pub dropped: Vec<DroppedAddress>,
+}
+
+/// A borrowed VIP that another service holds already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedAddress {
+    /// The service that goes without it.
+    pub hostname: Hostname,
+    /// The address.
+    pub address: IpAddr,
+    /// The cluster it was borrowed from.
+    pub lender: ClusterId,
+    /// The service that holds it.
+    pub holder: Hostname,
+}
+
+/// The addresses for proxies of `namespace` in `cluster` that speak these families.
+pub fn addresses(
+    context: &PushContext,
+    cluster: &ClusterId,
+    namespace: &Namespace,
+    ipv4: bool,
+    ipv6: bool,
+) -> Addresses {
+    let speaks = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
+    let mut services: Vec<&Arc<MergedService>> = context
+        .services
+        .values()
+        .filter(|service| service.primary.export_to.visible_to(namespace))
+        .filter(|service| {
+            service.by_cluster.contains_key(cluster)
+                || !context.mesh.cluster_local(service.hostname())
+        })
+        .collect();
+    services.sort_by(|a, b| {
+        let age = |service: &MergedService| service.primary.created;
+        (age(a), a.hostname()).cmp(&(age(b), b.hostname()))
+    });
+
+    let mut holders: BTreeMap<IpAddr, &Hostname> = BTreeMap::new();
+    let mut own: BTreeMap<&Hostname, Vec<IpAddr>> = BTreeMap::new();
+    for service in &services {
+        for address in service.vips.get(cluster).into_iter().flatten().filter(speaks) {
+            // Two services of one cluster can't share a VIP; should one claim so, the older has it.
+            if *holders.entry(*address).or_insert(service.hostname()) == service.hostname() {
+                own.entry(service.hostname()).or_default().push(*address);
+            }
+        }
+    }
+    let mut result = Addresses::default();
+    for service in &services {
+        let mut addresses = own.remove(service.hostname()).unwrap_or_default();
+        if addresses.is_empty()
+            && !service.vips.contains_key(cluster)
+            && let Some((lender, vips)) = lender(service)
+        {
+            for address in vips.iter().filter(speaks) {
+                let holder = *holders.entry(*address).or_insert(service.hostname());
+                if holder == service.hostname() {
+                    addresses.push(*address);
+                } else {
+                    result.dropped.push(DroppedAddress {
+                        hostname: service.hostname().clone(),
+                        address: *address,
+                        lender: lender.clone(),
+                        holder: holder.clone(),
+                    });
+                }
+            }
+        }
+        result.services.push((Arc::clone(service), addresses));
+    }
+    result
+}
+
+/// The first cluster in merging order that has a VIP.
+fn lender(service: &MergedService) -> Option<(&ClusterId, &Vec<IpAddr>)> {
+    service.shards.iter().find_map(|shard| service.vips.get_key_value(&shard.key.cluster))
+}

@@ -1,0 +1,107 @@
+//! The mesh at one version: immutable, complete, and shared by everybody who reads it.
+//!
+//! Made by the event loop only. Parts that did not change are shared with the version before.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::aggregate::{MergedService, Place};
+use crate::mesh::{MeshConfig, MeshNetworks};
+use crate::model::{
+    ClusterId, Endpoint, Hostname, KnownClusters, NetworkId, Proxy, Workload, WorkloadKey,
+};
+use crate::network::{Networks, PlacedBy, network_of};
+
+/// What an operator fixed when the process started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The DNS domain of services.
+    pub domain: String,
+    /// The trust domain of proxies and workloads.
+    pub trust_domain: String,
+    /// The namespace that stands for the mesh.
+    pub system_namespace: String,
+    /// The config cluster, where there is one.
+    pub config_cluster: Option<ClusterId>,
+    /// Whether a network without a gateway is reached directly, as the peer does.
+    pub allow_direct_cross_network: bool,
+}
+
+/// One version of the mesh.
+#[derive(Debug, Clone)]
+pub struct PushContext {
+    /// Counts up from 1.
+    pub version: u64,
+    /// See [`Settings`].
+    pub settings: Arc<Settings>,
+    /// Mesh settings.
+    pub mesh: Arc<MeshConfig>,
+    /// The rules by which addresses belong to networks.
+    pub mesh_networks: Arc<MeshNetworks>,
+    /// The gateways of each network.
+    pub networks: Arc<Networks>,
+    /// The clusters that belong to the mesh.
+    pub clusters: Arc<KnownClusters>,
+    /// The network that each synced cluster's system namespace names.
+    pub network_labels: OrdMap<ClusterId, Option<NetworkId>>,
+    /// Merged services by name.
+    pub services: OrdMap<Hostname, Arc<MergedService>>,
+    /// Pods of synced clusters.
+    pub workloads: OrdMap<(ClusterId, WorkloadKey), Arc<Workload>>,
+}
+
+impl PushContext {
+    /// The network of something in `cluster` at `address` that carries `label`, and which rule said
+    /// so.
+    pub fn place(
+        &self,
+        cluster: &ClusterId,
+        label: Option<&NetworkId>,
+        address: IpAddr,
+    ) -> (NetworkId, PlacedBy) {
+        let system_label = self.network_labels.get(cluster).and_then(Option::as_ref);
+        Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks }.place(
+            cluster,
+            system_label,
+            label,
+            address,
+        )
+    }
+
+    /// The pod that a proxy says it stands beside, if its cluster has been read and has it.
+    pub fn workload_of(&self, proxy: &Proxy) -> Option<&Arc<Workload>> {
+        self.workloads.get(&(proxy.cluster.clone(), proxy.workload.clone()))
+    }
+}
+
+/// The inputs by which the event loop places endpoints.
+pub(super) struct Placement<'a> {
+    pub(super) clusters: &'a KnownClusters,
+    pub(super) mesh_networks: &'a MeshNetworks,
+}
+
+impl Placement<'_> {
+    fn place(
+        &self,
+        cluster: &ClusterId,
+        system_label: Option<&NetworkId>,
+        label: Option<&NetworkId>,
+        address: IpAddr,
+    ) -> (NetworkId, PlacedBy) {
+        let fixed = self.clusters.get(cluster).and_then(|known| known.fixed_network.as_ref());
+        network_of(fixed, label, system_label, self.mesh_networks, cluster, address)
+    }
+}
+
+impl Place for Placement<'_> {
+    fn network_of(
+        &self,
+        cluster: &ClusterId,
+        system_label: Option<&NetworkId>,
+        endpoint: &Endpoint,
+    ) -> NetworkId {
+        self.place(cluster, system_label, endpoint.network_label.as_ref(), endpoint.address).0
+    }
+}

@@ -1,0 +1,359 @@
+//! The one owner of the mesh: takes what happened, makes the next version, tells who cares.
+//!
+//! [`Event`] lists everything that can change the mesh. [`Mesh`] is the state, plain and
+//! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
+//! is known to be complete, so that no proxy is ever given half a picture.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use imbl::OrdMap;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info};
+
+use super::context::{Placement, PushContext, Settings};
+use super::debounce::Debounce;
+use super::interest::{Changes, Interest};
+use crate::aggregate::{Aggregate, MergedService, Touched};
+use crate::mesh::{MeshConfig, MeshNetworks};
+use crate::model::{ClusterId, Hostname, KnownClusters, Workload, WorkloadKey};
+use crate::network::{Networks, ResolvedNames};
+use crate::registry::RegistryUpdate;
+
+/// Everything that can change the mesh.
+#[derive(Debug)]
+pub enum Event {
+    /// A source's word.
+    Registry(RegistryUpdate),
+    /// The clusters that belong to the mesh.
+    Clusters(Arc<KnownClusters>),
+    /// Mesh settings.
+    MeshConfig(Arc<MeshConfig>),
+    /// The rules by which addresses belong to networks.
+    MeshNetworks(Arc<MeshNetworks>),
+    /// What DNS says of gateways.
+    GatewayNames(Arc<ResolvedNames>),
+    /// Every source that must be heard has been heard: from here on versions are published.
+    Complete,
+}
+
+/// Where versions go.
+pub struct Outputs {
+    /// The current version; `None` until the mesh is complete.
+    pub context: watch::Sender<Option<Arc<PushContext>>>,
+    /// Who is told.
+    pub interest: Arc<Interest>,
+    /// Gateway names that DNS shall resolve.
+    pub names: watch::Sender<BTreeSet<Arc<str>>>,
+    /// Figures for `/debug/push`.
+    pub figures: watch::Sender<Figures>,
+}
+
+/// What `/debug/push` shows of the loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// The current version; 0 before the first.
+    pub version: u64,
+    /// When it was published.
+    pub published: Option<std::time::SystemTime>,
+    /// Events taken so far.
+    pub events: u64,
+    /// Events that waited when the loop last looked.
+    pub queued: usize,
+    /// What the last version took to make and announce.
+    pub cost: std::time::Duration,
+    /// Streams woken by the last version.
+    pub woken: usize,
+}
+
+impl Figures {
+    /// Nothing yet.
+    pub fn none() -> Self {
+        Self {
+            version: 0,
+            published: None,
+            events: 0,
+            queued: 0,
+            cost: std::time::Duration::ZERO,
+            woken: 0,
+        }
+    }
+}
+
+/// The mesh: its inputs, the current version's parts, and what has changed since that version.
+pub struct Mesh {
+    settings: Arc<Settings>,
+    aggregate: Aggregate,
+    config: Arc<MeshConfig>,
+    mesh_networks: Arc<MeshNetworks>,
+    clusters: Arc<KnownClusters>,
+    resolved: Arc<ResolvedNames>,
+    networks: Arc<Networks>,
+    services: OrdMap<Hostname, Arc<MergedService>>,
+    workloads: OrdMap<(ClusterId, WorkloadKey), Arc<Workload>>,
+    version: u64,
+    touched: Touched,
+    everything: bool,
+    networks_stale: bool,
+    all_hosts_stale: bool,
+    complete: bool,
+}
+
+impl Mesh {
+    /// An empty, incomplete mesh.
+    pub fn new(settings: Arc<Settings>) -> Self {
+        Self {
+            aggregate: Aggregate::new(settings.config_cluster.clone()),
+            settings,
+            config: Arc::default(),
+            mesh_networks: Arc::default(),
+            clusters: Arc::default(),
+            resolved: Arc::default(),
+            networks: Arc::default(),
+            services: OrdMap::new(),
+            workloads: OrdMap::new(),
+            version: 0,
+            touched: Touched::default(),
+            everything: false,
+            networks_stale: true,
+            all_hosts_stale: false,
+            complete: false,
+        }
+    }
+
+    /// Takes one event. What it changes waits for [`Self::next_version`].
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Registry(update) => {
+                let touched = self.aggregate.apply(update);
+                self.networks_stale |= !touched.placements.is_empty()
+                    || touched.objects.iter().any(|host| self.may_be_gateway(host));
+                self.touched.merge(touched);
+            }
+            Event::Clusters(clusters) if clusters != self.clusters => {
+                self.clusters = clusters;
+                self.all_hosts_stale = true;
+            }
+            Event::MeshConfig(config) if config != self.config => {
+                self.config = config;
+                self.everything = true;
+            }
+            Event::MeshNetworks(networks) if networks != self.mesh_networks => {
+                self.mesh_networks = networks;
+                self.all_hosts_stale = true;
+                self.networks_stale = true;
+            }
+            Event::GatewayNames(names) if names != self.resolved => {
+                self.resolved = names;
+                self.networks_stale = true;
+            }
+            Event::Complete => {
+                self.everything |= !self.complete;
+                self.complete = true;
+            }
+            // The same value again changes nothing.
+            Event::Clusters(_)
+            | Event::MeshConfig(_)
+            | Event::MeshNetworks(_)
+            | Event::GatewayNames(_) => {}
+        }
+    }
+
+    /// Whether anything waits for the next version.
+    pub fn is_dirty(&self) -> bool {
+        self.everything || self.networks_stale || self.all_hosts_stale || !self.touched.is_empty()
+    }
+
+    /// Whether more than endpoints wait.
+    fn definitions_wait(&self) -> bool {
+        self.everything
+            || self.networks_stale
+            || self.all_hosts_stale
+            || !self.touched.objects.is_empty()
+    }
+
+    /// Makes the next version out of what waits. `None` where nothing came of it, or while the mesh
+    /// isn't complete.
+    pub fn next_version(&mut self) -> Option<(Arc<PushContext>, Changes)> {
+        if !self.complete || !self.is_dirty() {
+            return None;
+        }
+        let touched = std::mem::take(&mut self.touched);
+        let mut changes =
+            Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
+        let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
+        for host in hosts {
+            self.merge(&host, &mut changes);
+        }
+        for (cluster, pod) in touched.workloads {
+            let key = (cluster, pod);
+            match self.aggregate.workload(&key.0, &key.1) {
+                Some(workload) => self.workloads.insert(key.clone(), Arc::clone(workload)),
+                None => self.workloads.remove(&key),
+            };
+            changes.workloads.insert(key);
+        }
+        self.refresh_networks();
+        changes.everything |= std::mem::take(&mut self.everything);
+        if changes.is_empty() {
+            return None;
+        }
+        self.version += 1;
+        Some((Arc::new(self.context()), changes))
+    }
+
+    /// Finds the gateways again where anything they depend on changed.
+    fn refresh_networks(&mut self) {
+        if std::mem::take(&mut self.networks_stale) {
+            let services = self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
+            let networks = Networks::build(services, &self.mesh_networks, &self.resolved);
+            if networks != *self.networks {
+                self.networks = Arc::new(networks);
+                self.everything = true;
+            }
+        }
+    }
+
+    /// The hosts to merge again. Where a placement changed, a proxy's own network may have as well,
+    /// so every stream looks at everything.
+    fn stale_hosts(
+        &mut self,
+        mut hosts: BTreeSet<Hostname>,
+        placements: &BTreeSet<ClusterId>,
+        changes: &mut Changes,
+    ) -> BTreeSet<Hostname> {
+        changes.everything |= self.all_hosts_stale || !placements.is_empty();
+        if std::mem::take(&mut self.all_hosts_stale) {
+            hosts.extend(self.aggregate.hosts());
+        }
+        for cluster in placements {
+            hosts.extend(self.aggregate.hosts_of(cluster));
+        }
+        hosts
+    }
+
+    fn merge(&mut self, host: &Hostname, changes: &mut Changes) {
+        let placement =
+            Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks };
+        let old = self.services.get(host);
+        let new = self.aggregate.merge(host, &placement);
+        match (old, new) {
+            (None, None) => {}
+            (Some(old), Some(new)) if **old == new => {}
+            (old, Some(new)) => {
+                // Which pods a service without a selector runs on is told by its endpoints alone,
+                // and those pods' inbound listeners depend on it. A headless service has a listener
+                // for each endpoint.
+                let in_listeners = new.primary.selector.is_empty()
+                    || new.primary.resolution == crate::model::Resolution::Headless;
+                let definition_changed =
+                    in_listeners || old.is_none_or(|old| !old.same_definition(&new));
+                changes.definitions |= definition_changed;
+                changes.endpoints.insert(host.clone());
+                self.services.insert(host.clone(), Arc::new(new));
+            }
+            (Some(_), None) => {
+                changes.definitions = true;
+                changes.endpoints.insert(host.clone());
+                self.services.remove(host);
+            }
+        }
+    }
+
+    fn may_be_gateway(&self, host: &Hostname) -> bool {
+        let was = self.services.get(host).into_iter().flat_map(|old| old.by_cluster.values());
+        was.chain(self.aggregate.services_of(host))
+            .any(|service| Networks::concerns(service, &self.mesh_networks))
+    }
+
+    fn context(&self) -> PushContext {
+        let labels = self.aggregate.network_labels();
+        PushContext {
+            version: self.version,
+            settings: Arc::clone(&self.settings),
+            mesh: Arc::clone(&self.config),
+            mesh_networks: Arc::clone(&self.mesh_networks),
+            networks: Arc::clone(&self.networks),
+            clusters: Arc::clone(&self.clusters),
+            network_labels: labels.map(|(id, label)| (id.clone(), label.cloned())).collect(),
+            services: self.services.clone(),
+            workloads: self.workloads.clone(),
+        }
+    }
+}
+
+/// Runs the mesh until every sender of events is gone.
+///
+/// `events` is bounded: a full one makes the sources wait, each delaying only itself.
+pub async fn run(mut mesh: Mesh, mut events: mpsc::Receiver<Event>, outputs: Outputs) {
+    let mut clock = Debounce::default();
+    let mut waiting_since: Option<Instant> = None;
+    let mut figures = Figures::none();
+    loop {
+        let due = waiting_since.map(|since| clock.due(since, mesh.definitions_wait()));
+        let wait = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = wait => {
+                waiting_since = None;
+                let begun = Instant::now();
+                if let Some((context, changes)) = mesh.next_version() {
+                    figures.version = context.version;
+                    figures.published = Some(std::time::SystemTime::now());
+                    figures.woken = publish(&outputs, context, &changes);
+                    figures.cost = begun.elapsed();
+                    clock.finished(Instant::now(), figures.cost);
+                }
+                outputs.figures.send_replace(figures);
+            }
+            event = events.recv() => {
+                let Some(event) = event else { return };
+                let complete = matches!(event, Event::Complete);
+                figures.events += 1;
+                figures.queued = events.len();
+                mesh.apply(event);
+                // Whatever else has arrived joins the same version.
+                while let Ok(event) = events.try_recv() {
+                    figures.events += 1;
+                    mesh.apply(event);
+                }
+                if complete {
+                    info!("every source has been heard; versions are published from here on");
+                }
+                if !mesh.complete {
+                    // Names are resolved before the first version, so that a restart withholds
+                    // nothing that was reachable before it.
+                    mesh.refresh_networks();
+                    publish_names(&outputs, &mesh.networks);
+                } else if mesh.is_dirty() {
+                    waiting_since.get_or_insert_with(Instant::now);
+                }
+            }
+        }
+    }
+}
+
+fn publish(outputs: &Outputs, context: Arc<PushContext>, changes: &Changes) -> usize {
+    debug!(version = context.version, ?changes, "new version");
+    publish_names(outputs, &context.networks);
+    // The context first: a stream that is woken must find what it was woken for.
+    outputs.context.send_replace(Some(context));
+    outputs.interest.mark(changes)
+}
+
+fn publish_names(outputs: &Outputs, networks: &Networks) {
+    outputs.names.send_if_modified(|names| {
+        let wanted = networks.names_to_resolve();
+        let differs = names != wanted;
+        if differs {
+            names.clone_from(wanted);
+        }
+        differs
+    });
+}

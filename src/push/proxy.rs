@@ -1,0 +1,110 @@
+//! What the mesh knows of one proxy: its labels, the ports it serves, whether it is an east-west
+//! gateway.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::context::PushContext;
+use crate::aggregate::MergedService;
+use crate::model::{Labels, Port, Proxy, ProxyType, Service, TargetPort, labels_match};
+
+/// The label that names a network, on Services, pods and namespaces.
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+/// The label of a gateway Service that names its port.
+const GATEWAY_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+/// The port of an east-west gateway where nothing else is said.
+const GATEWAY_PORT: u16 = 15443;
+
+/// One service port that a proxy's workload serves.
+#[derive(Debug, Clone)]
+pub struct InboundTarget<'a> {
+    /// The service, as all clusters together have it.
+    pub service: &'a Arc<MergedService>,
+    /// Its port, as the proxy's own cluster has it.
+    pub port: &'a Port,
+    /// The port on the workload.
+    pub target: u16,
+}
+
+/// The labels of a proxy: its pod's where that is known, else those it claims.
+pub fn labels<'a>(context: &'a PushContext, proxy: &'a Proxy) -> &'a Labels {
+    context.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
+}
+
+/// The service ports that the workload of `proxy` serves, one for each target port, oldest service
+/// first.
+///
+/// Services of its namespace in its own cluster whose selector matches its labels; named target ports
+/// are looked up on its pod. A service without a selector counts where an endpoint of it is the pod.
+pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<InboundTarget<'a>> {
+    let labels = labels(context, proxy);
+    let mut candidates: Vec<_> = context
+        .services
+        .values()
+        .filter_map(|merged| Some((merged, merged.by_cluster.get(&proxy.cluster)?)))
+        .filter(|(_, own)| own.namespace == *proxy.namespace())
+        .collect();
+    candidates.sort_by_key(|(_, own)| (own.created, own.hostname.clone()));
+    let mut targets = BTreeMap::new();
+    for (service, own) in candidates {
+        for port in &own.ports {
+            let target = if own.selector.is_empty() {
+                endpoint_port(service, port, proxy)
+            } else if labels_match(&own.selector, labels) {
+                target_number(context, proxy, port)
+            } else {
+                None
+            };
+            if let Some(target) = target {
+                targets.entry(target).or_insert(InboundTarget { service, port, target });
+            }
+        }
+    }
+    targets.into_values().collect()
+}
+
+fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u16> {
+    match &port.target {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Name(name) => {
+            context.workload_of(proxy)?.named_ports.get(name).copied()
+        }
+    }
+}
+
+fn endpoint_port(service: &MergedService, port: &Port, proxy: &Proxy) -> Option<u16> {
+    let mut of_cluster = service.endpoints().filter(|(key, _, _)| key.cluster == proxy.cluster);
+    of_cluster.find_map(|(_, endpoint, _)| {
+        let is_pod = match &endpoint.workload {
+            Some(workload) => **workload == proxy.workload,
+            None => proxy.addresses.contains(&endpoint.address),
+        };
+        (is_pod && endpoint.port_name == port.name).then_some(endpoint.port)
+    })
+}
+
+/// The port on which `proxy` listens as an east-west gateway; `None` where it isn't one.
+/// (interface.md, "Networks".)
+pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
+    if proxy.kind != ProxyType::Router {
+        return None;
+    }
+    let labels = labels(context, proxy);
+    let own = context.services.values().filter_map(|merged| merged.by_cluster.get(&proxy.cluster));
+    let mut gateways: Vec<&Arc<Service>> = own
+        .filter(|service| {
+            service.namespace == *proxy.namespace()
+                && service.labels.contains_key(NETWORK_LABEL)
+                && labels_match(&service.selector, labels)
+        })
+        .collect();
+    gateways.sort_by_key(|service| (service.created, service.hostname.clone()));
+    let of_service = gateways.iter().find_map(|service| {
+        let label = service.labels.get(GATEWAY_PORT_LABEL).and_then(|text| text.parse().ok());
+        let number = label.unwrap_or(GATEWAY_PORT);
+        let port = service.ports.iter().find(|port| port.number == number)?;
+        target_number(context, proxy, port)
+    });
+    let by_itself = || labels.contains_key(NETWORK_LABEL).then_some(GATEWAY_PORT);
+    of_service.or_else(by_itself)
+}
