@@ -1,1 +1,26 @@
+//! Wire types: Envoy's API, two services of Istio's agent, and their JSON form.
+//!
+//! A crate of its own because it never changes while the product does. It holds generated code and the
+//! means to show it; it knows nothing of Strait.
 
+pub use envoy_types::pb as envoy;
+
+pub mod json;
+
+/// A binary `google.protobuf.FileDescriptorSet`: our own files, the files of Envoy's API that we send or
+/// show, and all they import.
+pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// What Istio's agent speaks beside Envoy's API.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications)]
+pub mod istio {
+    /// The certificate service, `istio.v1.auth`.
+    pub mod auth {
+        tonic::include_proto!("istio.v1.auth");
+    }
+
+    /// The name table for the agent's DNS proxy, `istio.networking.nds.v1`.
+    pub mod nds {
+        tonic::include_proto!("istio.networking.nds.v1");
+    }
+}

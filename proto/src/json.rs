@@ -1,0 +1,75 @@
+//! The JSON form of protobuf messages, as Envoy itself prints them.
+//!
+//! Field names are those of the .proto files (`typed_config`), as in Envoy's own config dump; reading takes
+//! lowerCamelCase too. Fields at their default are left out, and a nested `Any` is shown as the message it
+//! holds. It works on bytes, by descriptors: slow beside the generated types, and meant for
+//! people (config dumps) and golden files, never for the path of a push.
+
+use std::sync::LazyLock;
+
+use prost::Message as _;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
+use serde_json::Value;
+
+/// Why a message has no JSON form, or some JSON no message.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The descriptor set holds no such message; `proto/build.rs` lists what it holds.
+    #[error("no descriptor for {type_url}")]
+    UnknownType {
+        /// The type that was asked for, as given.
+        type_url: String,
+    },
+    /// The bytes are not a message of this type.
+    #[error("not a message of type {type_url}")]
+    Malformed {
+        /// The type the bytes were said to have.
+        type_url: String,
+        /// What the decoder met.
+        source: prost::DecodeError,
+    },
+    /// The JSON does not fit the type, or a nested `Any` holds a type without a descriptor.
+    #[error("no JSON form of {type_url}")]
+    Json {
+        /// The outer type.
+        type_url: String,
+        /// What did not fit.
+        source: serde_json::Error,
+    },
+}
+
+/// The JSON form of the message of type `type_url` (all before its last `/` is ignored) in `bytes`.
+///
+/// # Errors
+/// The type or that of a nested `Any` has no descriptor, or the bytes don't decode.
+pub fn to_json(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
+    let message = DynamicMessage::decode(descriptor(type_url)?, bytes)
+        .map_err(|source| Error::Malformed { type_url: type_url.to_owned(), source })?;
+    let options = SerializeOptions::new().use_proto_field_name(true);
+    message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
+}
+
+/// The bytes of the message of type `type_url` that `json` describes; unknown fields are an error.
+///
+/// # Errors
+/// The type or that of a nested `Any` has no descriptor, or the JSON does not fit it.
+pub fn from_json(type_url: &str, json: &Value) -> Result<Vec<u8>, Error> {
+    DynamicMessage::deserialize(descriptor(type_url)?, json)
+        .map(|message| message.encode_to_vec())
+        .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
+}
+
+fn descriptor(type_url: &str) -> Result<MessageDescriptor, Error> {
+    static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+        DescriptorPool::decode(crate::DESCRIPTORS)
+            .expect("written by our build script; a test reads it")
+    });
+    let name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
+    POOL.get_message_by_name(name)
+        .ok_or_else(|| Error::UnknownType { type_url: type_url.to_owned() })
+}
+
+#[cfg(test)]
+mod tests;
