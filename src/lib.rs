@@ -19,6 +19,8 @@
 
 pub mod aggregate;
 pub mod apiserver;
+#[cfg(test)]
+mod fixtures;
 pub mod mesh;
 pub mod model;
 pub mod network;

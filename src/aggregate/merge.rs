@@ -135,9 +135,11 @@ pub(super) fn merge<'a>(
                 .entry(key.cluster.clone())
                 .or_insert_with(|| service.external_addresses.clone());
         }
-        let accounts = record.endpoints.iter().filter_map(|endpoint| endpoint.service_account.as_ref());
+        let accounts =
+            record.endpoints.iter().filter_map(|endpoint| endpoint.service_account.as_ref());
         merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
-        let networks = record.endpoints.iter().map(|e| place.network_of(&key.cluster, system_label, e));
+        let networks =
+            record.endpoints.iter().map(|e| place.network_of(&key.cluster, system_label, e));
         merged.shards.push(ShardEndpoints {
             key: key.clone(),
             endpoints: Arc::clone(&record.endpoints),
@@ -168,7 +170,11 @@ fn collapse(mut networks: Vec<NetworkId>) -> Arc<[NetworkId]> {
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {
     let mut fields = Vec::new();
     let ports = |service: &Service| -> Vec<_> {
-        service.ports.iter().map(|port| (Arc::clone(&port.name), port.number, port.protocol)).collect()
+        service
+            .ports
+            .iter()
+            .map(|port| (Arc::clone(&port.name), port.number, port.protocol))
+            .collect()
     };
     if ports(winner) != ports(other) {
         fields.push("ports");

@@ -156,12 +156,7 @@ impl Aggregate {
 
 impl Shard {
     fn empty(epoch: Epoch) -> Self {
-        Self {
-            epoch,
-            services: BTreeMap::new(),
-            workloads: BTreeMap::new(),
-            network_label: None,
-        }
+        Self { epoch, services: BTreeMap::new(), workloads: BTreeMap::new(), network_label: None }
     }
 
     fn apply(&mut self, cluster: &ClusterId, contents: Contents, touched: &mut Touched) {
@@ -170,7 +165,8 @@ impl Shard {
             if old == record.as_ref() {
                 continue;
             }
-            let same_object = matches!((old, &record), (Some(old), Some(new)) if old.service == new.service);
+            let same_object =
+                matches!((old, &record), (Some(old), Some(new)) if old.service == new.service);
             if !same_object {
                 touched.objects.insert(host.clone());
             }

@@ -34,6 +34,8 @@ pub struct Settings {
 pub struct PushContext {
     /// Counts up from 1.
     pub version: u64,
+    /// The version that last changed anything but endpoints.
+    pub definitions: u64,
     /// See [`Settings`].
     pub settings: Arc<Settings>,
     /// Mesh settings.

@@ -93,6 +93,7 @@ pub struct Mesh {
     services: OrdMap<Hostname, Arc<MergedService>>,
     workloads: OrdMap<(ClusterId, WorkloadKey), Arc<Workload>>,
     version: u64,
+    definitions: u64,
     touched: Touched,
     everything: bool,
     networks_stale: bool,
@@ -114,6 +115,7 @@ impl Mesh {
             services: OrdMap::new(),
             workloads: OrdMap::new(),
             version: 0,
+            definitions: 0,
             touched: Touched::default(),
             everything: false,
             networks_stale: true,
@@ -200,13 +202,17 @@ impl Mesh {
             return None;
         }
         self.version += 1;
+        if changes.everything || changes.definitions {
+            self.definitions = self.version;
+        }
         Some((Arc::new(self.context()), changes))
     }
 
     /// Finds the gateways again where anything they depend on changed.
     fn refresh_networks(&mut self) {
         if std::mem::take(&mut self.networks_stale) {
-            let services = self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
+            let services =
+                self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
             let networks = Networks::build(services, &self.mesh_networks, &self.resolved);
             if networks != *self.networks {
                 self.networks = Arc::new(networks);
@@ -234,8 +240,7 @@ impl Mesh {
     }
 
     fn merge(&mut self, host: &Hostname, changes: &mut Changes) {
-        let placement =
-            Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks };
+        let placement = Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks };
         let old = self.services.get(host);
         let new = self.aggregate.merge(host, &placement);
         match (old, new) {
@@ -271,6 +276,7 @@ impl Mesh {
         let labels = self.aggregate.network_labels();
         PushContext {
             version: self.version,
+            definitions: self.definitions,
             settings: Arc::clone(&self.settings),
             mesh: Arc::clone(&self.config),
             mesh_networks: Arc::clone(&self.mesh_networks),

@@ -9,4 +9,7 @@ pub mod interest;
 pub mod proxy;
 pub mod view;
 
+#[cfg(test)]
+mod tests;
+
 pub use context::{PushContext, Settings};

@@ -66,9 +66,7 @@ pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<In
 fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u16> {
     match &port.target {
         TargetPort::Number(number) => Some(*number),
-        TargetPort::Name(name) => {
-            context.workload_of(proxy)?.named_ports.get(name).copied()
-        }
+        TargetPort::Name(name) => context.workload_of(proxy)?.named_ports.get(name).copied(),
     }
 }
 

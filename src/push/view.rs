@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Endpoint, Health, Locality, Namespace, NetworkId, PodState, Proxy, TlsMode,
+    ClusterId, Endpoint, ExportTo, Health, Locality, Namespace, NetworkId, PodState, Proxy, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::registry::ShardKey;
@@ -155,6 +155,21 @@ impl ViewKey {
         }
     }
 
+    /// The view with all left out that can't matter for `service`, so that more proxies share it.
+    pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
+        let public = service.primary.export_to == ExportTo::Public;
+        let cluster_local = context.mesh.cluster_local(service.hostname());
+        Self {
+            cluster: if cluster_local { self.cluster.clone() } else { ClusterId::default() },
+            network: self.network.clone(),
+            namespace: if public { Namespace::default() } else { self.namespace.clone() },
+            ipv4: self.ipv4,
+            ipv6: self.ipv6,
+            node: self.node.clone().filter(|_| service.primary.node_local),
+            role: self.role,
+        }
+    }
+
     fn speaks(&self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
     }
@@ -163,8 +178,7 @@ impl ViewKey {
 /// Whether other networks may be given the service: not cluster-local, and exported to everybody.
 /// (interface.md, "Networks".)
 pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
-    service.primary.export_to == crate::model::ExportTo::Public
-        && !context.mesh.cluster_local(service.hostname())
+    service.primary.export_to == ExportTo::Public && !context.mesh.cluster_local(service.hostname())
 }
 
 /// Decides one endpoint of `service`, which `shard` gives and which is in `network`.
@@ -273,7 +287,8 @@ pub fn assignment(
     service: &MergedService,
     port_name: &str,
 ) -> Assignment {
-    let mut direct: BTreeMap<Arc<Locality>, BTreeMap<(IpAddr, u16), (u64, TlsMode)>> = BTreeMap::new();
+    let mut direct: BTreeMap<Arc<Locality>, BTreeMap<(IpAddr, u16), (u64, TlsMode)>> =
+        BTreeMap::new();
     let mut remote: Vec<(Arc<Locality>, u64, Vec<(IpAddr, u16)>)> = Vec::new();
     for (shard, endpoint, network) in service.endpoints() {
         if &*endpoint.port_name != port_name {
@@ -319,7 +334,8 @@ pub fn assignment(
     for ((address, port), by_locality) in through {
         let sum = by_locality.values().fold(0, |sum: u64, share| sum.saturating_add(*share));
         // The first of the greatest: max_by_key would take the last.
-        let home = by_locality.into_iter().reduce(|best, next| if next.1 > best.1 { next } else { best });
+        let home =
+            by_locality.into_iter().reduce(|best, next| if next.1 > best.1 { next } else { best });
         if let Some((locality, _)) = home {
             found.entry(locality).or_default().push((address, port, sum, TlsMode::Istio));
         }

@@ -3,16 +3,27 @@
 //! Pure: the same context and proxy give the same bytes, whatever happened before. What many proxies
 //! share is encoded once and kept in [`Cache`], keyed by the generator's entire input.
 
+mod cache;
+mod cds;
+mod eds;
+mod tls;
+
 use std::sync::Arc;
+use std::time::Duration;
 
+use prost::{Message, Name};
+use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
+
+pub use self::cache::Cache;
+use self::cache::ServiceInputs;
+use self::tls::Secrets;
+use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
-use crate::model::{NetworkId, Proxy};
+use crate::model::{NetworkId, Proxy, ProxyType};
 use crate::push::PushContext;
+use crate::push::addresses::{Addresses, addresses};
+use crate::push::proxy::{east_west_port, inbound_targets};
 use crate::push::view::{Role, ViewKey};
-
-/// Encoded resources shared by all streams: a pure cache, that may be emptied at any time.
-#[derive(Debug, Default)]
-pub struct Cache {}
 
 /// What one proxy shall hold at one version of the mesh.
 pub struct Picture<'a> {
@@ -32,20 +43,123 @@ impl<'a> Picture<'a> {
         network: NetworkId,
         cache: &'a Cache,
     ) -> Self {
-        let east_west_port = crate::push::proxy::east_west_port(context, proxy);
+        let east_west_port = east_west_port(context, proxy);
         let role = if east_west_port.is_some() { Role::Gateway } else { Role::Client };
         let view = ViewKey::of(proxy, network, role);
         Self { context, proxy, view, east_west_port, cache }
     }
+
+    fn addresses(&self) -> Arc<Addresses> {
+        let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
+        let key = (cluster.clone(), namespace.clone(), *ipv4, *ipv6);
+        self.cache.addresses.get_or_make(key, self.context.definitions, || {
+            Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
+        })
+    }
+
+    fn clusters(&self) -> Vec<Arc<Resource>> {
+        let context = self.context;
+        let secrets = Secrets::of(self.proxy);
+        let mut clusters = Vec::new();
+        let wants_outbound = self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some();
+        for service in context.services.values().filter(|_| wants_outbound) {
+            if self.view.role == Role::Client && !self.sees(service) {
+                continue;
+            }
+            let view = self.view.narrowed(context, service);
+            let key = (service.hostname().clone(), view.clone(), secrets);
+            let inputs = ServiceInputs::of(context, service);
+            let shared = self.cache.clusters.get_or_make(key, inputs, || {
+                let client = cds::Client { context, view: &view, secrets };
+                client.outbound(service).into_iter().map(Arc::new).collect()
+            });
+            clusters.extend(shared.iter().cloned());
+        }
+        if self.proxy.kind == ProxyType::Sidecar {
+            let ipv4 = self.view.ipv4;
+            let inbound = inbound_targets(context, self.proxy);
+            let inbound = inbound.iter().map(|target| cds::inbound(context, target, ipv4));
+            clusters.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
+        }
+        clusters
+    }
+
+    /// Whether a client may use the service at all.
+    fn sees(&self, service: &crate::aggregate::MergedService) -> bool {
+        service.primary.export_to.visible_to(&self.view.namespace)
+            && (service.by_cluster.contains_key(&self.view.cluster)
+                || !self.context.mesh.cluster_local(service.hostname()))
+    }
+
+    fn assignment(&self, name: &str) -> Arc<Resource> {
+        let known = OutboundName::parse(name)
+            .and_then(|parsed| Some((self.context.services.get(&parsed.hostname)?, parsed)));
+        let Some((service, parsed)) = known else {
+            return Arc::new(eds::empty(name));
+        };
+        let view = self.view.narrowed(self.context, service);
+        let inputs = ServiceInputs::of(self.context, service);
+        let key = (parsed.clone(), view.clone());
+        self.cache.assignments.get_or_make(key, inputs, || {
+            Arc::new(eds::assigned(self.context, &view, &parsed, service))
+        })
+    }
 }
 
 impl ResourceSource for Picture<'_> {
-    fn all(&mut self, _kind: ResourceType) -> Arc<[Arc<Resource>]> {
-        let _ = (self.context, self.proxy, &self.view, self.east_west_port, self.cache);
-        Arc::new([])
+    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]> {
+        let mut resources = match kind {
+            ResourceType::Cluster => self.clusters(),
+            ResourceType::Listener => self.listeners(),
+            ResourceType::Endpoint | ResourceType::Route => Vec::new(),
+        };
+        resources.sort_by(|a, b| a.name.cmp(&b.name));
+        resources.dedup_by(|a, b| a.name == b.name);
+        resources.into()
     }
 
-    fn one(&mut self, _kind: ResourceType, _name: &str) -> Option<Arc<Resource>> {
-        None
+    fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
+        match kind {
+            ResourceType::Endpoint => Some(self.assignment(name)),
+            ResourceType::Route => Some(self.route(name)),
+            ResourceType::Cluster | ResourceType::Listener => {
+                self.all(kind).iter().find(|resource| &*resource.name == name).cloned()
+            }
+        }
+    }
+}
+
+/// Encodes a message as the resource `name`.
+fn encode(name: impl Into<Arc<str>>, message: &impl Message) -> Resource {
+    Resource::new(name, message.encode_to_vec())
+}
+
+/// Wraps a message with its type.
+fn any<M: Message + Name>(message: &M) -> Any {
+    Any {
+        type_url: format!("type.googleapis.com/{}", M::full_name()),
+        value: message.encode_to_vec(),
+    }
+}
+
+fn duration(duration: Duration) -> ProtoDuration {
+    ProtoDuration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or_default(),
+    }
+}
+
+fn seconds(seconds: u64) -> ProtoDuration {
+    duration(Duration::from_secs(seconds))
+}
+
+impl Picture<'_> {
+    fn listeners(&self) -> Vec<Arc<Resource>> {
+        let _ = (self.addresses(), self.east_west_port);
+        Vec::new()
+    }
+
+    fn route(&self, name: &str) -> Arc<Resource> {
+        Arc::new(eds::empty(name))
     }
 }

@@ -1,0 +1,106 @@
+use super::*;
+use crate::fixtures::{endpoint, host, removed, service, shard};
+use crate::model::{ClusterId, Endpoint, NetworkId};
+
+/// Places by the label of the system namespace alone.
+struct BySystemLabel;
+
+impl Place for BySystemLabel {
+    fn network_of(&self, _: &ClusterId, label: Option<&NetworkId>, _: &Endpoint) -> NetworkId {
+        label.cloned().unwrap_or_default()
+    }
+}
+
+fn merged(aggregate: &Aggregate, name: &str) -> Option<MergedService> {
+    aggregate.merge(&host(name), &BySystemLabel)
+}
+
+fn clusters_of(service: &MergedService) -> Vec<&str> {
+    service.shards.iter().map(|shard| shard.key.cluster.as_str()).collect()
+}
+
+#[test]
+fn a_name_in_two_clusters_is_one_service_with_the_vips_and_addresses_of_both() {
+    let mut aggregate = Aggregate::new(None);
+    let east = service("web.ns").vip("10.1.0.1");
+    let west = service("web.ns").vip("10.2.0.1").gateway_of("n2", "203.0.113.2");
+    aggregate.apply(shard("west", 1).with(west, vec![endpoint("10.0.0.2")]).said());
+    aggregate.apply(shard("east", 1).with(east, vec![endpoint("10.0.0.1")]).said());
+    let web = merged(&aggregate, "web.ns").expect("merged");
+    assert_eq!(clusters_of(&web), ["east", "west"]);
+    assert_eq!(web.vips.len(), 2);
+    assert_eq!(web.external_addresses.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["west"]);
+    assert_eq!(web.service_accounts.len(), 1);
+    assert_eq!(web.conflicts.len(), 1, "the ports differ");
+}
+
+#[test]
+fn the_config_cluster_comes_first_whatever_its_name() {
+    let mut aggregate = Aggregate::new(Some("zoo".into()));
+    for cluster in ["ant", "zoo", "bee"] {
+        aggregate.apply(shard(cluster, 1).with(service("web.ns"), vec![]).said());
+    }
+    let web = merged(&aggregate, "web.ns").expect("merged");
+    assert_eq!(clusters_of(&web), ["zoo", "ant", "bee"]);
+}
+
+#[test]
+fn a_removed_cluster_leaves_no_trace() {
+    let mut aggregate = Aggregate::new(None);
+    aggregate.apply(shard("east", 1).with(service("web.ns").vip("10.1.0.1"), vec![]).said());
+    let before = merged(&aggregate, "web.ns");
+    let west = service("web.ns").vip("10.2.0.1");
+    aggregate.apply(shard("west", 2).network("n2").with(west, vec![endpoint("10.0.0.2")]).said());
+    let touched = aggregate.apply(removed("west", 2));
+    assert_eq!(touched.hosts, [host("web.ns")].into());
+    assert_eq!(merged(&aggregate, "web.ns"), before);
+    assert_eq!(aggregate.network_labels().count(), 1);
+}
+
+#[test]
+fn the_last_word_of_an_earlier_run_changes_nothing() {
+    let mut aggregate = Aggregate::new(None);
+    aggregate.apply(shard("east", 1).with(service("old.ns"), vec![]).said());
+    aggregate.apply(shard("east", 2).with(service("new.ns"), vec![]).said());
+    assert!(merged(&aggregate, "old.ns").is_none(), "a reset leaves out what it doesn't name");
+    for late in [
+        shard("east", 1).with(service("old.ns"), vec![]).said(),
+        shard("east", 1).with(service("old.ns"), vec![]).update().said(),
+    ] {
+        assert!(aggregate.apply(late).is_empty());
+    }
+    assert!(merged(&aggregate, "old.ns").is_none());
+    assert!(merged(&aggregate, "new.ns").is_some());
+}
+
+#[test]
+fn saying_the_same_twice_touches_nothing() {
+    let mut aggregate = Aggregate::new(None);
+    let word = || shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();
+    assert!(!aggregate.apply(word()).is_empty());
+    assert!(aggregate.apply(word()).is_empty());
+}
+
+#[test]
+fn an_endpoint_change_touches_no_object() {
+    let mut aggregate = Aggregate::new(None);
+    aggregate.apply(shard("east", 1).with(service("web.ns"), vec![]).said());
+    let more = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).update();
+    let touched = aggregate.apply(more.said());
+    assert_eq!(touched.hosts, [host("web.ns")].into());
+    assert!(touched.objects.is_empty());
+    let touched = aggregate.apply(shard("east", 1).without("web.ns").update().said());
+    assert_eq!(touched.objects, [host("web.ns")].into());
+}
+
+#[test]
+fn endpoints_keep_their_own_networks_though_addresses_are_equal() {
+    let mut aggregate = Aggregate::new(None);
+    for (cluster, network) in [("east", "n1"), ("west", "n2")] {
+        let word = shard(cluster, 1).network(network);
+        aggregate.apply(word.with(service("web.ns"), vec![endpoint("10.0.0.1")]).said());
+    }
+    let web = merged(&aggregate, "web.ns").expect("merged");
+    let networks: Vec<_> = web.endpoints().map(|(_, _, network)| network.as_str()).collect();
+    assert_eq!(networks, ["n1", "n2"]);
+}

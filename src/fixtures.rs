@@ -1,0 +1,189 @@
+//! Builders in domain words, for tests.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::model::{
+    ClusterId, Endpoint, ExportTo, Health, Hostname, Labels, Locality, NetworkId, PodState, Port,
+    Protocol, Proxy, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+};
+use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
+
+/// The name of `service` in `cluster.local`; `name.namespace` is given.
+pub(crate) fn host(name: &str) -> Hostname {
+    Hostname::from(format!("{name}.svc.cluster.local"))
+}
+
+/// Labels from pairs.
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+}
+
+/// A service `name.namespace` with port `http` 80 to 8080 that selects `app: name`.
+pub(crate) fn service(name: &str) -> Service {
+    let (short, namespace) = name.split_once('.').expect("name.namespace");
+    Service {
+        hostname: host(name),
+        name: short.into(),
+        namespace: namespace.into(),
+        ports: vec![port("http", 80, 8080)],
+        resolution: Resolution::ClientSide,
+        vips: Vec::new(),
+        external_addresses: Vec::new(),
+        external_ports: Default::default(),
+        labels: Labels::new(),
+        selector: labels(&[("app", short)]),
+        service_accounts: Vec::new(),
+        export_to: ExportTo::Public,
+        created: 0,
+        node_local: false,
+        publish_not_ready: false,
+        mesh_external: false,
+    }
+}
+
+/// A port whose name says its protocol.
+pub(crate) fn port(name: &str, number: u16, target: u16) -> Port {
+    Port {
+        name: name.into(),
+        number,
+        protocol: Protocol::of_port("TCP", None, name, number),
+        target: TargetPort::Number(target),
+    }
+}
+
+impl Service {
+    pub(crate) fn vip(mut self, address: &str) -> Self {
+        self.vips.push(ip(address));
+        self
+    }
+
+    /// Makes it an east-west gateway of `network`, reached at `address`.
+    pub(crate) fn gateway_of(mut self, network: &str, address: &str) -> Self {
+        self.labels.insert("topology.istio.io/network".into(), network.into());
+        self.external_addresses.push(address.into());
+        self.ports = vec![port("tls", 15443, 15443)];
+        self
+    }
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A ready endpoint of port `http` that takes mTLS.
+pub(crate) fn endpoint(address: &str) -> Endpoint {
+    Endpoint {
+        address: ip(address),
+        port: 8080,
+        port_name: "http".into(),
+        health: Health::Healthy,
+        weight: 1,
+        locality: Arc::new(Locality::default()),
+        network_label: None,
+        tls_mode: TlsMode::Istio,
+        service_account: Some("spiffe://cluster.local/ns/ns/sa/app".into()),
+        workload: Some(Arc::new(WorkloadKey::new("ns", format!("pod-{address}")))),
+        pod: PodState::Known,
+        node: None,
+    }
+}
+
+/// What one cluster says, built up in words.
+pub(crate) struct Shard {
+    update: RegistryUpdate,
+}
+
+/// The first word of `cluster`.
+pub(crate) fn shard(cluster: &str, epoch: u64) -> Shard {
+    let shard = ShardKey::kubernetes(cluster.into());
+    let change = Change::Reset(Contents { network_label: Some(None), ..Contents::default() });
+    Shard { update: RegistryUpdate { shard, epoch: Epoch(epoch), change } }
+}
+
+impl Shard {
+    fn contents(&mut self) -> &mut Contents {
+        match &mut self.update.change {
+            Change::Reset(contents) | Change::Update(contents) => contents,
+            Change::Removed => panic!("a removed shard has no contents"),
+        }
+    }
+
+    /// Makes it an update rather than a reset.
+    pub(crate) fn update(mut self) -> Self {
+        let mut contents = std::mem::take(self.contents());
+        contents.network_label = None;
+        self.update.change = Change::Update(contents);
+        self
+    }
+
+    pub(crate) fn network(mut self, network: &str) -> Self {
+        self.contents().network_label = Some(Some(NetworkId::from(network)));
+        self
+    }
+
+    pub(crate) fn with(mut self, service: Service, endpoints: Vec<Endpoint>) -> Self {
+        let record =
+            ServiceRecord { service: Arc::new(service.clone()), endpoints: endpoints.into() };
+        self.contents().services.insert(service.hostname, Some(record));
+        self
+    }
+
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.contents().services.insert(host(name), None);
+        self
+    }
+
+    pub(crate) fn pod(mut self, workload: Workload) -> Self {
+        self.contents().workloads.insert(workload.key.clone(), Some(Arc::new(workload)));
+        self
+    }
+
+    pub(crate) fn said(self) -> RegistryUpdate {
+        self.update
+    }
+}
+
+/// The end of a cluster.
+pub(crate) fn removed(cluster: &str, epoch: u64) -> RegistryUpdate {
+    let shard = ShardKey::kubernetes(cluster.into());
+    RegistryUpdate { shard, epoch: Epoch(epoch), change: Change::Removed }
+}
+
+/// A pod `name.namespace` at `address`.
+pub(crate) fn workload(name: &str, address: &str, pairs: &[(&str, &str)]) -> Workload {
+    let (short, namespace) = name.split_once('.').expect("name.namespace");
+    Workload {
+        key: WorkloadKey::new(namespace, short),
+        addresses: vec![ip(address)],
+        labels: Arc::new(labels(pairs)),
+        service_account: "app".into(),
+        network_label: None,
+        locality: Arc::default(),
+        node: None,
+        named_ports: Default::default(),
+    }
+}
+
+/// A sidecar `name.namespace` of `cluster` at 10.0.0.1.
+pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
+    let id = format!("sidecar~10.0.0.1~{name}~{}.svc.cluster.local", "ns");
+    let (kind, address, workload, domain) = Proxy::parse_id(&id).expect("a node id");
+    Proxy {
+        id: id.as_str().into(),
+        kind,
+        addresses: address.into_iter().collect(),
+        workload,
+        dns_domain: domain.into(),
+        cluster: ClusterId::from(cluster),
+        network: None,
+        service_account: None,
+        labels: Labels::new(),
+        locality: Locality::default(),
+        node_name: None,
+        istio_version: None,
+        generator: None,
+        envoy_version: "1.40.0".into(),
+        extensions: Arc::new([]),
+    }
+}

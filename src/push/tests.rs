@@ -1,0 +1,302 @@
+use std::sync::Arc;
+
+use super::context::{PushContext, Settings};
+use super::event_loop::{Event, Mesh};
+use super::interest::Changes;
+use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
+use crate::fixtures::{endpoint, host, ip, removed, service, shard, sidecar};
+use crate::model::{Endpoint, ExportTo, Health, Locality, PodState, TlsMode};
+use crate::registry::RegistryUpdate;
+
+fn settings() -> Arc<Settings> {
+    Arc::new(Settings {
+        domain: "cluster.local".into(),
+        trust_domain: "cluster.local".into(),
+        system_namespace: "strait-system".into(),
+        config_cluster: None,
+        allow_direct_cross_network: false,
+    })
+}
+
+/// A complete mesh that has heard these words.
+fn mesh(words: Vec<RegistryUpdate>) -> Mesh {
+    let mut mesh = Mesh::new(settings());
+    for word in words {
+        mesh.apply(Event::Registry(word));
+    }
+    mesh.apply(Event::Complete);
+    mesh
+}
+
+fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
+    mesh(words).next_version().expect("a first version").0
+}
+
+/// East in n1 with a gateway at .1, west in n2 with a gateway at .2; `web.ns` in both.
+fn two_networks(east: Vec<Endpoint>, west: Vec<Endpoint>) -> Vec<RegistryUpdate> {
+    let gateway = |network: &str, address: &str| {
+        service("gateway.strait-system").gateway_of(network, address)
+    };
+    vec![
+        shard("east", 1)
+            .network("n1")
+            .with(gateway("n1", "203.0.113.1"), vec![])
+            .with(service("web.ns"), east)
+            .said(),
+        shard("west", 2)
+            .network("n2")
+            .with(gateway("n2", "203.0.113.2"), vec![])
+            .with(service("web.ns"), west)
+            .said(),
+    ]
+}
+
+fn client(network: &str) -> ViewKey {
+    ViewKey::of(&sidecar("client.ns", "east"), network.into(), Role::Client)
+}
+
+fn assigned(context: &PushContext, view: &ViewKey) -> Assignment {
+    assignment(context, view, &context.services[&host("web.ns")], "http")
+}
+
+/// `address weight` of every member.
+fn members(assignment: &Assignment) -> Vec<String> {
+    let members = assignment.localities.values().flatten();
+    members.map(|member| format!("{} {}", member.address, member.weight)).collect()
+}
+
+#[test]
+fn nothing_is_published_before_the_mesh_is_complete() {
+    let mut mesh = Mesh::new(settings());
+    mesh.apply(Event::Registry(shard("east", 1).with(service("web.ns"), vec![]).said()));
+    assert!(mesh.next_version().is_none());
+    mesh.apply(Event::Complete);
+    assert!(mesh.next_version().is_some());
+}
+
+#[test]
+fn an_empty_mesh_is_published_once_complete() {
+    assert!(context(vec![]).services.is_empty());
+}
+
+#[test]
+fn local_endpoints_are_direct_and_remote_ones_go_through_their_gateway() {
+    let context = context(two_networks(
+        vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")],
+        vec![endpoint("10.0.0.1"), endpoint("10.0.0.2"), endpoint("10.0.0.3")],
+    ));
+    let from_east = assigned(&context, &client("n1"));
+    assert_eq!(members(&from_east), ["10.0.0.1 1", "10.0.0.2 1", "203.0.113.2 3"]);
+    let from_west = assigned(&context, &client("n2"));
+    assert_eq!(members(&from_west), ["10.0.0.1 1", "10.0.0.2 1", "10.0.0.3 1", "203.0.113.1 2"]);
+    let from_nowhere = assigned(&context, &client(""));
+    assert_eq!(members(&from_nowhere), ["203.0.113.1 2", "203.0.113.2 3"]);
+}
+
+#[test]
+fn weight_is_split_exactly_over_several_gateways() {
+    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.1"); 1]);
+    words.push(
+        shard("west", 2)
+            .with(
+                {
+                    let mut gateway = service("gateway.strait-system");
+                    gateway = gateway.gateway_of("n2", "203.0.113.2");
+                    gateway.external_addresses.push("203.0.113.3".into());
+                    gateway
+                },
+                vec![],
+            )
+            .update()
+            .said(),
+    );
+    let split = assigned(&context(words), &client("n1"));
+    assert_eq!(members(&split), ["10.0.0.1 2", "203.0.113.2 1", "203.0.113.3 1"]);
+}
+
+#[test]
+fn a_gateway_stands_once_where_it_brings_most_weight() {
+    let in_zone = |address: &str, zone: &str| Endpoint {
+        locality: Arc::new(Locality::parse(&format!("r/{zone}"))),
+        ..endpoint(address)
+    };
+    let west = vec![in_zone("10.0.0.1", "a"), in_zone("10.0.0.2", "b"), in_zone("10.0.0.3", "b")];
+    let context = context(two_networks(vec![in_zone("10.0.0.1", "a")], west));
+    let assignment = assigned(&context, &client("n1"));
+    let shape: Vec<_> = assignment
+        .localities
+        .iter()
+        .map(|(locality, members)| {
+            let members = members.iter().map(|m| (m.address.to_string(), m.weight));
+            (locality.to_string(), members.collect::<Vec<_>>())
+        })
+        .collect();
+    let expected = [
+        ("r/a".to_owned(), vec![("10.0.0.1".to_owned(), 1)]),
+        ("r/b".to_owned(), vec![("203.0.113.2".to_owned(), 3)]),
+    ];
+    assert_eq!(shape, expected);
+}
+
+#[test]
+fn weights_beyond_32_bits_keep_their_proportion() {
+    let heavy = |address: &str| Endpoint { weight: u32::MAX, ..endpoint(address) };
+    let east = vec![heavy("10.0.0.1"), heavy("10.0.0.2"), endpoint("10.0.0.3")];
+    let assignment = assigned(&context(two_networks(east, vec![])), &client("n1"));
+    let weights: Vec<u64> =
+        assignment.localities.values().flatten().map(|m| m.weight.into()).collect();
+    assert!(weights.iter().sum::<u64>() <= u32::MAX.into());
+    assert_eq!(weights[0], weights[1]);
+    assert_eq!(weights[2], 1);
+}
+
+#[test]
+fn each_reason_withholds_at_its_own_step() {
+    let plain = || Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.9") };
+    let cases: Vec<(&str, Endpoint, &str, Result<Option<usize>, Reason>)> = vec![
+        ("local", endpoint("10.0.0.9"), "n2", Ok(None)),
+        ("local plain text", plain(), "n2", Ok(None)),
+        ("remote", endpoint("10.0.0.9"), "n1", Ok(Some(1))),
+        ("remote plain text", plain(), "n1", Err(Reason::PlainText)),
+        (
+            "unready",
+            Endpoint { health: Health::Unhealthy, ..plain() },
+            "n1",
+            Err(Reason::NotReady(Health::Unhealthy)),
+        ),
+        (
+            "terminating",
+            Endpoint { health: Health::Terminating, ..endpoint("10.0.0.9") },
+            "n2",
+            Err(Reason::NotReady(Health::Terminating)),
+        ),
+        (
+            "before its pod",
+            Endpoint { pod: PodState::Missing, ..plain() },
+            "n1",
+            Err(Reason::PodMissing),
+        ),
+        ("other family", endpoint("fd00::1"), "n2", Err(Reason::EndpointFamily)),
+        ("other family behind a gateway", endpoint("fd00::1"), "n1", Ok(Some(1))),
+    ];
+    for (case, endpoint, network, expected) in cases {
+        let context = context(two_networks(vec![], vec![endpoint]));
+        let web = &context.services[&host("web.ns")];
+        let (shard, endpoint, of) = web.endpoints().next().expect("one endpoint");
+        let decided = decide(&context, &client(network), web, shard, endpoint, of);
+        let decided = decided.map(|way| match way {
+            Way::Direct => None,
+            Way::Gateways(gateways) => Some(gateways.len()),
+        });
+        assert_eq!(decided, expected, "{case}");
+    }
+}
+
+#[test]
+fn a_network_without_a_gateway_is_withheld_and_never_direct() {
+    let words = vec![
+        shard("east", 1).network("n1").with(service("web.ns"), vec![]).said(),
+        shard("west", 2).network("n3").with(service("web.ns"), vec![endpoint("10.0.0.1")]).said(),
+    ];
+    let context = context(words);
+    assert!(members(&assigned(&context, &client("n1"))).is_empty());
+    let web = &context.services[&host("web.ns")];
+    let (shard, endpoint, network) = web.endpoints().next().expect("one endpoint");
+    let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
+    assert_eq!(decided, Err(Reason::NoGateway));
+}
+
+#[test]
+fn a_gateway_holds_ready_mtls_endpoints_of_its_own_network_only() {
+    let plain = Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.8") };
+    let context =
+        context(two_networks(vec![endpoint("10.0.0.1"), plain], vec![endpoint("10.0.0.2")]));
+    let gateway = ViewKey { role: Role::Gateway, ..client("n1") };
+    assert_eq!(members(&assigned(&context, &gateway)), ["10.0.0.1 1"]);
+}
+
+#[test]
+fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
+    let mut private = service("web.ns");
+    private.export_to = ExportTo::parse(".", &"ns".into());
+    let words = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).said()];
+    let context = context(words);
+    assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1"]);
+    let stranger = ViewKey { namespace: "other".into(), ..client("") };
+    assert!(members(&assigned(&context, &stranger)).is_empty());
+    let gateway = ViewKey { role: Role::Gateway, ..client("") };
+    assert!(members(&assigned(&context, &gateway)).is_empty());
+}
+
+#[test]
+fn an_endpoint_change_is_told_by_name_and_a_definition_to_all() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
+    mesh.next_version();
+    let more = vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")];
+    let say = |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().said();
+    mesh.apply(Event::Registry(say(more.clone())));
+    let (_, changes) = mesh.next_version().expect("a change");
+    let expected = Changes { endpoints: [host("web.ns")].into(), ..Changes::default() };
+    assert_eq!(changes, expected);
+    mesh.apply(Event::Registry(say(more)));
+    assert!(mesh.next_version().is_none(), "the same again");
+    mesh.apply(Event::Registry(
+        shard("east", 1).with(service("new.ns").vip("10.1.0.1"), vec![]).update().said(),
+    ));
+    assert!(mesh.next_version().expect("a change").1.definitions);
+}
+
+#[test]
+fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
+    mesh.next_version();
+    mesh.apply(Event::Registry(removed("west", 2)));
+    let (context, changes) = mesh.next_version().expect("a change");
+    assert!(changes.everything);
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
+    assert!(context.networks.gateways_for(&"n2".into(), &"west".into()).is_empty());
+}
+
+#[test]
+fn a_version_shares_what_did_not_change_with_the_one_before() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
+    let (before, _) = mesh.next_version().expect("a first version");
+    let word = shard("east", 1).with(service("new.ns"), vec![]).update().said();
+    mesh.apply(Event::Registry(word));
+    let (after, _) = mesh.next_version().expect("a second version");
+    let web = host("web.ns");
+    assert!(Arc::ptr_eq(&before.services[&web], &after.services[&web]));
+    assert!(Arc::ptr_eq(&before.networks, &after.networks));
+    assert_eq!(after.version, before.version + 1);
+}
+
+#[test]
+fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
+    let words = vec![
+        shard("east", 1)
+            .with(service("a.ns").vip("10.1.0.1"), vec![])
+            .with(service("both.ns").vip("10.1.0.2"), vec![])
+            .said(),
+        shard("west", 2)
+            .with(service("b.ns").vip("10.1.0.1"), vec![])
+            .with(service("both.ns").vip("10.2.0.2"), vec![])
+            .with(service("c.ns").vip("10.2.0.3"), vec![])
+            .said(),
+    ];
+    let context = context(words);
+    let found = super::addresses::addresses(&context, &"east".into(), &"ns".into(), true, false);
+    let addresses: Vec<_> = found
+        .services
+        .iter()
+        .map(|(service, addresses)| (service.primary.name.to_string(), addresses.clone()))
+        .collect();
+    let expected = [
+        ("a".to_owned(), vec![ip("10.1.0.1")]),
+        ("b".to_owned(), vec![]),
+        ("both".to_owned(), vec![ip("10.1.0.2")]),
+        ("c".to_owned(), vec![ip("10.2.0.3")]),
+    ];
+    assert_eq!(addresses, expected);
+    assert_eq!(found.dropped.len(), 1);
+    assert_eq!(found.dropped[0].holder, host("a.ns"));
+}

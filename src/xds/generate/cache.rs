@@ -1,0 +1,89 @@
+//! What many proxies share, encoded once.
+//!
+//! Each entry remembers the inputs it was made from, as the very `Arc`s of the context: an entry
+//! serves only where these are still the inputs, and is replaced where they are not. So the key and
+//! the remembered inputs together are the generator's entire input, and no entry is ever stale.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+use super::cds::Shared;
+use super::tls::Secrets;
+use crate::aggregate::MergedService;
+use crate::mesh::MeshConfig;
+use crate::model::{ClusterId, Hostname, Namespace};
+use crate::network::Networks;
+use crate::push::PushContext;
+use crate::push::addresses::Addresses;
+use crate::push::view::ViewKey;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::Resource;
+
+/// The most entries of a kind; above it the kind is emptied and fills again with what is in use.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// Encoded resources shared by all streams. It may be emptied at any time.
+#[derive(Debug, Default)]
+pub struct Cache {
+    pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
+    pub(super) clusters: Kept<(Hostname, ViewKey, Secrets), ServiceInputs, Shared>,
+    pub(super) addresses: Kept<(ClusterId, Namespace, bool, bool), u64, Arc<Addresses>>,
+}
+
+/// The parts of a context that the answer for one service depends on.
+#[derive(Debug, Clone)]
+pub(super) struct ServiceInputs {
+    service: Arc<MergedService>,
+    networks: Arc<Networks>,
+    mesh: Arc<MeshConfig>,
+}
+
+impl ServiceInputs {
+    pub(super) fn of(context: &PushContext, service: &Arc<MergedService>) -> Self {
+        Self {
+            service: Arc::clone(service),
+            networks: Arc::clone(&context.networks),
+            mesh: Arc::clone(&context.mesh),
+        }
+    }
+}
+
+impl PartialEq for ServiceInputs {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.service, &other.service)
+            && Arc::ptr_eq(&self.networks, &other.networks)
+            && Arc::ptr_eq(&self.mesh, &other.mesh)
+    }
+}
+
+/// Values by key, each with the inputs it was made from.
+#[derive(Debug)]
+pub(super) struct Kept<K: Eq + Hash, I, V> {
+    entries: DashMap<K, (I, V)>,
+}
+
+impl<K: Eq + Hash, I, V> Default for Kept<K, I, V> {
+    fn default() -> Self {
+        Self { entries: DashMap::new() }
+    }
+}
+
+impl<K: Eq + Hash, I: PartialEq, V: Clone> Kept<K, I, V> {
+    /// The value for `key` made from `inputs`; made now where it isn't kept.
+    pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
+        if let Some(entry) = self.entries.get(&key)
+            && entry.0 == inputs
+        {
+            return entry.1.clone();
+        }
+        // Two streams may make the same value at once; they make equal bytes.
+        let value = make();
+        if self.entries.len() >= ENTRIES_MAX {
+            self.entries.clear();
+        }
+        self.entries.insert(key, (inputs, value.clone()));
+        value
+    }
+}

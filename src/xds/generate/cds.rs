@@ -1,0 +1,281 @@
+//! Upstream clusters: one for each port of each service, and the few that every proxy needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
+use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
+
+use super::tls::Secrets;
+use super::{any, duration, encode};
+use crate::aggregate::MergedService;
+use crate::model::{Port, Protocol, Resolution, TlsMode};
+use crate::push::PushContext;
+use crate::push::proxy::InboundTarget;
+use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
+use crate::xds::names::OutboundName;
+use crate::xds::resource::Resource;
+
+/// Where connections go that nothing else takes, when they may go anywhere.
+pub(super) const PASSTHROUGH: &str = "PassthroughCluster";
+/// Where connections go that may go nowhere.
+pub(super) const BLACK_HOLE: &str = "BlackHoleCluster";
+/// Where inbound connections go to ports that no service names.
+pub(super) const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
+
+/// The metadata namespace and key by which Envoy chooses an endpoint's transport socket.
+pub(super) const SOCKET_MATCH: &str = "envoy.transport_socket_match";
+/// See [`SOCKET_MATCH`].
+pub(super) const TLS_MODE: &str = "tlsMode";
+
+/// The source address of connections from a sidecar to its own workload: a sidecar's redirection
+/// rules leave it alone (Istio's convention).
+const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
+
+/// The name of the upstream cluster that leads to a port of the proxy's own workload.
+pub(super) fn inbound_name(target: u16) -> String {
+    format!("inbound|{target}||")
+}
+
+/// What the upstream clusters of a service depend on, besides the service and the mesh.
+pub(super) struct Client<'a> {
+    pub(super) context: &'a PushContext,
+    pub(super) view: &'a ViewKey,
+    pub(super) secrets: Secrets,
+}
+
+impl Client<'_> {
+    /// The upstream clusters of one service, one for each port that is proxied.
+    pub(super) fn outbound(&self, service: &MergedService) -> Vec<Resource> {
+        if matches!(service.primary.resolution, Resolution::Alias(_)) {
+            return Vec::new();
+        }
+        let proxied = service.primary.ports.iter().filter(|port| port.protocol != Protocol::Udp);
+        match self.view.role {
+            Role::Gateway if !is_exported(self.context, service) => Vec::new(),
+            Role::Gateway => proxied.map(|port| self.passthrough(service, port)).collect(),
+            Role::Client if service.primary.resolution == Resolution::Headless => {
+                proxied.map(|port| self.original_destination(service, port)).collect()
+            }
+            Role::Client => proxied.map(|port| self.balanced(service, port)).collect(),
+        }
+    }
+
+    /// Endpoints from EDS, each by mTLS or in plain text as it takes it.
+    fn balanced(&self, service: &MergedService, port: &Port) -> Resource {
+        let name = OutboundName::sidecar(service.hostname().clone(), port.number);
+        let mtls = cluster::cluster::TransportSocketMatch {
+            name: "tlsMode-istio".into(),
+            r#match: Some(tls_mode(TlsMode::Istio)),
+            transport_socket: Some(self.mtls(service, port)),
+        };
+        let plain = cluster::cluster::TransportSocketMatch {
+            name: "tlsMode-disabled".into(),
+            r#match: Some(tls_mode(TlsMode::Disabled)),
+            transport_socket: Some(raw_buffer()),
+        };
+        encode(
+            name.to_string(),
+            &cluster::Cluster {
+                // No catch-all match: it would win over the mode that EDS gives a whole locality. What
+                // matches nothing takes the default socket, plain text.
+                transport_socket_matches: vec![mtls, plain],
+                typed_extension_protocol_options: protocol_options(port.protocol),
+                ..self.eds(&name)
+            },
+        )
+    }
+
+    /// Endpoints from EDS, to which a gateway passes bytes it can't read.
+    fn passthrough(&self, service: &MergedService, port: &Port) -> Resource {
+        let name = OutboundName::sni(service.hostname().clone(), port.number);
+        encode(name.to_string(), &self.eds(&name))
+    }
+
+    /// The pod that the client chose. Its address says nothing of mTLS, so all must take it.
+    fn original_destination(&self, service: &MergedService, port: &Port) -> Resource {
+        let name = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
+        let mut direct = service.endpoints().filter(|(shard, endpoint, network)| {
+            endpoint.port_name == port.name
+                && decide(self.context, self.view, service, shard, endpoint, network)
+                    == Ok(Way::Direct)
+        });
+        let mtls = match direct.next() {
+            None => false,
+            Some((_, first, _)) => {
+                first.tls_mode == TlsMode::Istio
+                    && direct.all(|(_, endpoint, _)| endpoint.tls_mode == TlsMode::Istio)
+            }
+        };
+        encode(
+            name.clone(),
+            &cluster::Cluster {
+                transport_socket: mtls.then(|| self.mtls(service, port)),
+                typed_extension_protocol_options: protocol_options(port.protocol),
+                ..original_destination(self.context, name)
+            },
+        )
+    }
+
+    fn eds(&self, name: &OutboundName) -> cluster::Cluster {
+        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig, LbPolicy};
+        use core::config_source::ConfigSourceSpecifier::Ads;
+        cluster::Cluster {
+            name: name.to_string(),
+            cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
+            eds_cluster_config: Some(EdsClusterConfig {
+                eds_config: Some(core::ConfigSource {
+                    config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
+                    // Envoy waits for the assignment instead of starting with none.
+                    initial_fetch_timeout: Some(super::seconds(0)),
+                    resource_api_version: core::ApiVersion::V3.into(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            lb_policy: LbPolicy::LeastRequest.into(),
+            // All endpoints stay in use whatever their health: the control plane withholds those that
+            // are not ready.
+            common_lb_config: Some(cluster::cluster::CommonLbConfig {
+                healthy_panic_threshold: Some(Default::default()),
+                ..Default::default()
+            }),
+            ..base(self.context)
+        }
+    }
+
+    fn mtls(&self, service: &MergedService, port: &Port) -> core::TransportSocket {
+        let sni = OutboundName::sni(service.hostname().clone(), port.number);
+        let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
+        let accounts = service.service_accounts.iter().map(|id| &**id);
+        let trust_domain = &self.context.settings.trust_domain;
+        self.secrets.upstream(sni.to_string(), alpn, accounts, trust_domain)
+    }
+}
+
+/// The upstream clusters of a sidecar that no service stands for.
+pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
+    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
+    let black_hole = cluster::Cluster {
+        name: BLACK_HOLE.into(),
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static.into())),
+        ..base(context)
+    };
+    let passthrough = cluster::Cluster {
+        typed_extension_protocol_options: protocol_options(Protocol::Auto),
+        ..original_destination(context, PASSTHROUGH.into())
+    };
+    let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), Protocol::Auto, ipv4);
+    vec![encode(BLACK_HOLE, &black_hole), encode(PASSTHROUGH, &passthrough), inbound]
+}
+
+/// The upstream cluster that leads to one port of the proxy's own workload.
+pub(super) fn inbound(context: &PushContext, target: &InboundTarget<'_>, ipv4: bool) -> Resource {
+    to_own_workload(context, inbound_name(target.target), target.port.protocol, ipv4)
+}
+
+fn to_own_workload(
+    context: &PushContext,
+    name: String,
+    protocol: Protocol,
+    ipv4: bool,
+) -> Resource {
+    // What the client spoke is spoken on: HTTP/1.1 and h2c arrive on one port.
+    let protocol = if protocol == Protocol::Http { Protocol::Auto } else { protocol };
+    let [v4, v6] = INBOUND_SOURCE;
+    let source = core::SocketAddress {
+        address: if ipv4 { v4 } else { v6 }.into(),
+        port_specifier: Some(core::socket_address::PortSpecifier::PortValue(0)),
+        ..Default::default()
+    };
+    let cluster = cluster::Cluster {
+        typed_extension_protocol_options: protocol_options(protocol),
+        upstream_bind_config: Some(core::BindConfig {
+            source_address: Some(source),
+            ..Default::default()
+        }),
+        ..original_destination(context, name.clone())
+    };
+    encode(name, &cluster)
+}
+
+fn original_destination(context: &PushContext, name: String) -> cluster::Cluster {
+    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
+    cluster::Cluster {
+        name,
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::OriginalDst.into())),
+        lb_policy: LbPolicy::ClusterProvided.into(),
+        ..base(context)
+    }
+}
+
+/// What all upstream clusters have: a deadline to connect, and no limits of their own.
+fn base(context: &PushContext) -> cluster::Cluster {
+    let unlimited = || Some(UInt32Value { value: u32::MAX });
+    cluster::Cluster {
+        connect_timeout: Some(duration(connect_timeout(context))),
+        circuit_breakers: Some(cluster::CircuitBreakers {
+            thresholds: vec![cluster::circuit_breakers::Thresholds {
+                max_connections: unlimited(),
+                max_pending_requests: unlimited(),
+                max_requests: unlimited(),
+                max_retries: unlimited(),
+                track_remaining: true,
+                ..Default::default()
+            }],
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn connect_timeout(_context: &PushContext) -> Duration {
+    Duration::from_secs(10)
+}
+
+/// How an upstream is spoken to. HTTP/1.1 is Envoy's default and needs no options; a port whose
+/// protocol is found at run time is spoken to as the client spoke.
+fn protocol_options(protocol: Protocol) -> std::collections::HashMap<String, Any> {
+    use http::http_protocol_options::explicit_http_config::ProtocolConfig;
+    use http::http_protocol_options::{
+        ExplicitHttpConfig, UpstreamProtocolOptions, UseDownstreamHttpConfig,
+    };
+    let options = if protocol.is_http2() {
+        UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
+            protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(Default::default())),
+        })
+    } else if protocol == Protocol::Auto {
+        UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
+            http_protocol_options: Some(Default::default()),
+            http2_protocol_options: Some(Default::default()),
+            ..Default::default()
+        })
+    } else {
+        return Default::default();
+    };
+    let options = http::HttpProtocolOptions {
+        upstream_protocol_options: Some(options),
+        ..Default::default()
+    };
+    // One entry at most: the order of a map's entries on the wire is not fixed.
+    [("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".into(), any(&options))].into()
+}
+
+/// The metadata that says how an endpoint is to be spoken to.
+pub(super) fn tls_mode(mode: TlsMode) -> Struct {
+    let value = Value { kind: Some(Kind::StringValue(mode.as_str().into())) };
+    Struct { fields: [(TLS_MODE.into(), value)].into_iter().collect() }
+}
+
+fn raw_buffer() -> core::TransportSocket {
+    use strait_proto::envoy::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
+    core::TransportSocket {
+        name: "envoy.transport_sockets.raw_buffer".into(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&RawBuffer {}))),
+    }
+}
+
+/// Shared handles of what [`Client::outbound`] makes.
+pub(super) type Shared = Arc<[Arc<Resource>]>;

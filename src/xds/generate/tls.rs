@@ -1,0 +1,132 @@
+//! The TLS contexts of mesh traffic: where a proxy finds its certificate, and whom it trusts.
+
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+use strait_proto::envoy::google::protobuf::Any;
+
+use super::any;
+use crate::model::Proxy;
+
+/// The secret that holds a proxy's own certificate.
+const CERTIFICATE_SECRET: &str = "default";
+/// The secret that holds the roots a proxy trusts.
+const ROOTS_SECRET: &str = "ROOTCA";
+/// The upstream cluster by which Istio's agent serves secrets to its Envoy.
+const AGENT_CLUSTER: &str = "sds-grpc";
+
+/// Who holds a proxy's secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Secrets {
+    /// The bootstrap, as static secrets.
+    Bootstrap,
+    /// Istio's agent.
+    Agent,
+}
+
+impl Secrets {
+    pub(super) fn of(proxy: &Proxy) -> Self {
+        if proxy.has_istio_agent() { Self::Agent } else { Self::Bootstrap }
+    }
+
+    fn config(self, name: &str) -> tls::SdsSecretConfig {
+        let agent = || {
+            use core::config_source::ConfigSourceSpecifier::ApiConfigSource;
+            use core::grpc_service::{EnvoyGrpc, TargetSpecifier};
+            let target = EnvoyGrpc { cluster_name: AGENT_CLUSTER.into(), ..Default::default() };
+            let service = core::GrpcService {
+                target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
+                ..Default::default()
+            };
+            core::ConfigSource {
+                config_source_specifier: Some(ApiConfigSource(core::ApiConfigSource {
+                    api_type: core::api_config_source::ApiType::Grpc.into(),
+                    transport_api_version: core::ApiVersion::V3.into(),
+                    grpc_services: vec![service],
+                    set_node_on_first_message_only: true,
+                    ..Default::default()
+                })),
+                initial_fetch_timeout: Some(super::seconds(0)),
+                resource_api_version: core::ApiVersion::V3.into(),
+                ..Default::default()
+            }
+        };
+        tls::SdsSecretConfig {
+            name: name.into(),
+            // Without a source, the name is that of a static secret of the bootstrap.
+            sds_config: (self == Self::Agent).then(agent),
+        }
+    }
+
+    /// What both ends of an mTLS connection have in common: own certificate, roots, and the peers
+    /// that may answer (none named: any that the roots vouch for).
+    pub(super) fn common(
+        self,
+        alpn: &[&str],
+        peers: Vec<tls::SubjectAltNameMatcher>,
+    ) -> tls::CommonTlsContext {
+        use tls::common_tls_context::{
+            CombinedCertificateValidationContext, ValidationContextType,
+        };
+        use tls::tls_parameters::TlsProtocol;
+        tls::CommonTlsContext {
+            tls_params: Some(tls::TlsParameters {
+                tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
+                tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+                ..Default::default()
+            }),
+            alpn_protocols: alpn.iter().map(|&name| name.into()).collect(),
+            tls_certificate_sds_secret_configs: vec![self.config(CERTIFICATE_SECRET)],
+            validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+                CombinedCertificateValidationContext {
+                    default_validation_context: Some(tls::CertificateValidationContext {
+                        match_typed_subject_alt_names: peers,
+                        ..Default::default()
+                    }),
+                    validation_context_sds_secret_config: Some(self.config(ROOTS_SECRET)),
+                    ..Default::default()
+                },
+            )),
+            ..Default::default()
+        }
+    }
+
+    /// A client's transport socket: mTLS to `sni`, to be answered by one of `accounts`.
+    ///
+    /// Where no account is known, any identity of the trust domain may answer, never a stranger.
+    pub(super) fn upstream<'a>(
+        self,
+        sni: String,
+        alpn: &[&str],
+        accounts: impl Iterator<Item = &'a str>,
+        trust_domain: &str,
+    ) -> core::TransportSocket {
+        use matcher::string_matcher::MatchPattern;
+        let uri = |pattern| tls::SubjectAltNameMatcher {
+            san_type: tls::subject_alt_name_matcher::SanType::Uri.into(),
+            matcher: Some(matcher::StringMatcher {
+                match_pattern: Some(pattern),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut peers: Vec<_> = accounts.map(|id| uri(MatchPattern::Exact(id.into()))).collect();
+        if peers.is_empty() {
+            peers.push(uri(MatchPattern::Prefix(format!("spiffe://{trust_domain}/"))));
+        }
+        let context = tls::UpstreamTlsContext {
+            common_tls_context: Some(self.common(alpn, peers)),
+            sni,
+            ..Default::default()
+        };
+        socket(any(&context))
+    }
+}
+
+/// A TLS transport socket with this context.
+pub(super) fn socket(context: Any) -> core::TransportSocket {
+    core::TransportSocket {
+        name: "envoy.transport_sockets.tls".into(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(context)),
+    }
+}
