@@ -21,6 +21,7 @@ pub mod aggregate;
 pub mod apiserver;
 #[cfg(test)]
 mod fixtures;
+pub mod explain;
 pub mod mesh;
 pub mod model;
 pub mod network;

@@ -1,0 +1,190 @@
+//! What `/debug/*` answers: the push context in JSON, in a stable order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::aggregate::{Conflict, MergedService};
+use crate::model::{ClusterId, Hostname, NetworkId, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::{DroppedAddress, addresses};
+use crate::push::view::{ViewKey, decide};
+
+/// A merged service.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServiceView<'a> {
+    hostname: &'a Hostname,
+    namespace: &'a str,
+    resolution: Value,
+    ports: Vec<Value>,
+    #[serde(rename = "clusterVIPs")]
+    cluster_vips: &'a BTreeMap<ClusterId, Vec<IpAddr>>,
+    external_addresses: &'a BTreeMap<ClusterId, Vec<Arc<str>>>,
+    service_accounts: &'a BTreeSet<Arc<str>>,
+    clusters: Vec<&'a ClusterId>,
+    conflicts: Vec<Conflict>,
+}
+
+/// All services, or the one of this name.
+pub(super) fn services<'a>(
+    context: &'a PushContext,
+    hostname: Option<&str>,
+) -> Vec<ServiceView<'a>> {
+    let dropped = dropped_addresses(context);
+    context
+        .services
+        .iter()
+        .filter(|(host, _)| hostname.is_none_or(|wanted| host.as_str() == wanted))
+        .map(|(host, service)| service_view(host, service, &dropped))
+        .collect()
+}
+
+fn service_view<'a>(
+    hostname: &'a Hostname,
+    service: &'a MergedService,
+    dropped: &[(ClusterId, DroppedAddress)],
+) -> ServiceView<'a> {
+    let primary = &service.primary;
+    let mut conflicts = service.conflicts.clone();
+    // A borrowed VIP that another service holds in the borrowing cluster: dropped there.
+    let mut borrowers: BTreeMap<&ClusterId, Vec<ClusterId>> = BTreeMap::new();
+    for (borrower, address) in dropped.iter().filter(|(_, one)| one.hostname == *hostname) {
+        borrowers.entry(borrower).or_default().push(address.lender.clone());
+    }
+    conflicts.extend(borrowers.into_iter().map(|(borrower, lenders)| Conflict {
+        field: "clusterVIPs",
+        winner: borrower.clone(),
+        losers: lenders,
+    }));
+    ServiceView {
+        hostname,
+        namespace: primary.namespace.as_str(),
+        resolution: match &primary.resolution {
+            Resolution::ClientSide => json!("ClientSideLB"),
+            Resolution::Headless => json!("Headless"),
+            Resolution::Alias(target) => json!(format!("Alias {target}")),
+        },
+        ports: primary
+            .ports
+            .iter()
+            .map(|port| {
+                json!({
+                    "name": port.name,
+                    "port": port.number,
+                    "protocol": port.protocol.as_str(),
+                })
+            })
+            .collect(),
+        cluster_vips: &service.vips,
+        external_addresses: &service.external_addresses,
+        service_accounts: &service.service_accounts,
+        clusters: service.by_cluster.keys().collect(),
+        conflicts,
+    }
+}
+
+/// Borrowed VIPs that collide, by the cluster whose proxies go without them.
+fn dropped_addresses(context: &PushContext) -> Vec<(ClusterId, DroppedAddress)> {
+    let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
+    let mut dropped = Vec::new();
+    for cluster in clusters {
+        let found = addresses(context, cluster, &Default::default(), true, true);
+        dropped.extend(found.dropped.into_iter().map(|one| (cluster.clone(), one)));
+    }
+    dropped
+}
+
+/// The endpoints of one service.
+pub(super) fn endpoints(service: &MergedService) -> Vec<Value> {
+    service
+        .endpoints()
+        .map(|(shard, endpoint, network)| {
+            json!({
+                "address": endpoint.address,
+                "port": endpoint.port,
+                "portName": endpoint.port_name,
+                "cluster": shard.cluster,
+                "network": network,
+                "locality": endpoint.locality.to_string(),
+                "health": endpoint.health.as_str(),
+                "weight": endpoint.weight,
+                "serviceAccount": endpoint.service_account,
+                "tlsMode": endpoint.tls_mode.as_str(),
+                "workload": endpoint.workload.as_ref().map(|pod| pod.to_string()),
+                "provider": shard.provider.as_str(),
+            })
+        })
+        .collect()
+}
+
+/// Every network that has clusters, endpoints or gateways.
+pub(super) fn networks(context: &PushContext) -> Vec<Value> {
+    let mut clusters: BTreeMap<NetworkId, BTreeSet<&ClusterId>> = BTreeMap::new();
+    for cluster in context.network_labels.keys() {
+        clusters.entry(cluster_network(context, cluster)).or_default().insert(cluster);
+    }
+    for service in context.services.values() {
+        for (shard, _, network) in service.endpoints() {
+            if !clusters.get(network).is_some_and(|known| known.contains(&shard.cluster)) {
+                clusters.entry(network.clone()).or_default().insert(&shard.cluster);
+            }
+        }
+    }
+    let mut gateways: BTreeMap<NetworkId, Vec<Value>> = BTreeMap::new();
+    for gateway in context.networks.iter() {
+        let mut view = json!({
+            "address": gateway.address,
+            "port": gateway.port,
+            "hbonePort": gateway.hbone_port,
+            "cluster": gateway.cluster.clone().unwrap_or_default(),
+            "source": gateway.source.to_string(),
+        });
+        if let Some(hostname) = &gateway.hostname {
+            view["hostname"] = json!(hostname);
+        }
+        if let Some(ttl) = gateway.ttl {
+            view["ttlSeconds"] = json!(ttl.as_secs());
+        }
+        clusters.entry(gateway.network.clone()).or_default();
+        gateways.entry(gateway.network.clone()).or_default().push(view);
+    }
+    clusters
+        .into_iter()
+        .map(|(network, clusters)| {
+            let gateways = gateways.remove(&network).unwrap_or_default();
+            json!({ "network": network, "clusters": clusters, "gateways": gateways })
+        })
+        .collect()
+}
+
+/// The network of a cluster as a whole: what its endpoints have that say nothing themselves.
+pub(super) fn cluster_network(context: &PushContext, cluster: &ClusterId) -> NetworkId {
+    // No CIDR holds the unspecified address, so only the rules for whole clusters answer.
+    context.place(cluster, None, IpAddr::from([0, 0, 0, 0])).0
+}
+
+/// For each cluster, how many of its ready endpoints at least one of these views can't be given
+/// because of networks.
+pub(super) fn withheld(
+    context: &PushContext,
+    views: &BTreeSet<ViewKey>,
+) -> BTreeMap<ClusterId, usize> {
+    use crate::push::view::Step;
+    let mut counts = BTreeMap::new();
+    for service in context.services.values() {
+        for (shard, endpoint, network) in service.endpoints() {
+            let lacking = views.iter().any(|view| {
+                decide(context, view, service, shard, endpoint, network)
+                    .is_err_and(|reason| reason.step() >= Step::Network)
+            });
+            if lacking {
+                *counts.entry(shard.cluster.clone()).or_default() += 1;
+            }
+        }
+    }
+    counts
+}

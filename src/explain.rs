@@ -1,0 +1,425 @@
+//! Why a proxy has, or has not, each endpoint of a service.
+//!
+//! Asks the very function that decides what is sent (`push::view::decide`) and puts its answer into
+//! words. Decides nothing itself.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::aggregate::MergedService;
+use crate::model::{Endpoint, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
+use crate::network::ResolvedGateway;
+use crate::push::PushContext;
+use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide};
+use crate::registry::ShardKey;
+
+/// The answer of `/debug/explain` (interface.md, "Admin HTTP").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// The proxy's node id.
+    pub proxy: String,
+    /// The service.
+    pub hostname: Hostname,
+    /// The service port.
+    pub port: u16,
+    /// A line for each cluster and network that has endpoints.
+    pub clusters: Vec<ClusterLine>,
+    /// Every endpoint.
+    pub endpoints: Vec<EndpointLine>,
+}
+
+/// What becomes of the endpoints of one cluster in one network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClusterLine {
+    /// The cluster.
+    pub cluster: String,
+    /// The network.
+    pub network: NetworkId,
+    /// How many are ready.
+    pub ready: usize,
+    /// How many there are.
+    pub total: usize,
+    /// How many stand behind what is sent.
+    pub sent: usize,
+    /// `direct`, or the gateways' addresses; null where nothing is sent.
+    pub via: Option<String>,
+    /// Why the others are withheld: the most frequent reason, and how many it holds for.
+    pub reason: Option<String>,
+    /// The code of that reason.
+    pub code: Option<&'static str>,
+}
+
+/// What becomes of one endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EndpointLine {
+    /// Its address.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+    /// Its cluster.
+    pub cluster: String,
+    /// Its network.
+    pub network: NetworkId,
+    /// `direct`, `gateway` or `withheld`.
+    pub verdict: &'static str,
+    /// The gateways' addresses, where it is reached through any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<String>,
+    /// The steps of the decision in order, up to the one that withheld it.
+    pub steps: Vec<StepLine>,
+}
+
+/// One step of a decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepLine {
+    /// The step's name.
+    pub step: &'static str,
+    /// Whether it let the endpoint pass.
+    pub ok: bool,
+    /// The fact it looked at.
+    pub detail: String,
+}
+
+/// Why there is nothing to explain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    /// No cluster has the service.
+    #[error("no cluster has a service {0}")]
+    UnknownService(String),
+    /// The service lacks the port.
+    #[error("service {hostname} has no port {port}; it has {has}")]
+    UnknownPort {
+        /// The service.
+        hostname: Hostname,
+        /// The port asked for.
+        port: u16,
+        /// The ports there are.
+        has: String,
+    },
+    /// The service has no port that is proxied.
+    #[error("service {0} has no port that is proxied")]
+    NoPort(Hostname),
+}
+
+/// Finds a service by its full name, or as `name.namespace` in the mesh's domain.
+///
+/// # Errors
+/// When no cluster has it.
+pub fn find_service<'a>(
+    context: &'a PushContext,
+    name: &str,
+) -> Result<&'a MergedService, ExplainError> {
+    let name = name.trim_end_matches('.');
+    let long = |infix: &str| format!("{name}{infix}.{}", context.settings.domain);
+    [name.to_owned(), long(".svc"), long("")]
+        .iter()
+        .find_map(|name| context.services.get(name.as_str()))
+        .map(|service| &**service)
+        .ok_or_else(|| ExplainError::UnknownService(name.to_owned()))
+}
+
+/// Explains one port of a service (the first that is proxied, where none is named) to a proxy; with
+/// `address`, that endpoint only.
+///
+/// # Errors
+/// When there is no such service or port.
+pub fn explain(
+    context: &PushContext,
+    proxy: &str,
+    view: &ViewKey,
+    hostname: &str,
+    port: Option<u16>,
+    address: Option<&str>,
+) -> Result<Explanation, ExplainError> {
+    let service = find_service(context, hostname)?;
+    let port = choose_port(service, port)?;
+    let mut groups: BTreeMap<(&ShardKey, &NetworkId), Group> = BTreeMap::new();
+    let mut endpoints = Vec::new();
+    for (shard, endpoint, network) in service.endpoints() {
+        if endpoint.port_name != port.name {
+            continue;
+        }
+        let decided = decide(context, view, service, shard, endpoint, network);
+        groups.entry((shard, network)).or_default().count(endpoint, &decided);
+        let shown = endpoint.address.to_string();
+        if address.is_none_or(|wanted| wanted == shown) {
+            let asked = Asked { context, view, service, shard, endpoint, network };
+            endpoints.push(asked.line(&decided));
+        }
+    }
+    Ok(Explanation {
+        proxy: proxy.to_owned(),
+        hostname: service.hostname().clone(),
+        port: port.number,
+        clusters: groups
+            .into_iter()
+            .map(|((shard, network), group)| group.line(shard, network))
+            .collect(),
+        endpoints,
+    })
+}
+
+fn choose_port(service: &MergedService, number: Option<u16>) -> Result<&Port, ExplainError> {
+    let ports = &service.primary.ports;
+    match number {
+        None => ports
+            .iter()
+            .find(|port| port.protocol != Protocol::Udp)
+            .ok_or_else(|| ExplainError::NoPort(service.hostname().clone())),
+        Some(number) => ports.iter().find(|port| port.number == number).ok_or_else(|| {
+            let has: Vec<_> = ports.iter().map(|port| port.number.to_string()).collect();
+            ExplainError::UnknownPort {
+                hostname: service.hostname().clone(),
+                port: number,
+                has: if has.is_empty() { "none".into() } else { has.join(", ") },
+            }
+        }),
+    }
+}
+
+#[derive(Default)]
+struct Group {
+    ready: usize,
+    total: usize,
+    sent: usize,
+    direct: bool,
+    gateways: Vec<String>,
+    reasons: BTreeMap<Reason, usize>,
+}
+
+impl Group {
+    fn count(&mut self, endpoint: &Endpoint, decided: &Result<Way<'_>, Reason>) {
+        self.total += 1;
+        self.ready += usize::from(endpoint.health == Health::Healthy);
+        match decided {
+            Ok(Way::Direct) => {
+                self.sent += 1;
+                self.direct = true;
+            }
+            Ok(Way::Gateways(gateways)) => {
+                self.sent += 1;
+                self.gateways.extend(gateways.iter().map(|gateway| socket(gateway)));
+            }
+            Err(reason) => *self.reasons.entry(*reason).or_default() += 1,
+        }
+    }
+
+    fn line(mut self, shard: &ShardKey, network: &NetworkId) -> ClusterLine {
+        self.gateways.sort();
+        self.gateways.dedup();
+        let mut via = if self.direct { vec!["direct".to_owned()] } else { Vec::new() };
+        via.append(&mut self.gateways);
+        // The first of the most frequent: max_by_key would take the last.
+        let main = self.reasons.iter().rev().max_by_key(|(_, count)| **count);
+        ClusterLine {
+            cluster: shard.cluster.to_string(),
+            network: network.clone(),
+            ready: self.ready,
+            total: self.total,
+            sent: self.sent,
+            via: (!via.is_empty()).then(|| via.join(",")),
+            reason: main.map(|(reason, count)| format!("{count} {}", summary(*reason, network))),
+            code: main.map(|(reason, _)| code(*reason)),
+        }
+    }
+}
+
+fn summary(reason: Reason, network: &NetworkId) -> String {
+    match reason {
+        Reason::NotReady(Health::Unhealthy) => "not ready".into(),
+        Reason::NotReady(health) => health.as_str().into(),
+        Reason::PodMissing => "named before their pod was seen".into(),
+        Reason::NotExported => "not exported to the proxy's namespace".into(),
+        Reason::ClusterLocal => "kept to their own cluster".into(),
+        Reason::NodeLocal => "kept to their own node".into(),
+        Reason::OtherNetwork => "in another network, into which a gateway does not forward".into(),
+        Reason::NoGateway => format!("withheld: network {} has no gateway", quoted(network)),
+        Reason::GatewayPending => {
+            format!("withheld: the gateway of network {} has no address yet", quoted(network))
+        }
+        Reason::EndpointFamily => "of an address family the proxy does not speak".into(),
+        Reason::GatewayFamily => {
+            "behind gateways of an address family the proxy does not speak".into()
+        }
+        Reason::PlainText => "without mTLS, which crossing networks needs".into(),
+    }
+}
+
+/// The code of a reason; `strait help CODE` prints its page.
+pub fn code(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoGateway => "STR0401",
+        Reason::GatewayPending => "STR0402",
+        Reason::GatewayFamily => "STR0403",
+        Reason::PlainText => "STR0404",
+        Reason::OtherNetwork => "STR0406",
+        Reason::NotReady(_) => "STR0420",
+        Reason::PodMissing => "STR0421",
+        Reason::NotExported => "STR0422",
+        Reason::ClusterLocal => "STR0423",
+        Reason::NodeLocal => "STR0424",
+        Reason::EndpointFamily => "STR0425",
+    }
+}
+
+/// One decision, with all it looked at.
+struct Asked<'a> {
+    context: &'a PushContext,
+    view: &'a ViewKey,
+    service: &'a MergedService,
+    shard: &'a ShardKey,
+    endpoint: &'a Endpoint,
+    network: &'a NetworkId,
+}
+
+impl Asked<'_> {
+    fn line(&self, decided: &Result<Way<'_>, Reason>) -> EndpointLine {
+        let (verdict, via) = match decided {
+            Ok(Way::Direct) => ("direct", Vec::new()),
+            Ok(Way::Gateways(gateways)) => {
+                ("gateway", gateways.iter().map(|gateway| socket(gateway)).collect())
+            }
+            Err(_) => ("withheld", Vec::new()),
+        };
+        let failed = decided.as_ref().err().map(|reason| reason.step());
+        let mut steps = Vec::new();
+        for step in Step::ALL {
+            let ok = failed != Some(step);
+            let detail = match decided {
+                Err(reason) if !ok => self.refused(*reason),
+                _ => self.passed(step, decided),
+            };
+            steps.push(StepLine { step: step.as_str(), ok, detail });
+            if !ok {
+                break;
+            }
+        }
+        EndpointLine {
+            address: self.endpoint.address.to_string(),
+            port: self.endpoint.port,
+            cluster: self.shard.cluster.to_string(),
+            network: self.network.clone(),
+            verdict,
+            via,
+            steps,
+        }
+    }
+
+    fn same_network(&self) -> bool {
+        *self.network == self.view.network
+    }
+
+    /// The fact by which a step let the endpoint pass.
+    fn passed(&self, step: Step, decided: &Result<Way<'_>, Reason>) -> String {
+        let endpoint = self.endpoint;
+        match step {
+            Step::Ready => "ready".into(),
+            Step::Pod => match (&endpoint.workload, endpoint.pod) {
+                (Some(pod), PodState::Known) => format!("pod {pod}"),
+                _ => "no pod is named, or pods may not be read: no identity is known".into(),
+            },
+            Step::Export => match self.view.role {
+                Role::Gateway => "exported to everybody".into(),
+                Role::Client => format!("visible to namespace {}", self.view.namespace),
+            },
+            Step::Network => {
+                let (_, by) = self.context.place(
+                    &self.shard.cluster,
+                    endpoint.network_label.as_ref(),
+                    endpoint.address,
+                );
+                let own = quoted(&self.view.network);
+                if self.same_network() {
+                    format!("same network as the proxy, {own} (by {by})")
+                } else {
+                    let network = quoted(self.network);
+                    format!("in network {network} (by {by}), the proxy is in {own}")
+                }
+            }
+            Step::Gateway => match decided {
+                Ok(Way::Gateways(gateways)) => {
+                    let sockets: Vec<_> = gateways.iter().map(|gateway| socket(gateway)).collect();
+                    format!("through {}", sockets.join(", "))
+                }
+                Ok(Way::Direct) if !self.same_network() => {
+                    "none, and --allow-direct-cross-network is set: reached directly".into()
+                }
+                Ok(Way::Direct) => "not needed".into(),
+                Err(_) if self.same_network() => "not needed".into(),
+                Err(_) => "the network has a gateway".into(),
+            },
+            Step::Family => "the proxy speaks the address family".into(),
+            Step::Mtls if self.same_network() => match endpoint.tls_mode {
+                TlsMode::Istio => "takes mTLS".into(),
+                TlsMode::Disabled => "plain text, inside one network".into(),
+            },
+            Step::Mtls => format!("tlsMode is {}", endpoint.tls_mode.as_str()),
+        }
+    }
+
+    /// The fact by which a step withheld the endpoint, and what would change that.
+    fn refused(&self, reason: Reason) -> String {
+        let endpoint = self.endpoint;
+        let network = quoted(self.network);
+        match reason {
+            Reason::NotReady(health) => format!("the endpoint is {}", health.as_str()),
+            Reason::PodMissing => match &endpoint.workload {
+                Some(pod) => format!(
+                    "the slice names pod {pod}, which cluster {} has not shown yet",
+                    self.shard.cluster
+                ),
+                None => "its pod has not been seen yet".into(),
+            },
+            Reason::NotExported => match self.view.role {
+                Role::Gateway => format!(
+                    "{} is not exported to everybody, so no gateway carries it",
+                    self.service.hostname()
+                ),
+                Role::Client => format!(
+                    "networking.istio.io/exportTo of {} leaves namespace {} out",
+                    self.service.hostname(),
+                    self.view.namespace
+                ),
+            },
+            Reason::ClusterLocal => format!(
+                "{} is cluster-local: only proxies of cluster {} are given this endpoint",
+                self.service.hostname(),
+                self.shard.cluster
+            ),
+            Reason::NodeLocal => format!(
+                "internalTrafficPolicy is Local and the endpoint is on node {}, not on the proxy's {}",
+                endpoint.node.as_deref().unwrap_or("<unknown>"),
+                self.view.node.as_deref().unwrap_or("<unknown>")
+            ),
+            Reason::OtherNetwork => format!(
+                "in network {network}: an east-west gateway forwards into its own network only, {}",
+                quoted(&self.view.network)
+            ),
+            Reason::NoGateway => format!(
+                "network {network} has no gateway: label a Service with topology.istio.io/network, or name one in meshNetworks"
+            ),
+            Reason::GatewayPending => format!(
+                "the gateway of network {network} has no address yet: its load balancer is pending, or its name does not resolve"
+            ),
+            Reason::EndpointFamily => {
+                format!("the proxy has no address of the family of {}", endpoint.address)
+            }
+            Reason::GatewayFamily => format!(
+                "no gateway of network {network} has an address of a family that the proxy speaks"
+            ),
+            Reason::PlainText => {
+                "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()
+            }
+        }
+    }
+}
+
+fn socket(gateway: &ResolvedGateway) -> String {
+    std::net::SocketAddr::new(gateway.address, gateway.port).to_string()
+}
+
+/// The network's name; the empty one can be seen.
+fn quoted(network: &NetworkId) -> String {
+    if network.is_empty() { "\"\"".into() } else { network.to_string() }
+}

@@ -1,0 +1,74 @@
+//! The rules of the house that a compiler doesn't know.
+
+use std::path::Path;
+
+use super::layering::sources;
+
+/// No file of code grows beyond this; one that wants to tells two stories.
+const LINES_MAX: usize = 800;
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let silent: Vec<_> = sources()
+        .into_iter()
+        .filter(|(file, text)| !text.starts_with("//!") && !is_tests(file))
+        .map(|(file, _)| file)
+        .collect();
+    assert!(silent.is_empty(), "no //! at the top of {silent:?}");
+}
+
+#[test]
+fn no_file_tells_two_stories() {
+    let long: Vec<_> = sources()
+        .into_iter()
+        .filter(|(file, _)| !is_tests(file))
+        .map(|(file, text)| (file, text.lines().count()))
+        .filter(|(_, lines)| *lines > LINES_MAX)
+        .collect();
+    assert!(long.is_empty(), "more than {LINES_MAX} lines: {long:?}");
+}
+
+#[test]
+fn nothing_is_left_for_later_in_silence() {
+    let markers = ["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
+    let mut found = Vec::new();
+    for (file, text) in sources() {
+        for (number, line) in text.lines().enumerate() {
+            if markers.iter().any(|marker| line.contains(marker)) {
+                found.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn one_crypto_provider_is_in_the_graph() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("a lock file");
+    assert!(
+        !lock.contains("name = \"aws-lc-sys\""),
+        "two providers in one process make every client panic: keep ring alone"
+    );
+}
+
+#[test]
+fn the_architecture_names_only_modules_that_exist() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let mut missing = Vec::new();
+    for name in text.split('`').skip(1).step_by(2) {
+        let Some(path) = name.strip_prefix("src/") else { continue };
+        if !root().join("src").join(path.trim_end_matches('/')).exists() {
+            missing.push(name.to_owned());
+        }
+    }
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:?}");
+}
+
+fn is_tests(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name == "tests.rs")
+        || file.components().any(|part| part.as_os_str() == "tests")
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
