@@ -1,0 +1,319 @@
+//! The admin API: health and metrics for everybody, `/debug/*` for holders of the token.
+//!
+//! Reads what others own and renders it; writes nothing. The shapes are those of interface.md, and
+//! the CLI renders nothing else.
+
+mod token;
+mod views;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+pub use self::token::{Token, TokenError, runtime_directory};
+use crate::clusters::ClusterStatus;
+use crate::explain::{explain, find_service};
+use crate::metrics::Metrics;
+use crate::push::PushContext;
+use crate::push::event_loop::Figures;
+use crate::push::proxy::east_west_port;
+use crate::push::view::{Role, ViewKey};
+use crate::xds::connections::{Connection, Connections};
+
+/// Whether the process is ready, and what it waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Once true, never false again.
+    pub ready: bool,
+    /// What is still missing, in words; empty once ready.
+    pub waiting_for: Vec<String>,
+}
+
+/// What the admin API reads.
+pub struct Sources {
+    /// The current version of the mesh.
+    pub context: watch::Receiver<Option<Arc<PushContext>>>,
+    /// How the members fare.
+    pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// Who is connected.
+    pub connections: Arc<Connections>,
+    /// How the event loop fares.
+    pub figures: watch::Receiver<Figures>,
+    /// Whether the process is ready.
+    pub readiness: watch::Receiver<Readiness>,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// What `/debug/*` asks for.
+    pub token: Token,
+}
+
+/// A failure, as JSON with a status.
+struct Failure(StatusCode, String);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        pretty(self.0, &json!({ "error": self.1 }))
+    }
+}
+
+type Answer = Result<Response, Failure>;
+type Shared = State<Arc<Sources>>;
+
+/// The routes.
+pub fn router(sources: Arc<Sources>) -> Router {
+    let debug = Router::new()
+        .route("/debug/clusters", get(clusters))
+        .route("/debug/services", get(services))
+        .route("/debug/endpoints", get(endpoints))
+        .route("/debug/networks", get(networks))
+        .route("/debug/proxies", get(proxies))
+        .route("/debug/config_dump", get(config_dump))
+        .route("/debug/explain", get(explained))
+        .route("/debug/mesh", get(mesh))
+        .route("/debug/push", get(push))
+        .route("/debug/{*rest}", get(unknown).fallback(unknown))
+        .route("/api/{*rest}", get(unknown).fallback(unknown))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .merge(debug)
+        .fallback(unknown)
+        .with_state(sources)
+}
+
+/// From localhost too: whoever can reach the port is not thereby an operator.
+async fn authorize(State(sources): Shared, request: Request, next: Next) -> Response {
+    let header = request.headers().get(header::AUTHORIZATION);
+    if sources.token.allows(header.and_then(|value| value.to_str().ok())) {
+        return next.run(request).await;
+    }
+    let text = "this needs 'Authorization: Bearer <token>'; the token is in the state directory's admin-token, or in the file named by --admin-token-file";
+    let mut refusal = Failure(StatusCode::UNAUTHORIZED, text.into()).into_response();
+    refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    refusal
+}
+
+async fn unknown() -> Failure {
+    Failure(
+        StatusCode::NOT_FOUND,
+        "no such path; there are /livez /readyz /metrics /debug/{clusters,services,endpoints,networks,proxies,config_dump,explain,mesh,push}".into(),
+    )
+}
+
+async fn livez() -> &'static str {
+    "ok\n"
+}
+
+async fn readyz(
+    State(sources): Shared,
+    Query(query): Query<std::collections::BTreeMap<String, String>>,
+) -> Response {
+    let readiness = sources.readiness.borrow().clone();
+    let status =
+        if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut text = String::new();
+    if query.contains_key("verbose") {
+        for missing in &readiness.waiting_for {
+            text.push_str(&format!("[-] waiting for {missing}\n"));
+        }
+        for cluster in sources.clusters.borrow().iter() {
+            text.push_str(&format!("[{}] cluster {}: {}\n", "+", cluster.id, cluster.state));
+        }
+    }
+    text.push_str(if readiness.ready { "ready\n" } else { "not ready\n" });
+    (status, text).into_response()
+}
+
+async fn metrics(State(sources): Shared) -> Answer {
+    let context = sources.context.borrow().clone();
+    let text = sources
+        .metrics
+        .render(context.as_deref(), &sources.clusters.borrow(), *sources.figures.borrow())
+        .map_err(|_| Failure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+async fn clusters(State(sources): Shared) -> Answer {
+    let statuses = Arc::clone(&sources.clusters.borrow());
+    let context = sources.context.borrow().clone();
+    let counts = context.map(|context| {
+        let views: BTreeSet<ViewKey> = sources
+            .connections
+            .list()
+            .iter()
+            .map(|connection| view_of(&context, connection))
+            // A gateway is meant to hold its own network only.
+            .filter(|view| view.role == Role::Client)
+            .collect();
+        views::withheld(&context, &views)
+    });
+    let rows: Vec<Value> = statuses
+        .iter()
+        .map(|status| {
+            let withheld = counts.as_ref().and_then(|counts| counts.get(&*status.id)).copied();
+            let mut row = serde_json::to_value(status).unwrap_or_default();
+            row["withheld"] = json!(withheld.unwrap_or_default());
+            row
+        })
+        .collect();
+    Ok(pretty(StatusCode::OK, &json!(rows)))
+}
+
+#[derive(Deserialize)]
+struct ServicesQuery {
+    hostname: Option<String>,
+}
+
+async fn services(State(sources): Shared, Query(query): Query<ServicesQuery>) -> Answer {
+    let context = current(&sources)?;
+    let hostname = query.hostname.map(|name| {
+        find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
+    });
+    Ok(pretty(StatusCode::OK, &views::services(&context, hostname.as_deref())))
+}
+
+#[derive(Deserialize)]
+struct EndpointsQuery {
+    hostname: String,
+}
+
+async fn endpoints(
+    State(sources): Shared,
+    query: Result<Query<EndpointsQuery>, axum::extract::rejection::QueryRejection>,
+) -> Answer {
+    let Query(query) = query.map_err(|_| bad("endpoints are asked for by ?hostname=HOST"))?;
+    let context = current(&sources)?;
+    let service = find_service(&context, &query.hostname)
+        .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
+    Ok(pretty(StatusCode::OK, &views::endpoints(service)))
+}
+
+async fn networks(State(sources): Shared) -> Answer {
+    Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
+}
+
+async fn proxies(State(sources): Shared) -> Answer {
+    let rows: Vec<Value> = sources.connections.list().iter().map(|one| one.summary()).collect();
+    Ok(pretty(StatusCode::OK, &rows))
+}
+
+#[derive(Deserialize)]
+struct ProxyQuery {
+    proxy: String,
+}
+
+async fn config_dump(
+    State(sources): Shared,
+    query: Result<Query<ProxyQuery>, axum::extract::rejection::QueryRejection>,
+) -> Answer {
+    let Query(query) = query.map_err(|_| bad("a configuration is asked for by ?proxy=PROXY"))?;
+    let connection = connected(&sources, &query.proxy)?;
+    Ok(pretty(StatusCode::OK, &connection.config_dump()))
+}
+
+#[derive(Deserialize)]
+struct ExplainQuery {
+    proxy: String,
+    hostname: String,
+    port: Option<u16>,
+    address: Option<String>,
+}
+
+async fn explained(
+    State(sources): Shared,
+    query: Result<Query<ExplainQuery>, axum::extract::rejection::QueryRejection>,
+) -> Answer {
+    let Query(query) = query.map_err(|_| {
+        bad("an explanation is asked for by ?proxy=PROXY&hostname=HOST[&port=N][&address=A]")
+    })?;
+    let context = current(&sources)?;
+    let connection = connected(&sources, &query.proxy)?;
+    let view = view_of(&context, &connection);
+    let id = connection.proxy().id.to_string();
+    let address = query.address.as_deref();
+    let explanation = explain(&context, &id, &view, &query.hostname, query.port, address)
+        .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
+    Ok(pretty(StatusCode::OK, &explanation))
+}
+
+async fn mesh(State(sources): Shared) -> Answer {
+    let context = current(&sources)?;
+    Ok(pretty(StatusCode::OK, &context.mesh.to_json()))
+}
+
+async fn push(State(sources): Shared) -> Answer {
+    let figures = *sources.figures.borrow();
+    let age = figures.published.and_then(|at| SystemTime::now().duration_since(at).ok());
+    Ok(pretty(
+        StatusCode::OK,
+        &json!({
+            "version": figures.version,
+            "published": figures.published.map(rfc3339),
+            "ageSeconds": age.map(|age| age.as_secs_f64()),
+            "events": figures.events,
+            "queued": figures.queued,
+            "lastVersionMicroseconds": u64::try_from(figures.cost.as_micros()).unwrap_or(u64::MAX),
+            "streamsWoken": figures.woken,
+            "endpointsWaitMaxMilliseconds": 50,
+            "definitionsWaitMaxMilliseconds": 100,
+        }),
+    ))
+}
+
+fn current(sources: &Sources) -> Result<Arc<PushContext>, Failure> {
+    sources.context.borrow().clone().ok_or_else(|| {
+        let missing = sources.readiness.borrow().waiting_for.join(", ");
+        let text = format!("the mesh is not complete yet; waiting for {missing}");
+        Failure(StatusCode::SERVICE_UNAVAILABLE, text)
+    })
+}
+
+fn connected(sources: &Sources, proxy: &str) -> Result<Arc<Connection>, Failure> {
+    sources.connections.find(proxy).ok_or_else(|| {
+        let text = format!(
+            "no proxy {proxy:?} is connected; /debug/proxies lists those that are, by node id, key, or name.namespace[@cluster]"
+        );
+        Failure(StatusCode::NOT_FOUND, text)
+    })
+}
+
+fn view_of(context: &PushContext, connection: &Connection) -> ViewKey {
+    let proxy = connection.proxy();
+    let is_gateway = east_west_port(context, proxy).is_some();
+    let role = if is_gateway { Role::Gateway } else { Role::Client };
+    ViewKey::of(proxy, connection.network(), role)
+}
+
+fn bad(text: &str) -> Failure {
+    Failure(StatusCode::BAD_REQUEST, text.into())
+}
+
+/// JSON for people and programs: indented, with a final line end.
+fn pretty(status: StatusCode, value: &impl serde::Serialize) -> Response {
+    match serde_json::to_vec_pretty(value) {
+        Ok(mut body) => {
+            body.push(b'\n');
+            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// A time as RFC 3339, in UTC, with milliseconds.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time)
+        .map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
+}

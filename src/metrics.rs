@@ -1,0 +1,177 @@
+//! Metrics in OpenMetrics text: `strait_` prefix, base units, clusters as labels, proxies never.
+//!
+//! Made from what others own at the moment of asking: gauges from the statuses and the context,
+//! counters from the servers' own counts. Owns no count itself.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::clusters::ClusterStatus;
+use crate::identity::ServerIdentity;
+use crate::push::PushContext;
+use crate::push::event_loop::Figures;
+use crate::task::Supervisor;
+use crate::xds::Stats;
+use crate::xds::connections::Connections;
+
+/// Where counts come from.
+pub struct Metrics {
+    /// The ADS server's.
+    pub xds: Arc<Stats>,
+    /// Who is connected.
+    pub connections: Arc<Connections>,
+    /// The tasks.
+    pub tasks: Supervisor,
+    /// Certificates.
+    pub identity: tokio::sync::watch::Receiver<Arc<ServerIdentity>>,
+}
+
+/// One family of samples.
+struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+    suffix: &'static str,
+}
+
+impl<'a> Family<'a> {
+    fn gauge(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
+        writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge")?;
+        Ok(Self { text, name, suffix: "" })
+    }
+
+    fn counter(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
+        writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter")?;
+        Ok(Self { text, name, suffix: "_total" })
+    }
+
+    fn sample(
+        &mut self,
+        labels: &[(&str, &str)],
+        value: impl fmt::Display,
+    ) -> Result<&mut Self, fmt::Error> {
+        write!(self.text, "{}{}", self.name, self.suffix)?;
+        for (index, (key, label)) in labels.iter().enumerate() {
+            let open = if index == 0 { '{' } else { ',' };
+            let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            write!(self.text, "{open}{key}=\"{label}\"")?;
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        writeln!(self.text, "{close} {value}")?;
+        Ok(self)
+    }
+}
+
+impl Metrics {
+    /// The text of `/metrics`.
+    ///
+    /// # Errors
+    /// Never in practice: writing into a string.
+    pub fn render(
+        &self,
+        context: Option<&PushContext>,
+        clusters: &[ClusterStatus],
+        figures: Figures,
+    ) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        let out = &mut text;
+        let version = env!("CARGO_PKG_VERSION");
+        Family::gauge(out, "strait_build_info", "The running build.")?
+            .sample(&[("version", version)], 1)?;
+        self.clusters(out, clusters)?;
+        if let Some(context) = context {
+            mesh(out, context)?;
+        }
+        self.streams(out)?;
+        Family::gauge(out, "strait_context_version", "The current version of the mesh.")?
+            .sample(&[], figures.version)?;
+        Family::counter(out, "strait_events", "Events taken by the event loop.")?
+            .sample(&[], figures.events)?;
+        Family::counter(out, "strait_task_panics", "Tasks that panicked and were contained.")?
+            .sample(&[], self.tasks.panics())?;
+        writeln!(out, "# EOF")?;
+        Ok(text)
+    }
+
+    fn clusters(&self, out: &mut String, clusters: &[ClusterStatus]) -> fmt::Result {
+        let mut states = std::collections::BTreeMap::new();
+        for cluster in clusters {
+            *states.entry(cluster.state.to_string()).or_insert(0) += 1;
+        }
+        let mut family = Family::gauge(out, "strait_clusters", "Member clusters by state.")?;
+        for (state, count) in states {
+            family.sample(&[("state", &state)], count)?;
+        }
+        let name = "strait_cluster_last_contact_timestamp_seconds";
+        let mut family = Family::gauge(out, name, "When a cluster's API server last answered.")?;
+        for cluster in clusters {
+            if let Some(at) = cluster.last_contact.and_then(seconds) {
+                family.sample(&[("cluster", &cluster.id)], at)?;
+            }
+        }
+        let mut family =
+            Family::gauge(out, "strait_cluster_objects", "Kubernetes objects held.")?;
+        for cluster in clusters {
+            family.sample(&[("cluster", &cluster.id)], cluster.objects)?;
+        }
+        let mut family =
+            Family::gauge(out, "strait_cluster_endpoints", "Endpoints held, ready or not.")?;
+        for cluster in clusters {
+            family.sample(&[("cluster", &cluster.id)], cluster.endpoints)?;
+        }
+        let mut family =
+            Family::counter(out, "strait_cluster_relists", "Full lists after the first.")?;
+        for cluster in clusters {
+            family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
+        }
+        Ok(())
+    }
+
+    fn streams(&self, out: &mut String) -> fmt::Result {
+        Family::gauge(out, "strait_xds_streams", "Open ADS streams.")?
+            .sample(&[], self.connections.len())?;
+        for counter in self.xds.counters() {
+            let mut family = Family::counter(out, counter.name, counter.help)?;
+            for (labels, value) in &counter.samples {
+                family.sample(labels, value)?;
+            }
+        }
+        let identity = self.identity.borrow();
+        let name = "strait_cert_expiry_timestamp_seconds";
+        let mut family = Family::gauge(out, name, "When a certificate in use expires.")?;
+        if let Some(at) = seconds(identity.certificate_not_after) {
+            family.sample(&[("cert", "serving")], at)?;
+        }
+        Ok(())
+    }
+}
+
+fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
+    Family::gauge(out, "strait_services", "Merged services.")?
+        .sample(&[], context.services.len())?;
+    let mut endpoints = std::collections::BTreeMap::new();
+    for service in context.services.values() {
+        for (shard, _, network) in service.endpoints() {
+            *endpoints.entry((shard.cluster.clone(), network.clone())).or_insert(0_u64) += 1;
+        }
+    }
+    let mut family =
+        Family::gauge(out, "strait_endpoints", "Endpoints by cluster and network, ready or not.")?;
+    for ((cluster, network), count) in endpoints {
+        family.sample(&[("cluster", cluster.as_str()), ("network", network.as_str())], count)?;
+    }
+    let mut gateways = std::collections::BTreeMap::new();
+    for gateway in context.networks.iter() {
+        *gateways.entry(gateway.network.clone()).or_insert(0_u64) += 1;
+    }
+    let mut family =
+        Family::gauge(out, "strait_network_gateways", "Gateway addresses by network.")?;
+    for (network, count) in gateways {
+        family.sample(&[("network", network.as_str())], count)?;
+    }
+    Ok(())
+}
+
+fn seconds(time: SystemTime) -> Option<f64> {
+    time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs_f64())
+}
