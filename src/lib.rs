@@ -23,6 +23,8 @@ pub mod apiserver;
 mod fixtures;
 pub mod explain;
 pub mod mesh;
+pub mod cli;
+pub mod identity;
 pub mod model;
 pub mod network;
 pub mod push;

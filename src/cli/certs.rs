@@ -1,0 +1,138 @@
+//! `strait certs`: a CA in a folder, and certificates of workloads from it.
+//!
+//! For development, for a first mesh, and for proxies without an agent. Works on files alone; no control
+//! plane is asked.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+
+use super::duration::HumanDuration;
+use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority};
+
+/// Make certificates without a control plane.
+#[derive(Debug, Args)]
+pub struct CertsArgs {
+    #[command(subcommand)]
+    command: CertsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CertsCommand {
+    /// Make a CA directory for `strait serve --ca-dir`.
+    Init(InitArgs),
+    /// Make a certificate and key for a workload.
+    Issue(IssueArgs),
+}
+
+#[derive(Debug, Args)]
+struct InitArgs {
+    /// The folder to make; it must be absent or empty.
+    directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct IssueArgs {
+    /// The CA, as made by `strait certs init`.
+    #[arg(long, value_name = "DIR")]
+    ca_dir: PathBuf,
+    /// The workload's namespace.
+    #[arg(long, value_name = "NS")]
+    namespace: String,
+    /// The workload's service account.
+    #[arg(long, value_name = "SA")]
+    service_account: String,
+    /// The mesh's trust domain.
+    #[arg(long, value_name = "TD", default_value = "cluster.local")]
+    trust_domain: String,
+    /// How long it lives, at most 90d.
+    #[arg(long, value_name = "D", default_value = "24h")]
+    ttl: HumanDuration,
+    /// The folder for cert-chain.pem, key.pem and root-cert.pem; older ones are replaced.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Why a command of `strait certs` failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The certificate part.
+    #[error(transparent)]
+    Identity(#[from] identity::Error),
+    /// Workload files would take the place of a CA's.
+    #[error("{} holds a CA; name another folder for the workload's files", .0.display())]
+    OutIsAuthority(PathBuf),
+    /// The report can't be printed.
+    #[error("can't print")]
+    Print(#[from] io::Error),
+}
+
+impl Error {
+    /// The code under which `strait help` explains it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Identity(error) => error.code(),
+            Self::OutIsAuthority(_) | Self::Print(_) => "STR0701",
+        }
+    }
+}
+
+/// Does it, and tells on `out` what was written and what comes next.
+pub fn run(args: &CertsArgs, out: &mut dyn Write) -> Result<(), Error> {
+    match &args.command {
+        CertsCommand::Init(args) => init(args, out),
+        CertsCommand::Issue(args) => issue(args, out),
+    }
+}
+
+fn init(InitArgs { directory }: &InitArgs, out: &mut dyn Write) -> Result<(), Error> {
+    let now = SystemTime::now();
+    let files = AuthorityPem::generate(now)?;
+    let not_after = Authority::new(&files, "the new CA", now)?.not_after();
+    files.write(directory)?;
+    let shown = directory.display();
+    writeln!(out, "made a CA in {shown}, valid until {}:", date(not_after))?;
+    writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
+    writeln!(out, "whoever has ca-key.pem can be any workload: keep it to yourself")?;
+    writeln!(out, "next: strait serve --ca-dir {shown}")?;
+    writeln!(
+        out,
+        "      strait certs issue --ca-dir {shown} --namespace NS --service-account SA --out DIR"
+    )?;
+    Ok(())
+}
+
+fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), Error> {
+    if args.out.join("ca-key.pem").exists() {
+        return Err(Error::OutIsAuthority(args.out.clone()));
+    }
+    let now = SystemTime::now();
+    let id = SpiffeId::new(&args.trust_domain, &args.namespace, &args.service_account)
+        .map_err(identity::Error::Identity)?;
+    let files = AuthorityPem::read(&args.ca_dir)?;
+    let authority = Authority::new(&files, &args.ca_dir.display().to_string(), now)?;
+    let issued = authority.issue_workload(&id, args.ttl.0, now)?;
+    authority::write_workload(&args.out, &issued, authority.roots())?;
+    let shown = args.out.display();
+    let not_after = issued.chain.not_after();
+    writeln!(out, "made a certificate for {id}, valid until {}:", date(not_after))?;
+    writeln!(out, "  {shown}/cert-chain.pem {shown}/key.pem {shown}/root-cert.pem")?;
+    writeln!(
+        out,
+        "next: strait proxy bootstrap --type sidecar --name N --namespace {} --service-account {} \
+         --cluster ID --ip IP --discovery HOST:PORT --cert {shown}/cert-chain.pem \
+         --key {shown}/key.pem --root-ca {shown}/root-cert.pem",
+        args.namespace, args.service_account
+    )?;
+    Ok(())
+}
+
+fn date(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time)
+        .map_or_else(|_| "a time out of range".to_owned(), |time| format!("{time:.0}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+use std::path::Path;
+
+use clap::Parser;
+
+use super::*;
+use crate::identity::TrustRoots;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    certs: CertsArgs,
+}
+
+/// Runs the words after `strait certs`; `{}` stands for `dir`.
+fn strait_certs(dir: &Path, line: &str) -> Result<String, String> {
+    let line = line.replace("{}", &dir.display().to_string());
+    let words = std::iter::once("certs").chain(line.split(' '));
+    let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+    let mut out = Vec::new();
+    run(&cli.certs, &mut out).map_err(|error| format!("{} {error}", error.code()))?;
+    Ok(String::from_utf8(out).expect("text"))
+}
+
+const ISSUE: &str = "issue --ca-dir {}/ca --namespace shop --service-account web";
+
+#[test]
+fn a_ca_and_a_workload_s_files_are_made() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    let said = strait_certs(dir, "init {}/ca").expect("made");
+    assert!(said.contains("next: strait serve --ca-dir"), "{said}");
+    // Twice, since certificates are renewed in place.
+    for _ in 0..2 {
+        let said = strait_certs(dir, &format!("{ISSUE} --ttl 90m --out {{}}/web")).expect("made");
+        assert!(said.contains("spiffe://cluster.local/ns/shop/sa/web"), "{said}");
+    }
+    let mut names: Vec<_> = std::fs::read_dir(dir.join("web"))
+        .expect("there")
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["cert-chain.pem", "key.pem", "root-cert.pem"]);
+    let mode = dir.join("web/key.pem").metadata().expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let roots = std::fs::read(dir.join("web/root-cert.pem")).expect("there");
+    TrustRoots::from_pem(&roots, "root-cert.pem", SystemTime::now()).expect("roots");
+}
+
+#[test]
+fn nothing_is_overwritten_that_can_not_be_made_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    strait_certs(dir, "init {}/ca").expect("made");
+    let before = AuthorityPem::read(&dir.join("ca")).expect("there");
+    let error = strait_certs(dir, "init {}/ca").expect_err("not empty");
+    assert!(error.starts_with("STR0701") && error.contains("never overwritten"), "{error}");
+    let error = strait_certs(dir, &format!("{ISSUE} --out {{}}/ca")).expect_err("a CA");
+    assert!(error.contains("holds a CA"), "{error}");
+    assert_eq!(AuthorityPem::read(&dir.join("ca")).expect("there"), before);
+}
+
+#[test]
+fn wrong_values_are_refused_with_the_reason() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    strait_certs(dir, "init {}/ca").expect("made");
+    for (line, reason) in [
+        ("--ttl 91d --out {}/w", "from 1 s to 2160 h"),
+        ("--ttl 0s --out {}/w", "from 1 s"),
+        ("--ttl soon --out {}/w", "is not a duration"),
+        ("--trust-domain A/b --out {}/w", "trust domain"),
+        ("--out /proc/nowhere", "can't write"),
+    ] {
+        let error = strait_certs(dir, &format!("{ISSUE} {line}")).expect_err(line);
+        assert!(error.contains(reason), "{error}");
+    }
+    let error = strait_certs(dir, "issue --ca-dir {} --namespace a --service-account b --out {}/w")
+        .expect_err("no CA");
+    assert!(error.contains("lacks ca-cert.pem, ca-key.pem"), "{error}");
+}

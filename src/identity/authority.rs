@@ -1,0 +1,453 @@
+//! The CA: a key, its chain, and the roots it is believed by.
+//!
+//! It issues two kinds of certificates: the control plane's own, and those of workloads. It never decides
+//! who may have one. A CA is four PEM files, wherever they are kept; a built-in one is made once and then
+//! handled as a plugged-in one.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
+};
+use rustls::SignatureScheme;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::peer::validity;
+use super::{Error, SpiffeId, TrustRoots, csr, files, pem, tls};
+
+/// How long a certificate lives when nobody says otherwise.
+pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+/// The longest a certificate may live; who asks for more is refused.
+pub const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How long the root of a built-in CA lives.
+pub const ROOT_LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
+/// Validity starts this long before now, for clocks that are behind.
+pub const BACKDATING: Duration = Duration::from_secs(5 * 60);
+
+/// The four files of a CA. `Debug` shows no key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AuthorityPem {
+    /// `ca-cert.pem`: the certificate that signs.
+    pub ca_cert: String,
+    /// `ca-key.pem`: its key; PKCS#8, PKCS#1 or SEC1.
+    pub ca_key: String,
+    /// `cert-chain.pem`: from the signing certificate up; the root itself may be in it.
+    pub cert_chain: String,
+    /// `root-cert.pem`: all roots, old and new ones during a rotation.
+    pub root_cert: String,
+}
+
+impl AuthorityPem {
+    /// The names of the files, in the order of the fields.
+    pub const FILES: [&str; 4] = ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem"];
+
+    /// A new root that signs by itself: P-256, ten years.
+    pub fn generate(now: SystemTime) -> Result<Self, Error> {
+        let key = KeyPair::generate().map_err(signing)?;
+        let mut params = CertificateParams::default();
+        let mut name = DistinguishedName::new();
+        // Two roots with one name and different keys would make path building guess.
+        name.push(DnType::OrganizationName, "Strait");
+        name.push(DnType::CommonName, format!("Strait root {:016x}", rand::random::<u64>()));
+        params.distinguished_name = name;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.not_before = (now - BACKDATING).into();
+        params.not_after = (now + ROOT_LIFETIME).into();
+        params.serial_number = Some(serial_number());
+        let root = params.self_signed(&key).map_err(signing)?.pem();
+        Ok(Self {
+            ca_cert: root.clone(),
+            ca_key: key.serialize_pem(),
+            cert_chain: root.clone(),
+            root_cert: root,
+        })
+    }
+
+    /// Reads the four files of `directory`.
+    ///
+    /// # Errors
+    /// Some are missing, which is said of all at once, or can't be read.
+    pub fn read(directory: &Path) -> Result<Self, Error> {
+        Self::from_files(directory, |path| std::fs::read(path))
+    }
+
+    pub(super) fn from_files(
+        directory: &Path,
+        read: impl Fn(&Path) -> io::Result<Vec<u8>>,
+    ) -> Result<Self, Error> {
+        let mut missing = Vec::new();
+        let mut texts = [const { String::new() }; 4];
+        for (name, text) in Self::FILES.into_iter().zip(&mut texts) {
+            let path = directory.join(name);
+            match read(&path) {
+                // PEM is ASCII; anything else fails as PEM a little later, with its file's name.
+                Ok(contents) => *text = String::from_utf8_lossy(&contents).into_owned(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(name),
+                Err(source) => return Err(Error::Read { path, source }),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(Error::PartialAuthority { path: directory.to_owned(), missing });
+        }
+        let [ca_cert, ca_key, cert_chain, root_cert] = texts;
+        Ok(Self { ca_cert, ca_key, cert_chain, root_cert })
+    }
+
+    /// Makes `directory`, which must be absent or empty, with the four files in it; the key for the owner
+    /// only.
+    pub fn write(&self, directory: &Path) -> Result<(), Error> {
+        let [ca_cert, ca_key, cert_chain, root_cert] = Self::FILES;
+        files::create_folder(
+            directory,
+            &[
+                (ca_cert, &self.ca_cert, files::PUBLIC),
+                (ca_key, &self.ca_key, files::SECRET),
+                (cert_chain, &self.cert_chain, files::PUBLIC),
+                (root_cert, &self.root_cert, files::PUBLIC),
+            ],
+        )
+    }
+}
+
+impl fmt::Debug for AuthorityPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthorityPem").field("root_cert", &self.root_cert).finish_non_exhaustive()
+    }
+}
+
+/// Where a built-in CA is kept.
+pub trait AuthorityStore {
+    /// The CA, if one was ever kept.
+    fn load(&self) -> impl Future<Output = Result<Option<AuthorityPem>, Error>> + Send;
+
+    /// Keeps the first CA; `false`, changing nothing, if another replica was faster.
+    fn create(&self, new: &AuthorityPem) -> impl Future<Output = Result<bool, Error>> + Send;
+}
+
+/// The CA of `store`; makes one if there is none. Replicas that start at once end up with the same.
+pub async fn load_or_create(
+    store: &impl AuthorityStore,
+    now: SystemTime,
+) -> Result<AuthorityPem, Error> {
+    if let Some(kept) = store.load().await? {
+        return Ok(kept);
+    }
+    let new = AuthorityPem::generate(now)?;
+    if store.create(&new).await? {
+        return Ok(new);
+    }
+    let gone = || Error::Store { reason: "another replica's CA came and went".to_owned() };
+    store.load().await?.ok_or_else(gone)
+}
+
+/// Keeps a CA in a folder of its own, such as `<state-dir>/ca`.
+#[derive(Debug, Clone)]
+pub struct DirectoryStore(pub PathBuf);
+
+impl AuthorityStore for DirectoryStore {
+    async fn load(&self) -> Result<Option<AuthorityPem>, Error> {
+        // An empty folder is one that was made for us; one with part of a CA is an error.
+        match std::fs::read_dir(&self.0).map(|mut entries| entries.next().is_none()) {
+            Ok(false) => AuthorityPem::read(&self.0).map(Some),
+            Ok(true) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Read { path: self.0.clone(), source }),
+        }
+    }
+
+    async fn create(&self, new: &AuthorityPem) -> Result<bool, Error> {
+        match new.write(&self.0) {
+            Ok(()) => Ok(true),
+            Err(Error::NotEmpty { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A CA that is ready to sign.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: Issuer<'static, SigningKey>,
+    /// What a leaf is followed by: the signing certificate and those above it, without roots.
+    intermediates: Vec<CertificateDer<'static>>,
+    roots: Arc<TrustRoots>,
+    not_after: SystemTime,
+}
+
+impl Authority {
+    /// Checks the four files and that what they sign would be believed; `origin` names the folder in
+    /// messages.
+    pub fn new(files: &AuthorityPem, origin: &str, now: SystemTime) -> Result<Self, Error> {
+        let [cert_file, key_file, chain_file, root_file] =
+            AuthorityPem::FILES.map(|name| format!("{origin}/{name}"));
+        let unreadable = |reason: &str| Error::Certificate {
+            origin: cert_file.clone(),
+            number: 1,
+            reason: reason.to_owned(),
+        };
+
+        let certificate = pem::certificates(files.ca_cert.as_bytes(), &cert_file)?.swap_remove(0);
+        let (not_before, not_after) =
+            validity(&certificate).ok_or_else(|| unreadable("it can't be parsed"))?;
+        if now < not_before || not_after < now {
+            return Err(Error::NotValidNow { origin: cert_file, not_before, not_after });
+        }
+        let key =
+            SigningKey::new(pem::private_key(files.ca_key.as_bytes(), &key_file)?, &key_file)?;
+        if !key.belongs_to(&certificate) {
+            return Err(Error::KeyMismatch { certificate: cert_file, key: key_file });
+        }
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)
+            .map_err(|error| unreadable(&error.to_string()))?;
+
+        let roots = TrustRoots::from_pem(files.root_cert.as_bytes(), &root_file, now)?;
+        let mut intermediates = Vec::new();
+        if !roots.contains(&certificate) {
+            let chain = pem::certificates(files.cert_chain.as_bytes(), &chain_file)?;
+            let above =
+                chain.into_iter().filter(|next| *next != certificate && !roots.contains(next));
+            intermediates.extend(above);
+            intermediates.insert(0, certificate);
+        }
+
+        let authority = Self { issuer, intermediates, roots: Arc::new(roots), not_after };
+        authority.prove(origin, now)?;
+        Ok(authority)
+    }
+
+    /// Who believes what this CA signs.
+    pub fn roots(&self) -> &Arc<TrustRoots> {
+        &self.roots
+    }
+
+    /// When the signing certificate ends, and with it everything it signed.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// A certificate for the control plane itself; `names` are DNS names and IP addresses.
+    pub fn issue_serving(&self, names: &[String], now: SystemTime) -> Result<Issued, Error> {
+        let mut params = CertificateParams::new(names).map_err(signing)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.issue(params, LIFETIME_DEFAULT, now)
+    }
+
+    /// A certificate for a workload, and its new key.
+    pub fn issue_workload(
+        &self,
+        id: &SpiffeId,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, Error> {
+        self.issue(workload(id)?, lifetime, now)
+    }
+
+    /// A certificate for the workload `id`, which its caller has proved to be, over the key of the request
+    /// `csr_pem`. Names in the request are ignored.
+    pub fn sign_request(
+        &self,
+        csr_pem: &str,
+        id: &SpiffeId,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Chain, Error> {
+        self.sign(workload(id)?, &csr::public_key(csr_pem)?, lifetime, now)
+    }
+
+    fn issue(
+        &self,
+        params: CertificateParams,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Issued, Error> {
+        let key = KeyPair::generate().map_err(signing)?;
+        Ok(Issued { chain: self.sign(params, &key, lifetime, now)?, key })
+    }
+
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        key: &impl PublicKeyData,
+        lifetime: Duration,
+        now: SystemTime,
+    ) -> Result<Chain, Error> {
+        if lifetime < Duration::from_secs(1) || lifetime > LIFETIME_MAX {
+            return Err(Error::Lifetime { asked: lifetime });
+        }
+        // Past the end of its issuer a certificate is worth nothing, so it does not claim to be.
+        let not_after = (now + lifetime).min(self.not_after);
+        // An empty subject makes the list of names critical (RFC 5280, 4.2.1.6): nobody may skip it.
+        params.distinguished_name = DistinguishedName::new();
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.not_before = (now - BACKDATING).into();
+        params.not_after = not_after.into();
+        params.serial_number = Some(serial_number());
+        params.use_authority_key_identifier_extension = true;
+        let leaf = params.signed_by(key, &self.issuer).map_err(signing)?;
+        let mut certificates = vec![leaf.into()];
+        certificates.extend_from_slice(&self.intermediates);
+        Ok(Chain { certificates, not_after })
+    }
+
+    /// Signs something, to see that it verifies: one check for all that can be wrong between four files.
+    fn prove(&self, origin: &str, now: SystemTime) -> Result<(), Error> {
+        let unrooted =
+            |error: Error| Error::Unrooted { origin: origin.to_owned(), reason: error.to_string() };
+        let nobody = SpiffeId::new("probe.invalid", "probe", "probe").map_err(Error::Identity)?;
+        let issued = self.issue_workload(&nobody, Duration::from_secs(60), now)?;
+        self.roots.authenticate(&issued.chain.certificates, now).map_err(unrooted)?;
+        Ok(())
+    }
+}
+
+/// A certificate and those that lead to a root, leaf first.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    certificates: Vec<CertificateDer<'static>>,
+    not_after: SystemTime,
+}
+
+impl Chain {
+    /// Leaf first; roots are not in it.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+
+    /// When the leaf ends.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// One PEM text, leaf first.
+    pub fn to_pem(&self) -> String {
+        pem::encode_all(&self.certificates)
+    }
+
+    /// A PEM text for each certificate, leaf first.
+    pub fn to_pems(&self) -> Vec<String> {
+        self.certificates.iter().map(pem::encode).collect()
+    }
+}
+
+/// A chain and its key. `Debug` shows no key.
+#[derive(Debug)]
+pub struct Issued {
+    /// The certificates.
+    pub chain: Chain,
+    key: KeyPair,
+}
+
+impl Issued {
+    /// The key in PKCS#8 form, in PEM.
+    pub fn key_pem(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    /// The key, for TLS.
+    pub fn key_der(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::Pkcs8(self.key.serialize_der().into())
+    }
+}
+
+/// Writes `cert-chain.pem`, `key.pem` and `root-cert.pem` to `directory`, each in one step, over older ones.
+/// The key is for its owner only.
+pub fn write_workload(directory: &Path, issued: &Issued, roots: &TrustRoots) -> Result<(), Error> {
+    std::fs::create_dir_all(directory)
+        .map_err(|source| Error::Write { path: directory.to_owned(), source })?;
+    // Roots first: they are good with the old certificate too.
+    for (name, text, mode) in [
+        ("root-cert.pem", roots.to_pem(), files::PUBLIC),
+        ("key.pem", issued.key_pem(), files::SECRET),
+        ("cert-chain.pem", issued.chain.to_pem(), files::PUBLIC),
+    ] {
+        files::replace(&directory.join(name), text.as_bytes(), mode)?;
+    }
+    Ok(())
+}
+
+fn workload(id: &SpiffeId) -> Result<CertificateParams, Error> {
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::URI(id.to_string().try_into().map_err(signing)?)];
+    // A workload serves others and calls others.
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+    Ok(params)
+}
+
+/// 126 random bits behind a fixed start, so positive and never zero: unique without a counter (RFC 5280, 4.1.2.2).
+fn serial_number() -> SerialNumber {
+    let mut bytes: [u8; 16] = rand::random();
+    bytes[0] = (bytes[0] & 0x7f) | 0x40;
+    SerialNumber::from_slice(&bytes)
+}
+
+fn signing(error: rcgen::Error) -> Error {
+    Error::Signing { reason: error.to_string() }
+}
+
+/// The CA's key. By way of rustls, since rcgen on its own takes PKCS#8 only, and most plugged-in keys were
+/// made by tools that write PKCS#1 or SEC1.
+struct SigningKey {
+    key: Arc<dyn rustls::sign::SigningKey>,
+    public: SubjectPublicKeyInfo,
+    scheme: SignatureScheme,
+}
+
+impl SigningKey {
+    fn new(key: PrivateKeyDer<'static>, origin: &str) -> Result<Self, Error> {
+        let unusable = || Error::Key { origin: origin.to_owned() };
+        let key = tls::provider().key_provider.load_private_key(key).map_err(|_| unusable())?;
+        let public = key
+            .public_key()
+            .and_then(|public| SubjectPublicKeyInfo::from_der(&public).ok())
+            .ok_or_else(unusable)?;
+        // The scheme that goes with the algorithm rcgen will write beside the signature.
+        let scheme = [
+            (&rcgen::PKCS_RSA_SHA256, SignatureScheme::RSA_PKCS1_SHA256),
+            (&rcgen::PKCS_ECDSA_P256_SHA256, SignatureScheme::ECDSA_NISTP256_SHA256),
+            (&rcgen::PKCS_ECDSA_P384_SHA384, SignatureScheme::ECDSA_NISTP384_SHA384),
+            (&rcgen::PKCS_ED25519, SignatureScheme::ED25519),
+        ]
+        .into_iter()
+        .find_map(|(algorithm, scheme)| (algorithm == public.algorithm()).then_some(scheme))
+        .ok_or_else(unusable)?;
+        Ok(Self { key, public, scheme })
+    }
+
+    fn belongs_to(&self, certificate: &CertificateDer<'_>) -> bool {
+        X509Certificate::from_der(certificate).is_ok_and(|(_, parsed)| {
+            self.public.subject_public_key_info() == parsed.public_key().raw
+        })
+    }
+}
+
+impl PublicKeyData for SigningKey {
+    fn der_bytes(&self) -> &[u8] {
+        self.public.der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static rcgen::SignatureAlgorithm {
+        self.public.algorithm()
+    }
+}
+
+impl rcgen::SigningKey for SigningKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.key
+            .choose_scheme(&[self.scheme])
+            .and_then(|signer| signer.sign(message).ok())
+            .ok_or(rcgen::Error::RemoteKeyError)
+    }
+}
+
+#[cfg(test)]
+mod tests;

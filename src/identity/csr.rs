@@ -1,0 +1,97 @@
+//! Certificate requests: from what a caller sends, only the key is taken.
+//!
+//! Every name in the request is ignored, and so is every extension: the names come from the identity the
+//! caller has proved (reference of Istio's agent: it asks for names it does not get to choose).
+
+use rcgen::SubjectPublicKeyInfo;
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject as _;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::public_key::PublicKey;
+
+use super::Error;
+
+/// The longest request that is looked at, in bytes; one for an 8192 bit RSA key has 3 KiB.
+pub const LENGTH_MAX: usize = 16 * 1024;
+
+/// The key in a PKCS#10 request (PEM), whose holder is shown to have its private half.
+///
+/// # Errors
+/// It can't be parsed, its signature is wrong, or the key is none of RSA with 2048 to 8192 bits, P-256,
+/// P-384 and Ed25519.
+pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, Error> {
+    if pem.len() > LENGTH_MAX {
+        return Err(Error::Request("it is longer than 16 KiB"));
+    }
+    let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
+        .map_err(|_| Error::Request("it is not a certificate request in PEM form"))?;
+    let (rest, request) = X509CertificationRequest::from_der(&der)
+        .map_err(|_| Error::Request("it is not a PKCS#10 request"))?;
+    if !rest.is_empty() {
+        return Err(Error::Request("something follows the request"));
+    }
+    request
+        .verify_signature()
+        .map_err(|_| Error::Request("its signature does not match its key"))?;
+    let key = &request.certification_request_info.subject_pki;
+    if let Ok(PublicKey::RSA(rsa)) = key.parsed()
+        && !(2048..=8192).contains(&rsa.key_size())
+    {
+        return Err(Error::Request("an RSA key must have 2048 to 8192 bits"));
+    }
+    SubjectPublicKeyInfo::from_der(key.raw)
+        .map_err(|_| Error::Request("its key is not RSA, P-256, P-384 or Ed25519"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, PublicKeyData as _};
+
+    use super::*;
+
+    fn request(key: &KeyPair) -> Vec<u8> {
+        let params = CertificateParams::new(["admin.example".to_owned()]).expect("valid name");
+        params.serialize_request(key).expect("key signs").der().to_vec()
+    }
+
+    fn pem(der: &[u8]) -> String {
+        use base64::Engine as _;
+        let body = base64::engine::general_purpose::STANDARD.encode(der);
+        format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n")
+    }
+
+    #[test]
+    fn the_key_of_a_request_is_taken() {
+        for algorithm in
+            [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519]
+        {
+            let key = KeyPair::generate_for(algorithm).expect("ring makes it");
+            let taken = public_key(&pem(&request(&key))).expect("valid request");
+            assert_eq!(taken.der_bytes(), key.public_key_raw());
+        }
+    }
+
+    #[test]
+    fn a_request_changed_by_one_bit_is_refused_wherever_the_bit_is() {
+        let der = request(&KeyPair::generate().expect("ring makes it"));
+        // Between what is signed and the signature stand the algorithm's name, ecdsa-with-SHA256, and the
+        // frame of a bit string. The parser is lax about those; the signature is verified all the same.
+        let name = [0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+        let at = der.windows(name.len()).position(|window| window == name).expect("it is there");
+        for position in (0..der.len()).filter(|position| !(at..at + 15).contains(position)) {
+            let mut changed = der.clone();
+            changed[position] ^= 1;
+            assert!(public_key(&pem(&changed)).is_err(), "byte {position}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let mut der = request(&KeyPair::generate().expect("ring makes it"));
+        der.push(0);
+        for text in ["", "x", &"x".repeat(LENGTH_MAX + 1), &pem(b"x"), &pem(&der)] {
+            assert!(matches!(public_key(text), Err(Error::Request(_))));
+        }
+    }
+}

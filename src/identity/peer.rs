@@ -1,0 +1,258 @@
+//! Who a peer is: the one SPIFFE ID in its certificate.
+//!
+//! The parser takes exactly the form the mesh uses and nothing near it, since everything that is
+//! authorised later compares these three names. Whether the certificate is to be believed is
+//! [`super::tls`]'s question.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls_pki_types::CertificateDer;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::Error;
+use crate::model::Namespace;
+
+/// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpiffeId {
+    trust_domain: Arc<str>,
+    namespace: Namespace,
+    service_account: Arc<str>,
+}
+
+/// Why a certificate or a text names no identity of this mesh.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpiffeIdError {
+    /// The certificate, or its list of names, can't be parsed.
+    #[error("the certificate can't be parsed")]
+    Malformed,
+    /// Not exactly one URI. (SPIFFE X.509-SVID, section 2.)
+    #[error("it has {0} URI names, expected exactly 1")]
+    UriCount(usize),
+    /// More than [`SpiffeId::LENGTH_MAX`] bytes.
+    #[error("the URI is {0} bytes long")]
+    TooLong(usize),
+    /// Not of the form above.
+    #[error("the URI is not spiffe://<trust domain>/ns/<namespace>/sa/<service account>")]
+    Form,
+    /// A trust domain of other characters than `a-z 0-9 . - _`, or none.
+    #[error("the trust domain is not made of lower-case letters, digits, '.', '-' and '_'")]
+    TrustDomain,
+    /// A namespace that Kubernetes would not accept.
+    #[error("the namespace is not a DNS label")]
+    Namespace,
+    /// A service account that Kubernetes would not accept.
+    #[error("the service account is not a DNS subdomain")]
+    ServiceAccount,
+}
+
+impl SpiffeId {
+    /// The longest URI that is looked at, in bytes (SPIFFE ID, section 2.3).
+    pub const LENGTH_MAX: usize = 2048;
+
+    /// Checks each part: 255 bytes of `a-z0-9.-_`, a DNS label, a DNS subdomain.
+    pub fn new(
+        trust_domain: &str,
+        namespace: &str,
+        service_account: &str,
+    ) -> Result<Self, SpiffeIdError> {
+        if !is_trust_domain(trust_domain) {
+            return Err(SpiffeIdError::TrustDomain);
+        }
+        if !is_dns_label(namespace) {
+            return Err(SpiffeIdError::Namespace);
+        }
+        if service_account.len() > 253 || !service_account.split('.').all(is_dns_label) {
+            return Err(SpiffeIdError::ServiceAccount);
+        }
+        Ok(Self {
+            trust_domain: trust_domain.into(),
+            namespace: namespace.into(),
+            service_account: service_account.into(),
+        })
+    }
+
+    /// The domain within which the other two names have their meaning.
+    pub fn trust_domain(&self) -> &str {
+        &self.trust_domain
+    }
+
+    /// The workload's namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The workload's service account.
+    pub fn service_account(&self) -> &str {
+        &self.service_account
+    }
+
+    /// The identity in a certificate. Names of other kinds beside the URI are passed over.
+    pub fn of_certificate(certificate: &CertificateDer<'_>) -> Result<Self, SpiffeIdError> {
+        let (_, parsed) =
+            X509Certificate::from_der(certificate).map_err(|_| SpiffeIdError::Malformed)?;
+        let names = parsed
+            .subject_alternative_name()
+            .map_err(|_| SpiffeIdError::Malformed)?
+            .map_or(&[][..], |names| &names.value.general_names);
+        let mut uris = Vec::new();
+        for name in names {
+            match name {
+                GeneralName::URI(uri) => uris.push(*uri),
+                // It could be a URI that another parser would read.
+                GeneralName::Invalid(..) => return Err(SpiffeIdError::Malformed),
+                _ => {}
+            }
+        }
+        match uris[..] {
+            [uri] => uri.parse(),
+            _ => Err(SpiffeIdError::UriCount(uris.len())),
+        }
+    }
+}
+
+impl FromStr for SpiffeId {
+    type Err = SpiffeIdError;
+
+    fn from_str(uri: &str) -> Result<Self, SpiffeIdError> {
+        if uri.len() > Self::LENGTH_MAX {
+            return Err(SpiffeIdError::TooLong(uri.len()));
+        }
+        let path = uri.strip_prefix("spiffe://").ok_or(SpiffeIdError::Form)?;
+        let parts: Vec<_> = path.split('/').collect();
+        match parts[..] {
+            [trust_domain, "ns", namespace, "sa", service_account] => {
+                Self::new(trust_domain, namespace, service_account)
+            }
+            _ => Err(SpiffeIdError::Form),
+        }
+    }
+}
+
+impl fmt::Display for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trust_domain, namespace, service_account } = self;
+        write!(f, "spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}")
+    }
+}
+
+/// A peer whose certificate was verified; travels with its requests.
+#[derive(Clone)]
+pub struct PeerIdentity {
+    id: SpiffeId,
+    not_after: SystemTime,
+    chain: Arc<[CertificateDer<'static>]>,
+}
+
+impl PeerIdentity {
+    /// Reads a chain, leaf first, that has been verified.
+    pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, Error> {
+        let leaf = chain.first().ok_or(Error::NoPeerCertificate)?;
+        Ok(Self {
+            id: SpiffeId::of_certificate(leaf)?,
+            not_after: validity(leaf).ok_or(SpiffeIdError::Malformed)?.1,
+            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+        })
+    }
+
+    /// Who it is.
+    pub fn id(&self) -> &SpiffeId {
+        &self.id
+    }
+
+    /// When its certificate ends: a connection must not outlive it for long.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// What it showed, leaf first, to be verified again when the roots change.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+}
+
+impl fmt::Debug for PeerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} until {}", self.id, super::time(self.not_after))
+    }
+}
+
+/// First and last moment of a certificate's validity; `None` where it can't be parsed.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, SystemTime)> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let moment = |time: x509_parser::time::ASN1Time| match u64::try_from(time.timestamp()) {
+        Ok(after) => UNIX_EPOCH.checked_add(Duration::from_secs(after)),
+        Err(_) => Some(UNIX_EPOCH),
+    };
+    Some((moment(parsed.validity().not_before)?, moment(parsed.validity().not_after)?))
+}
+
+fn is_trust_domain(text: &str) -> bool {
+    (1..=255).contains(&text.len())
+        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
+}
+
+/// RFC 1123, as Kubernetes has it.
+fn is_dns_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_and_printed_alike() {
+        let text = "spiffe://cluster.local/ns/shop/sa/web.front-1";
+        let id: SpiffeId = text.parse().expect("valid");
+        assert_eq!(id.to_string(), text);
+        assert_eq!(
+            (id.trust_domain(), id.namespace().as_str(), id.service_account()),
+            ("cluster.local", "shop", "web.front-1")
+        );
+    }
+
+    #[test]
+    fn whatever_is_near_an_identity_is_refused() {
+        let long = "a".repeat(64);
+        for text in [
+            "",
+            "spiffe://",
+            "SPIFFE://td/ns/a/sa/b",
+            "https://td/ns/a/sa/b",
+            "spiffe:///ns/a/sa/b",
+            "spiffe://TD/ns/a/sa/b",
+            "spiffe://td:1/ns/a/sa/b",
+            "spiffe://user@td/ns/a/sa/b",
+            "spiffe://td/ns//sa/b",
+            "spiffe://td/ns/a/sa/",
+            "spiffe://td/ns/a/sa/b/",
+            "spiffe://td/ns/a/sa/b/c",
+            "spiffe://td//ns/a/sa/b",
+            "spiffe://td/ns/../sa/b",
+            "spiffe://td/ns/a%2fb/sa/b",
+            "spiffe://td/ns/a/sa/b?x",
+            "spiffe://td/ns/a/sa/b#x",
+            "spiffe://td/ns/a.b/sa/c",
+            "spiffe://td/ns/A/sa/b",
+            "spiffe://td/ns/a/sa/b\0",
+            "spiffe://td/ns/a/sa/b\n",
+            " spiffe://td/ns/a/sa/b",
+            "spiffe://td/sa/a/ns/b",
+            "spiffe://tü/ns/a/sa/b",
+            &format!("spiffe://td/ns/{long}/sa/b"),
+            &format!("spiffe://td/ns/a/sa/{}", [&long[1..]; 5].join(".")),
+            &format!("spiffe://{}/ns/a/sa/b", "t".repeat(256)),
+            &format!("spiffe://td/ns/a/sa/{}", "b".repeat(3000)),
+        ] {
+            assert!(text.parse::<SpiffeId>().is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! PEM in and out. Knows no file; `origin` is only for messages.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::Error;
+
+/// All certificates in `text`, in its order; at least one. Other blocks are passed over.
+pub(super) fn certificates(
+    text: &[u8],
+    origin: &str,
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let none = || Error::Pem { origin: origin.to_owned(), wanted: "certificate in PEM form" };
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|_| none())?;
+    if found.is_empty() { Err(none()) } else { Ok(found) }
+}
+
+/// The first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form.
+pub(super) fn private_key(text: &[u8], origin: &str) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_slice(text)
+        .map_err(|_| Error::Pem { origin: origin.to_owned(), wanted: "private key in PEM form" })
+}
+
+/// A certificate as a PEM block that ends with a newline.
+pub(super) fn encode(certificate: &CertificateDer<'_>) -> String {
+    let body = STANDARD.encode(certificate);
+    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    for line in body.as_bytes().chunks(64) {
+        text.extend(line.iter().map(|&byte| char::from(byte)));
+        text.push('\n');
+    }
+    text + "-----END CERTIFICATE-----\n"
+}
+
+/// Certificates as PEM blocks one after the other.
+pub(super) fn encode_all(certificates: &[CertificateDer<'_>]) -> String {
+    certificates.iter().map(encode).collect()
+}

@@ -1,0 +1,400 @@
+//! Keeps the serving certificate, the trust roots and the CA up to date while connections go on.
+//!
+//! The files are read again every second and compared by content, which sees renames, rewrites and
+//! Kubernetes' `..data` swaps alike. A set of files counts once it reads the same twice, so that one still
+//! being written is passed over; it is taken as a whole, or the old one stays and the reason is shown.
+//! Ends no connection itself: it says by `trust_generation` when those should be looked at again.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use super::peer::validity;
+use super::{Authority, AuthorityPem, Error, PeerIdentity, TrustRoots, pem, time, tls};
+use crate::task::Supervisor;
+
+/// How often the files are read.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// The largest file that is read, in bytes.
+const FILE_LENGTH_MAX: u64 = 1 << 20;
+
+/// Where certificates come from.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The certificate the control plane shows.
+    pub serving: Serving,
+    /// The roots that clients' certificates must chain to; without it those of the CA.
+    pub client_ca: Option<PathBuf>,
+    /// The CA.
+    pub authority: Option<AuthorityFrom>,
+}
+
+/// The certificate the control plane shows.
+#[derive(Debug, Clone)]
+pub enum Serving {
+    /// Somebody else makes and renews these files.
+    Files {
+        /// The chain, leaf first.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// Issued by our own CA and renewed at half its life.
+    Issued {
+        /// DNS names and IP addresses; see [`default_names`].
+        names: Vec<String>,
+    },
+}
+
+/// The CA.
+#[derive(Debug, Clone)]
+pub enum AuthorityFrom {
+    /// A folder with the four files, watched.
+    Directory(PathBuf),
+    /// A built-in one, from [`super::authority::load_or_create`].
+    Stored(AuthorityPem),
+}
+
+/// The names proxies know the control plane by (interface.md, `--tls-san`).
+pub fn default_names(namespace: &str) -> Vec<String> {
+    let services = ["strait", "istiod"].map(|name| format!("{name}.{namespace}.svc"));
+    services.into_iter().chain(["localhost", "127.0.0.1", "::1"].map(str::to_owned)).collect()
+}
+
+/// What is in force now. Immutable: each change is a new value in the channel.
+#[derive(Debug, Clone)]
+pub struct ServerIdentity {
+    /// To accept connections with.
+    pub server_config: Arc<ServerConfig>,
+    /// Whom we believe.
+    pub trust: Arc<TrustRoots>,
+    /// Counts the changes of `trust`. When it moves, every connection must be asked [`Self::still_trusts`].
+    pub trust_generation: u64,
+    /// What signs, if anything does.
+    pub authority: Option<Arc<Authority>>,
+    /// When the serving certificate ends.
+    pub serving_not_after: SystemTime,
+    /// Why something newer is not in force, or will soon not work.
+    pub problem: Option<Problem>,
+    certificate: Arc<CertifiedKey>,
+    renew_at: Option<SystemTime>,
+}
+
+/// A fault that an operator should end; what was good before is still in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The code for `strait help`.
+    pub code: &'static str,
+    /// The fact.
+    pub message: String,
+    /// When it was first seen.
+    pub since: SystemTime,
+}
+
+impl ServerIdentity {
+    /// Whether a connected peer would be let in again at `now`.
+    pub fn still_trusts(&self, peer: &PeerIdentity, now: SystemTime) -> bool {
+        self.trust.authenticate(peer.chain(), now).is_ok()
+    }
+}
+
+/// Reads everything once, then keeps it up to date in a task of `tasks` until those are stopped.
+///
+/// # Errors
+/// Whatever is wrong with the first set: there is no older one to keep.
+pub fn start(
+    settings: Settings,
+    interval: Duration,
+    tasks: &Supervisor,
+) -> Result<watch::Receiver<Arc<ServerIdentity>>, Error> {
+    let files = Files::read(&settings);
+    let first = build(&settings, &files, None, SystemTime::now())?;
+    // A watch holds the latest value only: it can't be full.
+    let (sender, receiver) = watch::channel(Arc::new(first));
+    let sender = Arc::new(sender);
+    tasks.spawn_restarting("certificate rotation", interval, move || {
+        let settings = settings.clone();
+        let sender = Arc::clone(&sender);
+        let mut rotation = Rotation::new(files.clone());
+        async move {
+            loop {
+                tokio::time::sleep(interval).await;
+                let read = settings.clone();
+                let Ok(files) = tokio::task::spawn_blocking(move || Files::read(&read)).await
+                else {
+                    continue;
+                };
+                let current = Arc::clone(&sender.borrow());
+                if let Some(next) = rotation.apply(&settings, files, &current, SystemTime::now()) {
+                    sender.send_replace(Arc::new(next));
+                }
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// What was read, and whether it can be believed to be whole.
+struct Rotation {
+    applied: Files,
+    last_read: Files,
+}
+
+impl Rotation {
+    fn new(applied: Files) -> Self {
+        Self { last_read: applied.clone(), applied }
+    }
+
+    /// Takes what was just read; returns what shall be in force from now on, if that is something new.
+    fn apply(
+        &mut self,
+        settings: &Settings,
+        files: Files,
+        current: &ServerIdentity,
+        now: SystemTime,
+    ) -> Option<ServerIdentity> {
+        let settled = files == self.last_read;
+        let changed = settled && files != self.applied;
+        self.last_read = files;
+
+        let renewed = match renew(settings, current, now).transpose() {
+            Ok(renewed) => renewed,
+            Err(fault) => return with_problem(current, Some(Problem::of(&fault, current, now))),
+        };
+        let base = renewed.as_ref().unwrap_or(current);
+        let problem = if changed {
+            match build(settings, &self.last_read, Some(base), now) {
+                Ok(next) => {
+                    self.applied = self.last_read.clone();
+                    report(current, &next);
+                    return Some(next);
+                }
+                Err(fault) => Some(Problem::of(&fault, base, now)),
+            }
+        } else if settled {
+            // The files are those in force; what can still be wrong is that their time has passed.
+            expired(base, now).map(|fault| Problem::of(&fault, base, now))
+        } else {
+            base.problem.clone()
+        };
+        with_problem(base, problem).or(renewed)
+    }
+}
+
+impl Problem {
+    fn of(fault: &Error, current: &ServerIdentity, now: SystemTime) -> Self {
+        let mut message = fault.to_string();
+        if let Some(source) = std::error::Error::source(fault) {
+            message = format!("{message}: {source}");
+        }
+        match &current.problem {
+            Some(known) if known.message == message => known.clone(),
+            _ => Self { code: fault.code(), message, since: now },
+        }
+    }
+}
+
+/// `current` with this problem, unless that is what it has.
+fn with_problem(current: &ServerIdentity, problem: Option<Problem>) -> Option<ServerIdentity> {
+    if current.problem == problem {
+        return None;
+    }
+    match &problem {
+        Some(Problem { code, message, .. }) => error!(
+            code,
+            %message,
+            valid_until = %time(current.serving_not_after),
+            "new certificates refused; the old ones stay in force"
+        ),
+        None => info!("certificates are in order again"),
+    }
+    Some(ServerIdentity { problem, ..current.clone() })
+}
+
+fn expired(current: &ServerIdentity, now: SystemTime) -> Option<Error> {
+    let leaf = current.certificate.cert.first()?;
+    let (not_before, not_after) = validity(leaf)?;
+    let origin = "force".to_owned();
+    (not_after < now).then_some(Error::NotValidNow { origin, not_before, not_after })
+}
+
+fn report(old: &ServerIdentity, new: &ServerIdentity) {
+    info!(
+        valid_until = %time(new.serving_not_after),
+        roots = new.trust.len(),
+        trust_changed = new.trust_generation != old.trust_generation,
+        "certificates reloaded"
+    );
+    if !new.trust.overlaps(&old.trust) {
+        warn!(
+            code = "STR0708",
+            "no root of the old set is in the new one: every connected proxy is turned away until it \
+             has a certificate of the new root; to rotate without that, keep both for a while"
+        );
+    }
+}
+
+/// `current` with a fresh certificate of our own, where that is due. By the CA in force: a CA directory
+/// that is broken for a while must not cost us the certificate.
+fn renew(
+    settings: &Settings,
+    current: &ServerIdentity,
+    now: SystemTime,
+) -> Option<Result<ServerIdentity, Error>> {
+    let (Serving::Issued { names }, Some(authority), Some(renew_at)) =
+        (&settings.serving, &current.authority, current.renew_at)
+    else {
+        return None;
+    };
+    (renew_at <= now).then(|| {
+        let (certificate, renew_at) = issued(authority, names, Some(current), now)?;
+        Ok(ServerIdentity {
+            server_config: tls::server_config(&certificate, &current.trust)?,
+            serving_not_after: not_after(&certificate).unwrap_or(now),
+            certificate,
+            renew_at: Some(renew_at),
+            ..current.clone()
+        })
+    })
+}
+
+/// When the first certificate of the chain to end ends.
+fn not_after(certificate: &CertifiedKey) -> Option<SystemTime> {
+    certificate.cert.iter().filter_map(|one| Some(validity(one)?.1)).min()
+}
+
+/// Makes a whole identity from a whole set of files.
+fn build(
+    settings: &Settings,
+    files: &Files,
+    current: Option<&ServerIdentity>,
+    now: SystemTime,
+) -> Result<ServerIdentity, Error> {
+    let authority = match &settings.authority {
+        Some(AuthorityFrom::Directory(path)) => {
+            let kept =
+                AuthorityPem::from_files(path, |path| files.contents(path).map(<[u8]>::to_vec))?;
+            Some(Authority::new(&kept, &path.display().to_string(), now)?)
+        }
+        Some(AuthorityFrom::Stored(kept)) => Some(Authority::new(kept, "the built-in CA", now)?),
+        None => None,
+    };
+    let authority = authority.map(Arc::new);
+
+    let trust = match (&settings.client_ca, &authority) {
+        (Some(path), _) => {
+            TrustRoots::from_pem(files.get(path)?, &path.display().to_string(), now)?
+        }
+        (None, Some(authority)) => TrustRoots::clone(authority.roots()),
+        (None, None) => return Err(Error::NoAuthority),
+    };
+
+    let (certificate, renew_at) = match (&settings.serving, &authority) {
+        (Serving::Files { certificate, key }, _) => {
+            let origins = [certificate, key].map(|path| path.display().to_string());
+            let chain = pem::certificates(files.get(certificate)?, &origins[0])?;
+            let key = pem::private_key(files.get(key)?, &origins[1])?;
+            let certified = tls::certified_key(chain, key, origins.each_ref().map(|o| &**o), now)?;
+            (Arc::new(certified), None)
+        }
+        (Serving::Issued { names }, Some(authority)) => {
+            let (certificate, renew_at) = issued(authority, names, current, now)?;
+            (certificate, Some(renew_at))
+        }
+        (Serving::Issued { .. }, None) => return Err(Error::NoAuthority),
+    };
+
+    let (trust, trust_generation) = match current {
+        Some(current) if *current.trust == trust => {
+            (Arc::clone(&current.trust), current.trust_generation)
+        }
+        Some(current) => (Arc::new(trust), current.trust_generation + 1),
+        None => (Arc::new(trust), 0),
+    };
+    Ok(ServerIdentity {
+        server_config: tls::server_config(&certificate, &trust)?,
+        trust,
+        trust_generation,
+        authority,
+        serving_not_after: not_after(&certificate).unwrap_or(now),
+        problem: None,
+        certificate,
+        renew_at,
+    })
+}
+
+/// The certificate in force for as long as it is young and believed, else a new one.
+///
+/// So a new CA does not change the serving certificate in the same step as the roots: proxies first get
+/// to know the new root, and meet the new certificate at the next renewal.
+fn issued(
+    authority: &Authority,
+    names: &[String],
+    current: Option<&ServerIdentity>,
+    now: SystemTime,
+) -> Result<(Arc<CertifiedKey>, SystemTime), Error> {
+    if let Some(current) = current
+        && let Some(renew_at) = current.renew_at
+        && now < renew_at
+        && tls::serves(authority.roots(), &current.certificate, now)
+    {
+        return Ok((Arc::clone(&current.certificate), renew_at));
+    }
+    let issued = authority.issue_serving(names, now)?;
+    let left = issued.chain.not_after().duration_since(now).unwrap_or_default();
+    let chain = issued.chain.certificates().to_vec();
+    let origins = ["the issued certificate", "the issued key"];
+    let certified = tls::certified_key(chain, issued.key_der(), origins, now)?;
+    // A clock may be behind by half a day before anybody meets an ended certificate.
+    Ok((Arc::new(certified), now + left / 2))
+}
+
+/// The contents of all files in use, or why one has none; compared as a whole.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Files(BTreeMap<PathBuf, Result<Vec<u8>, std::io::ErrorKind>>);
+
+impl Files {
+    fn read(settings: &Settings) -> Self {
+        let mut paths = Vec::new();
+        if let Serving::Files { certificate, key } = &settings.serving {
+            paths.extend([certificate.clone(), key.clone()]);
+        }
+        paths.extend(settings.client_ca.clone());
+        if let Some(AuthorityFrom::Directory(directory)) = &settings.authority {
+            paths.extend(AuthorityPem::FILES.map(|name| directory.join(name)));
+        }
+        let read = |path: PathBuf| {
+            let contents = read_bounded(&path).map_err(|error| error.kind());
+            (path, contents)
+        };
+        Self(paths.into_iter().map(read).collect())
+    }
+
+    fn get(&self, path: &Path) -> Result<&[u8], Error> {
+        self.contents(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+    }
+
+    fn contents(&self, path: &Path) -> std::io::Result<&[u8]> {
+        match self.0.get(path) {
+            Some(Ok(contents)) => Ok(contents),
+            Some(Err(kind)) => Err((*kind).into()),
+            None => Err(std::io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    std::fs::File::open(path)?.take(FILE_LENGTH_MAX).read_to_end(&mut contents)?;
+    Ok(contents)
+}
+
+#[cfg(test)]
+mod tests;

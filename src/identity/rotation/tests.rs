@@ -1,0 +1,334 @@
+use std::fs;
+
+use super::*;
+use crate::identity::authority;
+use crate::identity::testing::{Ca, Pair, client, handshake, id};
+
+const FAST: Duration = Duration::from_millis(5);
+
+/// A control plane whose files lie in a folder of their own.
+struct Running {
+    dir: tempfile::TempDir,
+    identity: watch::Receiver<Arc<ServerIdentity>>,
+    _tasks: Supervisor,
+}
+
+impl Running {
+    fn start(files: &[(&str, String)], settings: impl FnOnce(&Path) -> Settings) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tasks = Supervisor::new();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).expect("written");
+        }
+        let identity = start(settings(dir.path()), FAST, &tasks).expect("a good first set");
+        Self { dir, identity, _tasks: tasks }
+    }
+
+    fn with_authority(ca: &Ca) -> Self {
+        Self::start(&authority_files(&ca.files), |dir| Settings {
+            serving: Serving::Issued { names: default_names("strait-system") },
+            client_ca: None,
+            authority: Some(AuthorityFrom::Directory(dir.to_owned())),
+        })
+    }
+
+    fn with_files(ca: &Ca) -> Self {
+        let (certificate, key) = serving_files(ca);
+        let files = [("tls.crt", certificate), ("tls.key", key), ("ca.crt", ca.roots().to_pem())];
+        Self::start(&files, |dir| Settings {
+            serving: Serving::Files { certificate: dir.join("tls.crt"), key: dir.join("tls.key") },
+            client_ca: Some(dir.join("ca.crt")),
+            authority: None,
+        })
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).expect("written");
+    }
+
+    fn write_authority(&self, files: &AuthorityPem) {
+        for (name, text) in authority_files(files) {
+            self.write(name, &text);
+        }
+    }
+
+    fn now(&self) -> Arc<ServerIdentity> {
+        Arc::clone(&self.identity.borrow())
+    }
+
+    async fn until(&mut self, wanted: impl Fn(&ServerIdentity) -> bool) -> Arc<ServerIdentity> {
+        let found = self.identity.wait_for(|identity| wanted(identity));
+        let found = tokio::time::timeout(Duration::from_secs(20), found).await;
+        Arc::clone(&found.expect("it happens in time").expect("rotation runs"))
+    }
+
+    async fn let_in(&self, pair: &Pair, trust: &TrustRoots) -> Result<PeerIdentity, String> {
+        let client = client((pair.0.clone(), pair.1.clone_key()), trust);
+        handshake(&self.now().server_config, &client).await.map(|(peer, _)| peer)
+    }
+}
+
+fn authority_files(files: &AuthorityPem) -> [(&'static str, String); 4] {
+    let AuthorityPem { ca_cert, ca_key, cert_chain, root_cert } = files.clone();
+    [
+        ("ca-cert.pem", ca_cert),
+        ("ca-key.pem", ca_key),
+        ("cert-chain.pem", cert_chain),
+        ("root-cert.pem", root_cert),
+    ]
+}
+
+fn serving_files(ca: &Ca) -> (String, String) {
+    let names = ["localhost".to_owned()];
+    let issued = ca.authority.issue_serving(&names, SystemTime::now()).expect("it signs");
+    (issued.chain.to_pem(), issued.key_pem())
+}
+
+fn both(a: &Ca, b: &Ca) -> String {
+    format!("{}{}", a.files.root_cert, b.files.root_cert)
+}
+
+fn roots(bundle: &str) -> TrustRoots {
+    TrustRoots::from_pem(bundle.as_bytes(), "bundle", SystemTime::now()).expect("roots")
+}
+
+#[tokio::test]
+async fn a_key_that_does_not_fit_changes_nothing_until_its_certificate_comes() {
+    let ca = Ca::new();
+    let mut running = Running::with_files(&ca);
+    let before = running.now();
+    let (certificate, key) = serving_files(&ca);
+
+    running.write("tls.key", &key);
+    let refused = running.until(|identity| identity.problem.is_some()).await;
+    assert_eq!(refused.problem.as_ref().map(|problem| problem.code), Some("STR0703"));
+    assert!(Arc::ptr_eq(&refused.server_config, &before.server_config));
+    running.let_in(&ca.workload("web"), ca.roots()).await.expect("the old certificate serves");
+
+    running.write("tls.crt", &certificate);
+    let after = running.until(|identity| identity.problem.is_none()).await;
+    assert!(!Arc::ptr_eq(&after.server_config, &before.server_config));
+    assert_eq!(after.trust_generation, before.trust_generation, "the roots are the same");
+    running.let_in(&ca.workload("web"), ca.roots()).await.expect("the new certificate serves");
+}
+
+#[tokio::test]
+async fn a_bad_file_keeps_the_old_set_and_says_why() {
+    let ca = Ca::new();
+    let mut running = Running::with_files(&ca);
+    let good = running.now();
+    let (certificate, _) = serving_files(&ca);
+    let root = ca.roots().to_pem();
+    for (name, bad, code) in [
+        ("ca.crt", "", "STR0702"),
+        ("ca.crt", &root[..root.len() / 2], "STR0702"),
+        ("tls.crt", &certificate, "STR0703"),
+        ("tls.key", "nonsense", "STR0702"),
+    ] {
+        let path = running.dir.path().join(name);
+        let old = fs::read_to_string(&path).expect("there");
+        running.write(name, bad);
+        let shown = running.until(|identity| identity.problem.is_some()).await;
+        assert_eq!(shown.problem.as_ref().map(|problem| problem.code), Some(code), "{name}");
+        assert!(Arc::ptr_eq(&shown.server_config, &good.server_config));
+
+        running.write(name, &old);
+        running.until(|identity| identity.problem.is_none()).await;
+    }
+    fs::remove_file(running.dir.path().join("tls.crt")).expect("removed");
+    let shown = running.until(|identity| identity.problem.is_some()).await;
+    assert!(shown.problem.as_ref().is_some_and(|problem| problem.message.contains("tls.crt")));
+    assert!(Arc::ptr_eq(&shown.trust, &good.trust));
+}
+
+#[tokio::test]
+async fn roots_and_ca_rotate_without_a_refused_handshake() {
+    let (old, new) = (Ca::new(), Ca::new());
+    let mut running = Running::with_authority(&old);
+    let (old_web, new_web) = (old.workload("web"), new.workload("web"));
+    let bundle = roots(&both(&old, &new));
+
+    let peer = running.let_in(&old_web, old.roots()).await.expect("before");
+
+    running.write("root-cert.pem", &both(&old, &new));
+    let identity = running.until(|identity| identity.trust.len() == 2).await;
+    assert_eq!(identity.trust_generation, 1);
+    for trust in [old.roots().as_ref(), &bundle] {
+        running.let_in(&old_web, trust).await.expect("both roots, old CA");
+    }
+
+    let mut signing_anew = new.files.clone();
+    signing_anew.root_cert = both(&old, &new);
+    running.write_authority(&signing_anew);
+    let signs_anew = |identity: &ServerIdentity| {
+        identity.authority.as_ref().is_some_and(|authority| {
+            let issued =
+                authority.issue_workload(&id("x"), authority::LIFETIME_DEFAULT, SystemTime::now());
+            issued.is_ok_and(|issued| {
+                new.roots().authenticate(issued.chain.certificates(), SystemTime::now()).is_ok()
+            })
+        })
+    };
+    let identity = running.until(signs_anew).await;
+    assert_eq!(identity.trust_generation, 1);
+    // A proxy that has not heard of the new root yet still believes the server.
+    for (pair, trust) in
+        [(&old_web, old.roots().as_ref()), (&old_web, &bundle), (&new_web, &bundle)]
+    {
+        running.let_in(pair, trust).await.expect("both roots, new CA");
+    }
+    assert!(identity.still_trusts(&peer, SystemTime::now()));
+
+    running.write("root-cert.pem", &new.files.root_cert);
+    let identity = running.until(|identity| identity.trust.len() == 1).await;
+    assert_eq!(identity.trust_generation, 2);
+    for trust in [&bundle, new.roots().as_ref()] {
+        running.let_in(&new_web, trust).await.expect("new root only");
+    }
+    assert!(!identity.still_trusts(&peer, SystemTime::now()));
+    running.let_in(&old_web, &bundle).await.expect_err("its root is gone");
+}
+
+#[tokio::test]
+async fn a_swap_of_kubernetes_data_folder_is_seen() {
+    let (old, new) = (Ca::new(), Ca::new());
+    let dir = tempfile::tempdir().expect("a folder");
+    let version = |name: &str, ca: &Ca| {
+        let (certificate, key) = serving_files(ca);
+        fs::create_dir(dir.path().join(name)).expect("made");
+        for (file, text) in
+            [("tls.crt", certificate), ("tls.key", key), ("ca.crt", both(&old, &new))]
+        {
+            fs::write(dir.path().join(name).join(file), text).expect("written");
+        }
+    };
+    version("..1", &old);
+    version("..2", &new);
+    let link = |from: &str, to: &str| {
+        std::os::unix::fs::symlink(from, dir.path().join(to)).expect("linked");
+    };
+    link("..1", "..data");
+    for file in ["tls.crt", "tls.key", "ca.crt"] {
+        link(&format!("..data/{file}"), file);
+    }
+    let tasks = Supervisor::new();
+    let [certificate, key, ca] = ["tls.crt", "tls.key", "ca.crt"].map(|file| dir.path().join(file));
+    let settings = Settings {
+        serving: Serving::Files { certificate, key },
+        client_ca: Some(ca),
+        authority: None,
+    };
+    let mut identity = start(settings, FAST, &tasks).expect("a good first set");
+    let first = Arc::clone(&identity.borrow());
+
+    link("..2", "..data_tmp");
+    fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).expect("swapped");
+    let swapped = identity.wait_for(|now| !Arc::ptr_eq(&now.server_config, &first.server_config));
+    let swapped = tokio::time::timeout(Duration::from_secs(20), swapped).await;
+    let swapped = Arc::clone(&swapped.expect("in time").expect("rotation runs"));
+    assert_eq!((&swapped.problem, swapped.trust_generation), (&None, 0));
+    let client = client(old.workload("web"), new.roots());
+    handshake(&swapped.server_config, &client).await.expect("the new certificate serves");
+}
+
+/// The pure part: time is an argument.
+fn state(ca: &Ca, now: SystemTime) -> (Settings, Rotation, ServerIdentity) {
+    let settings = Settings {
+        serving: Serving::Issued { names: vec!["localhost".to_owned()] },
+        client_ca: None,
+        authority: Some(AuthorityFrom::Stored(ca.files.clone())),
+    };
+    let files = Files::read(&settings);
+    let first = build(&settings, &files, None, now).expect("a sound CA");
+    (settings, Rotation::new(files), first)
+}
+
+#[test]
+fn our_own_certificate_is_renewed_at_half_its_life() {
+    let hour = Duration::from_secs(3600);
+    let start = SystemTime::now();
+    let (settings, mut rotation, first) = state(&Ca::new(), start);
+    let files = || Files::read(&settings);
+    assert!(rotation.apply(&settings, files(), &first, start + 11 * hour).is_none());
+    let next = rotation.apply(&settings, files(), &first, start + 13 * hour).expect("renewed");
+    assert!(next.serving_not_after > first.serving_not_after + 12 * hour);
+    assert_eq!(next.trust_generation, first.trust_generation);
+    assert!(rotation.apply(&settings, files(), &next, start + 14 * hour).is_none());
+}
+
+#[test]
+fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() {
+    let ca = Ca::new();
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("ca");
+    ca.files.write(&path).expect("written");
+    let settings = Settings {
+        serving: Serving::Issued { names: vec!["localhost".to_owned()] },
+        client_ca: None,
+        authority: Some(AuthorityFrom::Directory(path.clone())),
+    };
+    let start = SystemTime::now();
+    let files = Files::read(&settings);
+    let first = build(&settings, &files, None, start).expect("a sound CA");
+    let mut rotation = Rotation::new(files);
+
+    fs::remove_file(path.join("ca-key.pem")).expect("removed");
+    let _ = rotation.apply(&settings, Files::read(&settings), &first, start);
+    let later = start + Duration::from_secs(13 * 3600);
+    let next = rotation.apply(&settings, Files::read(&settings), &first, later).expect("renewed");
+    assert!(next.serving_not_after > first.serving_not_after);
+    assert_eq!(next.problem.as_ref().map(|problem| problem.code), Some("STR0705"));
+}
+
+#[test]
+fn a_certificate_nobody_replaced_in_time_is_a_problem() {
+    let ca = Ca::new();
+    let running = tempfile::tempdir().expect("a folder");
+    let [certificate, key, roots] = ["c", "k", "r"].map(|name| running.path().join(name));
+    let (certificate_pem, key_pem) = serving_files(&ca);
+    fs::write(&certificate, certificate_pem).expect("written");
+    fs::write(&key, key_pem).expect("written");
+    fs::write(&roots, ca.roots().to_pem()).expect("written");
+    let settings = Settings {
+        serving: Serving::Files { certificate, key },
+        client_ca: Some(roots),
+        authority: None,
+    };
+    let now = SystemTime::now();
+    let files = Files::read(&settings);
+    let first = build(&settings, &files, None, now).expect("a good set");
+    let mut rotation = Rotation::new(files.clone());
+    assert!(rotation.apply(&settings, files.clone(), &first, now).is_none());
+    let later = now + Duration::from_secs(25 * 3600);
+    let ended = rotation.apply(&settings, files.clone(), &first, later).expect("it is said");
+    assert_eq!(ended.problem.as_ref().map(|problem| problem.code), Some("STR0704"));
+    assert!(rotation.apply(&settings, files, &ended, later).is_none(), "it is said once");
+}
+
+#[test]
+fn a_set_that_is_still_being_written_is_passed_over() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let now = SystemTime::now();
+    let (settings, mut rotation, first) = state(&ca, now);
+    let files = |name: &str| Files([(PathBuf::from(name), Ok(vec![]))].into());
+    // Different at each read: never tried, and so no problem either.
+    for name in ["a", "b", "c"] {
+        assert!(rotation.apply(&settings, files(name), &first, now).is_none());
+    }
+    let settled = Settings { authority: Some(AuthorityFrom::Stored(other.files)), ..settings };
+    let next = rotation.apply(&settled, files("c"), &first, now).expect("twice the same");
+    assert_eq!(next.trust_generation, 1);
+}
+
+#[test]
+fn a_bad_first_set_is_an_error() {
+    let missing = Settings {
+        serving: Serving::Issued { names: vec![] },
+        client_ca: None,
+        authority: Some(AuthorityFrom::Directory("/nonexistent".into())),
+    };
+    let tasks = Supervisor::new();
+    assert!(matches!(start(missing.clone(), FAST, &tasks), Err(Error::PartialAuthority { .. })));
+    let none = Settings { authority: None, ..missing };
+    assert!(matches!(start(none, FAST, &tasks), Err(Error::NoAuthority)));
+}

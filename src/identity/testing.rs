@@ -1,0 +1,111 @@
+//! CAs, certificates of every kind, and real handshakes, for the tests of this module.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
+use rustls::{ClientConfig, HandshakeKind, ServerConfig};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::{Authority, AuthorityPem, PeerIdentity, SpiffeId, TrustRoots, tls};
+
+pub(crate) type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// A CA and its files.
+pub(crate) struct Ca {
+    pub(crate) files: AuthorityPem,
+    pub(crate) authority: Authority,
+}
+
+impl Ca {
+    pub(crate) fn new() -> Self {
+        let now = SystemTime::now();
+        let files = AuthorityPem::generate(now).expect("a CA can be made");
+        let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
+        Self { files, authority }
+    }
+
+    pub(crate) fn roots(&self) -> &Arc<TrustRoots> {
+        self.authority.roots()
+    }
+
+    /// A workload's certificate as we issue it.
+    pub(crate) fn workload(&self, name: &str) -> Pair {
+        let id = id(name);
+        let issued = self
+            .authority
+            .issue_workload(&id, Duration::from_secs(3600), SystemTime::now())
+            .expect("it signs");
+        (issued.chain.certificates().to_vec(), issued.key_der())
+    }
+
+    /// A client's certificate as we would never issue it.
+    pub(crate) fn odd(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        let issuer_key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
+        let issuer = Issuer::from_ca_cert_pem(&self.files.ca_cert, issuer_key).expect("a CA");
+        let mut params = CertificateParams::default();
+        for name in names {
+            let name = (*name).to_owned().try_into().expect("ASCII");
+            let is_uri = format!("{name:?}").contains(':');
+            params.subject_alt_names.push(match is_uri {
+                true => SanType::URI(name),
+                false => SanType::DnsName(name),
+            });
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
+        let key = KeyPair::generate().expect("ring makes it");
+        let leaf = params.signed_by(&key, &issuer).expect("it signs");
+        (vec![leaf.into()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+    }
+}
+
+pub(crate) fn id(name: &str) -> SpiffeId {
+    SpiffeId::new("cluster.local", "shop", name).expect("valid")
+}
+
+/// A server with a fresh certificate of `ca`, which believes `trust`.
+pub(crate) fn server(ca: &Ca, trust: &Arc<TrustRoots>) -> Arc<ServerConfig> {
+    let now = SystemTime::now();
+    let issued = ca.authority.issue_serving(&["localhost".to_owned()], now).expect("it signs");
+    let chain = issued.chain.certificates().to_vec();
+    let certified = tls::certified_key(chain, issued.key_der(), ["c", "k"], now).expect("a pair");
+    tls::server_config(&Arc::new(certified), trust).expect("a server configuration")
+}
+
+/// A client that shows `pair` and believes `trust`.
+pub(crate) fn client((chain, key): Pair, trust: &TrustRoots) -> Arc<ClientConfig> {
+    tls::client_config(chain, key, trust).expect("a client configuration")
+}
+
+/// What came of a handshake, as the server saw it; the client read whatever the server sent after it.
+pub(crate) async fn handshake(
+    server: &Arc<ServerConfig>,
+    client: &Arc<ClientConfig>,
+) -> Result<(PeerIdentity, HandshakeKind), String> {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let acceptor = TlsAcceptor::from(Arc::clone(server));
+    let connector = TlsConnector::from(Arc::clone(client));
+    let accept = async {
+        let mut stream = acceptor.accept(near).await.map_err(|error| tls::failure(&error))?;
+        stream.shutdown().await.map_err(|error| error.to_string())?;
+        let connection = stream.get_ref().1;
+        let peer = tls::peer(connection).map_err(|error| error.to_string())?;
+        Ok::<_, String>((peer, connection.handshake_kind().expect("it is done")))
+    };
+    let connect = async {
+        let name = ServerName::try_from("localhost").expect("valid");
+        let mut stream = connector.connect(name, far).await.map_err(|error| error.to_string())?;
+        // Tickets, if there were any, come after the handshake.
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+        Ok::<_, String>(())
+    };
+    let both = async { tokio::join!(accept, connect) };
+    let (accepted, connected) = tokio::time::timeout(Duration::from_secs(10), both)
+        .await
+        .map_err(|_| "the handshake never ended".to_owned())?;
+    let accepted = accepted?;
+    connected.map(|()| accepted)
+}

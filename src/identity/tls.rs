@@ -1,0 +1,316 @@
+//! The TLS we speak: 1.3 only, HTTP/2 only, a certificate from both sides, no resumption.
+//!
+//! No resumption, because a resumed session brings its old identity along without being verified again:
+//! it would outlive a change of roots. The provider is named here and nowhere else, so that no process-wide
+//! default is ever needed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::server::NoServerSessionStorage;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage};
+
+use super::peer::validity;
+use super::{Error, PeerIdentity, pem};
+
+/// The only protocol offered or taken.
+pub const ALPN: &[u8] = b"h2";
+
+/// The cryptography everything here uses.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The certificates a chain may end in: a set, so that the old and the new root can both be believed
+/// while proxies move from one to the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrustRoots {
+    /// By the certificate, in DER.
+    roots: BTreeMap<Vec<u8>, Root>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Root {
+    anchor: TrustAnchor<'static>,
+    not_after: SystemTime,
+}
+
+impl TrustRoots {
+    /// All certificates of a PEM bundle; `origin` is for messages.
+    ///
+    /// # Errors
+    /// The bundle is empty, a certificate in it can't be parsed, or all of them have ended by `now`.
+    pub fn from_pem(bundle: &[u8], origin: &str, now: SystemTime) -> Result<Self, Error> {
+        Self::new(pem::certificates(bundle, origin)?, origin, now)
+    }
+
+    /// As [`Self::from_pem`], of parsed PEM.
+    pub fn new(
+        certificates: Vec<CertificateDer<'static>>,
+        origin: &str,
+        now: SystemTime,
+    ) -> Result<Self, Error> {
+        let mut roots = BTreeMap::new();
+        let mut ended = None;
+        for (index, certificate) in certificates.into_iter().enumerate() {
+            let refused = |reason: String| Error::Certificate {
+                origin: origin.to_owned(),
+                number: index + 1,
+                reason,
+            };
+            let anchor = webpki::anchor_from_trusted_cert(&certificate)
+                .map_err(|error| refused(error.to_string()))?
+                .to_owned();
+            let (not_before, not_after) =
+                validity(&certificate).ok_or_else(|| refused("it can't be parsed".to_owned()))?;
+            if not_after < now {
+                ended =
+                    Some(Error::NotValidNow { origin: origin.to_owned(), not_before, not_after });
+            }
+            roots.insert(certificate.to_vec(), Root { anchor, not_after });
+        }
+        match ended {
+            Some(error) if roots.values().all(|root| root.not_after < now) => Err(error),
+            _ => Ok(Self { roots }),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.roots.len()
+    }
+
+    /// Never, since an empty bundle is an error.
+    pub fn is_empty(&self) -> bool {
+        self.roots.is_empty()
+    }
+
+    /// Whether a root is in both sets. Where none is, everybody is locked out at once.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.roots.keys().any(|root| other.roots.contains_key(root))
+    }
+
+    /// The set as one PEM bundle, in a fixed order.
+    pub fn to_pem(&self) -> String {
+        self.roots.keys().map(|root| pem::encode(&root.as_slice().into())).collect()
+    }
+
+    /// Whether `certificate` is one of them.
+    pub(super) fn contains(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.roots.contains_key(certificate.as_ref())
+    }
+
+    /// Verifies a client's chain, leaf first, and reads who it is.
+    ///
+    /// # Errors
+    /// It ends in none of the roots, some certificate is outside its validity or not meant for clients,
+    /// or there is not exactly one SPIFFE ID in the leaf.
+    pub fn authenticate(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<PeerIdentity, Error> {
+        self.verify(chain, now, KeyUsage::client_auth())?;
+        PeerIdentity::of_verified(chain)
+    }
+
+    /// Verifies a chain, leaf first. URI name constraints are not supported by webpki, which refuses
+    /// chains that carry them.
+    pub(super) fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: SystemTime,
+        usage: impl ExtendedKeyUsageValidator,
+    ) -> Result<(), Error> {
+        let (leaf, intermediates) = chain.split_first().ok_or(Error::NoPeerCertificate)?;
+        // webpki takes an anchor for good: that it has ended is for us to see.
+        let anchors: Vec<_> = self
+            .roots
+            .values()
+            .filter(|root| root.not_after >= now)
+            .map(|root| root.anchor.clone())
+            .collect();
+        let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        EndEntityCert::try_from(leaf)
+            .and_then(|leaf| {
+                leaf.verify_for_usage(
+                    algorithms().all,
+                    &anchors,
+                    intermediates,
+                    UnixTime::since_unix_epoch(since_epoch),
+                    usage,
+                    None,
+                    None,
+                )
+                .map(|_| ())
+            })
+            .map_err(Error::Untrusted)
+    }
+}
+
+/// What the control plane listens with.
+pub fn server_config(
+    certificate: &Arc<CertifiedKey>,
+    trust: &Arc<TrustRoots>,
+) -> Result<Arc<ServerConfig>, Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(Arc::new(ClientVerifier(Arc::clone(trust))))
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(certificate))));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+/// What a client of ours connects with: the demonstration's proxies, tests.
+pub fn client_config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    trust: &TrustRoots,
+) -> Result<Arc<ClientConfig>, Error> {
+    let mut roots = RootCertStore::empty();
+    for root in trust.roots.keys() {
+        roots.add(CertificateDer::from(root.as_slice()).into_owned())?;
+    }
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Who is at the other end of a connection whose handshake is done.
+///
+/// # Errors
+/// It is not HTTP/2: rustls lets a client in that offers no ALPN at all.
+pub fn peer(connection: &ServerConnection) -> Result<PeerIdentity, Error> {
+    if connection.alpn_protocol() != Some(ALPN) {
+        return Err(Error::NotHttp2);
+    }
+    PeerIdentity::of_verified(connection.peer_certificates().unwrap_or_default())
+}
+
+/// Why a handshake failed, in words: what our verifier found, where it was that which refused. A proxy's
+/// own log says nothing of it.
+pub fn failure(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(reason)))) => {
+            reason.to_string()
+        }
+        Some(reason) => reason.to_string(),
+        None => error.to_string(),
+    }
+}
+
+/// A chain and its key, once they are known to be a pair and valid now.
+pub(super) fn certified_key(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    [certificate_origin, key_origin]: [&str; 2],
+    now: SystemTime,
+) -> Result<CertifiedKey, Error> {
+    let key = provider()
+        .key_provider
+        .load_private_key(key)
+        .map_err(|_| Error::Key { origin: key_origin.to_owned() })?;
+    for (index, certificate) in chain.iter().enumerate() {
+        let (not_before, not_after) = validity(certificate).ok_or_else(|| Error::Certificate {
+            origin: certificate_origin.to_owned(),
+            number: index + 1,
+            reason: "it can't be parsed".to_owned(),
+        })?;
+        if now < not_before || not_after < now {
+            let origin = certificate_origin.to_owned();
+            return Err(Error::NotValidNow { origin, not_before, not_after });
+        }
+    }
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) => Ok(certified),
+        Err(_) => Err(Error::KeyMismatch {
+            certificate: certificate_origin.to_owned(),
+            key: key_origin.to_owned(),
+        }),
+    }
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    rustls::crypto::ring::default_provider().signature_verification_algorithms
+}
+
+/// Lets in whom [`TrustRoots::authenticate`] knows, and nobody without a certificate.
+#[derive(Debug)]
+struct ClientVerifier(Arc<TrustRoots>);
+
+impl ClientCertVerifier for ClientVerifier {
+    /// No hints: a proxy has one certificate, and hints could only keep it from showing it.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let mut chain = vec![end_entity.clone()];
+        chain.extend_from_slice(intermediates);
+        let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
+        match self.0.authenticate(&chain, now) {
+            Ok(_) => Ok(ClientCertVerified::assertion()),
+            // The two that have an alert of their own; it is all that the other side learns.
+            Err(Error::Untrusted(webpki::Error::UnknownIssuer)) => {
+                Err(CertificateError::UnknownIssuer.into())
+            }
+            Err(Error::Untrusted(webpki::Error::CertExpired { .. })) => {
+                Err(CertificateError::Expired.into())
+            }
+            Err(error) => Err(CertificateError::Other(OtherError(Arc::new(error))).into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        algorithms().supported_schemes()
+    }
+}
+
+/// Whether a client that believes `trust` would accept this server.
+pub(super) fn serves(trust: &TrustRoots, certificate: &CertifiedKey, now: SystemTime) -> bool {
+    trust.verify(&certificate.cert, now, KeyUsage::server_auth()).is_ok()
+}
+
+#[cfg(test)]
+mod tests;
