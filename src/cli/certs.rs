@@ -121,7 +121,7 @@ fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), Error> {
     writeln!(out, "  {shown}/cert-chain.pem {shown}/key.pem {shown}/root-cert.pem")?;
     writeln!(
         out,
-        "next: strait proxy bootstrap --type sidecar --name N --namespace {} --service-account {} \
+        "next: strait proxy bootstrap --type TYPE --name N --namespace {} --service-account {} \
          --cluster ID --ip IP --discovery HOST:PORT --cert {shown}/cert-chain.pem \
          --key {shown}/key.pem --root-ca {shown}/root-cert.pem",
         args.namespace, args.service_account

@@ -211,7 +211,7 @@ fn with_problem(current: &ServerIdentity, problem: Option<Problem>) -> Option<Se
             code,
             %message,
             valid_until = %time(current.serving_not_after),
-            "new certificates refused; the old ones stay in force"
+            "certificates need attention; what was in force stays so"
         ),
         None => info!("certificates are in order again"),
     }
