@@ -6,6 +6,8 @@
 mod cache;
 mod cds;
 mod eds;
+mod lds;
+mod rds;
 mod tls;
 
 use std::sync::Arc;
@@ -155,11 +157,31 @@ fn seconds(seconds: u64) -> ProtoDuration {
 
 impl Picture<'_> {
     fn listeners(&self) -> Vec<Arc<Resource>> {
-        let _ = (self.addresses(), self.east_west_port);
-        Vec::new()
+        let addresses = self.addresses();
+        let shared = match self.proxy.kind {
+            ProxyType::Sidecar => lds::shared(self.context, &self.view, &addresses)
+                .into_iter()
+                .map(Arc::new)
+                .collect(),
+            ProxyType::Router => Vec::new(),
+        };
+        let own = lds::own(
+            self.context,
+            self.proxy,
+            &self.view,
+            self.east_west_port,
+            &addresses,
+            &shared,
+        );
+        shared.into_iter().chain(own.into_iter().map(Arc::new)).collect()
     }
 
     fn route(&self, name: &str) -> Arc<Resource> {
-        Arc::new(eds::empty(name))
+        Arc::new(match self.proxy.kind {
+            ProxyType::Sidecar => {
+                rds::route(self.context, &self.addresses(), &self.proxy.dns_domain, name)
+            }
+            ProxyType::Router => rds::empty(name),
+        })
     }
 }

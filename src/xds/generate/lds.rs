@@ -1,0 +1,81 @@
+//! Listeners: what a proxy accepts, and where that goes.
+//!
+//! A sidecar gets listeners for its way out, most of which it shares with every proxy of its
+//! [class](ViewKey), and one for its way in. A router gets a listener only as an east-west gateway.
+//! No listener needs a filter that a plain Envoy lacks.
+
+mod gateway;
+mod inbound;
+mod outbound;
+mod parts;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) use self::outbound::shared;
+pub(super) use self::parts::{
+    RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
+};
+use super::tls::Secrets;
+use crate::mesh::MeshConfig;
+use crate::model::{Proxy, ProxyType};
+use crate::push::PushContext;
+use crate::push::addresses::Addresses;
+use crate::push::view::ViewKey;
+use crate::xds::resource::Resource;
+
+/// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
+/// Envoys offer `istio`, Istio's proxies one of the others (interface.md, "Networks").
+const MESH_ALPN: [&str; 5] =
+    ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+
+/// What the mesh config says of listeners and routes.
+pub(super) struct TrafficSettings {
+    /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
+    pub(super) outbound_any: bool,
+    /// The file that takes access logs, if any.
+    access_log_file: Option<String>,
+    /// Where a sidecar's redirected outbound connections arrive.
+    outbound_port: u16,
+    /// Where a sidecar's redirected inbound connections arrive.
+    inbound_port: u16,
+    /// How long a connection may stay silent before it counts as neither TLS nor HTTP; zero for ever.
+    detection_timeout: Duration,
+}
+
+impl TrafficSettings {
+    pub(super) fn of(_mesh: &MeshConfig) -> Self {
+        Self {
+            outbound_any: true,
+            access_log_file: None,
+            outbound_port: 15001,
+            inbound_port: 15006,
+            detection_timeout: Duration::ZERO,
+        }
+    }
+}
+
+/// The listeners that one proxy has besides those it [shares](shared), which are given.
+pub(super) fn own(
+    context: &PushContext,
+    proxy: &Proxy,
+    view: &ViewKey,
+    east_west_port: Option<u16>,
+    addresses: &Addresses,
+    shared: &[Arc<Resource>],
+) -> Vec<Resource> {
+    let settings = TrafficSettings::of(&context.mesh);
+    match (proxy.kind, east_west_port) {
+        (ProxyType::Router, Some(port)) => {
+            gateway::listener(context, &settings, view, port).into_iter().collect()
+        }
+        (ProxyType::Router, None) => Vec::new(),
+        (ProxyType::Sidecar, _) => {
+            let mut own = outbound::pods(context, &settings, proxy, view, addresses, shared);
+            own.push(inbound::listener(context, &settings, proxy, view, Secrets::of(proxy)));
+            own
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! An east-west gateway: one port, at which connections arrive as mTLS that it can't open. It reads
+//! the SNI and passes each on to the service named there, or closes it.
+
+use std::collections::BTreeMap;
+
+use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+
+use super::parts::{chain, found, listening_on, tcp, tls_inspector, wildcards};
+use super::{MESH_ALPN, TrafficSettings};
+use crate::model::{Protocol, Resolution};
+use crate::push::PushContext;
+use crate::push::view::{ViewKey, is_exported};
+use crate::xds::generate::encode;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::Resource;
+
+/// The listener of an east-west gateway; none while nothing is exported, since Envoy refuses a
+/// listener without filter chains.
+///
+/// One chain for each exported service and port. There is no chain for anything else: the connection
+/// is closed. (interface.md, "Networks".)
+pub(super) fn listener(
+    context: &PushContext,
+    settings: &TrafficSettings,
+    view: &ViewKey,
+    port: u16,
+) -> Option<Resource> {
+    let mut names = BTreeMap::new();
+    for service in context.services.values().filter(|service| is_exported(context, service)) {
+        if matches!(service.primary.resolution, Resolution::Alias(_)) {
+            continue;
+        }
+        for port in &service.primary.ports {
+            if port.protocol != Protocol::Udp && !service.hostname().as_str().contains('*') {
+                let name = OutboundName::sni(service.hostname().clone(), port.number);
+                names.insert(name.to_string(), ());
+            }
+        }
+    }
+    let filter_chains: Vec<_> = names
+        .into_keys()
+        .map(|sni| {
+            let matches = listener::FilterChainMatch {
+                server_names: vec![sni.clone()],
+                ..found("", &MESH_ALPN)
+            };
+            let filter = tcp(settings, &sni);
+            chain(sni, Some(matches), filter)
+        })
+        .collect();
+    if filter_chains.is_empty() {
+        return None;
+    }
+    let addresses = wildcards(view);
+    let name = format!("{}_{port}", addresses.first()?);
+    let listener = listener::Listener {
+        filter_chains,
+        listener_filters: vec![tls_inspector()],
+        traffic_direction: TrafficDirection::Inbound.into(),
+        ..listening_on(name.clone(), &addresses, port)?
+    };
+    Some(encode(name, &listener))
+}

@@ -1,0 +1,211 @@
+//! A sidecar's way out. Redirected connections arrive at one listener, which hands each over to the
+//! listener of the address that the client meant, and lets the others pass or not.
+//!
+//! | port | listener | leads to |
+//! |---|---|---|
+//! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
+//! | bytes, TLS | `VIP_PORT` | the upstream cluster |
+//! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
+//! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+
+use super::TrafficSettings;
+use super::parts::{
+    Http, PLAIN, PLAIN_HTTP, bool_value, chain, detect, found, http, http_inspector, listening_on,
+    routes_named, tcp, to_port, wildcards,
+};
+use crate::aggregate::MergedService;
+use crate::model::{Port, Protocol, Proxy, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::Addresses;
+use crate::push::view::{ViewKey, Way, decide};
+use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
+use crate::xds::generate::encode;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::Resource;
+
+/// Ports that Istio's agent holds in every pod for health and metrics. Envoy refuses a second
+/// listener for an address.
+const AGENT_PORTS: [u16; 2] = [15021, 15090];
+
+/// The listeners that all sidecars with these addresses and families share, sorted by name: the one
+/// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
+pub(in crate::xds::generate) fn shared(
+    context: &PushContext,
+    view: &ViewKey,
+    addresses: &Addresses,
+) -> Vec<Resource> {
+    let settings = TrafficSettings::of(&context.mesh);
+    let reserved = [settings.outbound_port, settings.inbound_port];
+    // Of the services that want the same address the first, the oldest, has it.
+    let mut http_ports: BTreeMap<u16, HttpPort> = BTreeMap::new();
+    let mut at_address = BTreeMap::new();
+    for (service, vips) in &addresses.services {
+        for port in proxied(service) {
+            if port.protocol.is_http() {
+                let wanted = http_ports.entry(port.number).or_default();
+                wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
+            } else {
+                for vip in vips {
+                    at_address.entry((*vip, port.number)).or_insert((service, port));
+                }
+            }
+        }
+    }
+    http_ports.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
+
+    let mut listeners: Vec<_> = arrival(&settings, view).into_iter().collect();
+    listeners.extend(
+        http_ports.iter().filter_map(|(port, wanted)| wanted.listener(&settings, view, *port)),
+    );
+    listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
+        for_one_service(&settings, address, number, service, port)
+    }));
+    let mut resources: Vec<_> = listeners
+        .into_iter()
+        .map(|message: listener::Listener| encode(message.name.clone(), &message))
+        .collect();
+    resources.sort_by(|a, b| a.name.cmp(&b.name));
+    resources
+}
+
+/// The listeners of one sidecar for pods of headless services, each reached by its own address.
+///
+/// Only for pods that this sidecar reaches directly: the address of a pod in another network may
+/// belong to somebody else here. Not for its own pod, which it reaches without a proxy.
+pub(super) fn pods(
+    context: &PushContext,
+    settings: &TrafficSettings,
+    proxy: &Proxy,
+    view: &ViewKey,
+    addresses: &Addresses,
+    shared: &[Arc<Resource>],
+) -> Vec<Resource> {
+    let mut listeners: BTreeMap<String, Resource> = BTreeMap::new();
+    let services = addresses.services.iter().map(|(service, _)| service);
+    for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
+        for port in proxied(service).filter(|port| !port.protocol.is_http()) {
+            for (shard, endpoint, network) in service.endpoints() {
+                if endpoint.port_name != port.name
+                    || proxy.addresses.contains(&endpoint.address)
+                    || decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct)
+                {
+                    continue;
+                }
+                let name = name(endpoint.address, endpoint.port);
+                let taken = shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok()
+                    || listeners.contains_key(&name);
+                let made =
+                    || for_one_service(settings, endpoint.address, endpoint.port, service, port);
+                if let Some(message) = (!taken).then(made).flatten() {
+                    listeners.insert(name.clone(), encode(name, &message));
+                }
+            }
+        }
+    }
+    listeners.into_values().collect()
+}
+
+/// The ports of a service for which a proxy has upstream clusters.
+fn proxied(service: &MergedService) -> impl Iterator<Item = &Port> {
+    let alias = matches!(service.primary.resolution, Resolution::Alias(_));
+    let ports = service.primary.ports.iter();
+    ports.filter(move |port| !alias && port.protocol != Protocol::Udp)
+}
+
+fn name(address: IpAddr, port: u16) -> String {
+    format!("{address}_{port}")
+}
+
+/// Where redirected connections arrive, and where those stay that no other listener takes.
+fn arrival(settings: &TrafficSettings, view: &ViewKey) -> Option<listener::Listener> {
+    let port = settings.outbound_port;
+    // Somebody who connects to the port itself would be sent round and round.
+    let guard = chain("virtualOutbound-blackhole", Some(to_port(port)), tcp(settings, BLACK_HOLE));
+    Some(listener::Listener {
+        use_original_dst: bool_value(true),
+        filter_chains: vec![guard],
+        default_filter_chain: Some(unknown("virtualOutbound-catchall-tcp", settings)),
+        traffic_direction: TrafficDirection::Outbound.into(),
+        ..listening_on("virtualOutbound".into(), &wildcards(view), port)?
+    })
+}
+
+/// What becomes of connections to what the mesh doesn't know.
+fn unknown(name: &str, settings: &TrafficSettings) -> listener::FilterChain {
+    let upstream = if settings.outbound_any { PASSTHROUGH } else { BLACK_HOLE };
+    chain(name, None, tcp(settings, upstream))
+}
+
+/// What the services of an HTTP port want of the listener they share.
+#[derive(Default)]
+struct HttpPort {
+    grpc_web: bool,
+}
+
+impl HttpPort {
+    fn listener(
+        &self,
+        settings: &TrafficSettings,
+        view: &ViewKey,
+        port: u16,
+    ) -> Option<listener::Listener> {
+        let wildcards = wildcards(view);
+        let name = name(*wildcards.first()?, port);
+        let manager = Http {
+            stat_prefix: format!("outbound_{name}"),
+            routes: routes_named(port.to_string()),
+            grpc_web: self.grpc_web,
+        }
+        .manager(settings);
+        let listener = listener::Listener {
+            filter_chains: vec![chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager))],
+            default_filter_chain: Some(unknown("PassthroughFilterChain", settings)),
+            ..handed_over(name, &wildcards, port)?
+        };
+        Some(detect(settings, vec![http_inspector()], listener))
+    }
+}
+
+/// A listener for an address that belongs to one service.
+fn for_one_service(
+    settings: &TrafficSettings,
+    address: IpAddr,
+    number: u16,
+    service: &MergedService,
+    port: &Port,
+) -> Option<listener::Listener> {
+    let upstream = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
+    let name = name(address, number);
+    let listener = listener::Listener {
+        default_filter_chain: Some(chain("tcp", None, tcp(settings, &upstream))),
+        ..handed_over(name.clone(), &[address], number)?
+    };
+    if port.protocol != Protocol::Auto {
+        return Some(listener);
+    }
+    let manager = Http {
+        stat_prefix: format!("outbound_{name}"),
+        routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
+        grpc_web: false,
+    }
+    .manager(settings);
+    let sniffed = chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager));
+    let listener = listener::Listener { filter_chains: vec![sniffed], ..listener };
+    Some(detect(settings, vec![http_inspector()], listener))
+}
+
+/// A listener that gets its connections from the one where they arrive.
+fn handed_over(name: String, addresses: &[IpAddr], port: u16) -> Option<listener::Listener> {
+    Some(listener::Listener {
+        bind_to_port: bool_value(false),
+        traffic_direction: TrafficDirection::Outbound.into(),
+        ..listening_on(name, addresses, port)?
+    })
+}

@@ -1,0 +1,323 @@
+//! The parts that listeners and routes are made of, each as a plain Envoy takes it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use prost::{Message, Name};
+use strait_proto::envoy::envoy::config::accesslog::v3 as accesslog;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::access_loggers::file::v3::FileAccessLog;
+use strait_proto::envoy::envoy::extensions::filters::http as http_filters;
+use strait_proto::envoy::envoy::extensions::filters::listener as listener_filters;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+use strait_proto::envoy::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
+use strait_proto::envoy::envoy::r#type::v3::Int32Range;
+use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
+
+use super::TrafficSettings;
+use crate::push::view::ViewKey;
+use crate::xds::generate::{any, duration, seconds};
+
+/// How TLS and plain text are told apart in a match.
+pub(super) const TLS: &str = "tls";
+/// See [`TLS`].
+pub(super) const PLAIN: &str = "raw_buffer";
+/// What Envoy's HTTP inspector finds in plain text. HTTP/1.0 is left out: it stays bytes, since
+/// Envoy's HTTP/1.1 codec would refuse it.
+pub(super) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
+
+/// The addresses that stand for all of a proxy's own, in its families.
+pub(super) fn wildcards(view: &ViewKey) -> Vec<IpAddr> {
+    let v4 = view.ipv4.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let v6 = view.ipv6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    v4.into_iter().chain(v6).collect()
+}
+
+/// A listener on these addresses, without filters. No address, no listener.
+pub(super) fn listening_on(
+    name: String,
+    addresses: &[IpAddr],
+    port: u16,
+) -> Option<listener::Listener> {
+    let (first, more) = addresses.split_first()?;
+    let additional = |address| listener::AdditionalAddress {
+        address: Some(socket_address(address, port)),
+        ..Default::default()
+    };
+    Some(listener::Listener {
+        name,
+        address: Some(socket_address(*first, port)),
+        additional_addresses: more.iter().copied().map(additional).collect(),
+        ..Default::default()
+    })
+}
+
+fn socket_address(address: IpAddr, port: u16) -> core::Address {
+    let address = core::SocketAddress {
+        address: address.to_string(),
+        port_specifier: Some(core::socket_address::PortSpecifier::PortValue(port.into())),
+        ..Default::default()
+    };
+    core::Address { address: Some(core::address::Address::SocketAddress(address)) }
+}
+
+/// A match on what the listener filters found out; an empty `application_protocols` matches any.
+pub(super) fn found(transport: &str, application_protocols: &[&str]) -> listener::FilterChainMatch {
+    listener::FilterChainMatch {
+        transport_protocol: transport.into(),
+        application_protocols: application_protocols.iter().map(|&name| name.into()).collect(),
+        ..Default::default()
+    }
+}
+
+/// A match on the port that the client meant.
+pub(super) fn to_port(port: u16) -> listener::FilterChainMatch {
+    listener::FilterChainMatch { destination_port: Some(number(port)), ..Default::default() }
+}
+
+/// A chain of one filter.
+pub(super) fn chain(
+    name: impl Into<String>,
+    filter_chain_match: Option<listener::FilterChainMatch>,
+    filter: listener::Filter,
+) -> listener::FilterChain {
+    listener::FilterChain {
+        name: name.into(),
+        filter_chain_match,
+        filters: vec![filter],
+        ..Default::default()
+    }
+}
+
+/// Passes bytes to an upstream cluster.
+pub(super) fn tcp(settings: &TrafficSettings, upstream: &str) -> listener::Filter {
+    let proxy = tcp_proxy::TcpProxy {
+        stat_prefix: upstream.into(),
+        cluster_specifier: Some(tcp_proxy::tcp_proxy::ClusterSpecifier::Cluster(upstream.into())),
+        access_log: access_log(settings),
+        ..Default::default()
+    };
+    network_filter("envoy.filters.network.tcp_proxy", &proxy)
+}
+
+/// An HTTP connection manager as both directions have it.
+pub(super) struct Http {
+    /// Names its figures.
+    pub(super) stat_prefix: String,
+    /// Where its routes come from.
+    pub(super) routes: hcm::http_connection_manager::RouteSpecifier,
+    /// Whether gRPC-Web is turned into gRPC.
+    pub(super) grpc_web: bool,
+}
+
+impl Http {
+    pub(super) fn manager(self, settings: &TrafficSettings) -> hcm::HttpConnectionManager {
+        let mut filters = Vec::new();
+        if self.grpc_web {
+            let grpc_web = http_filters::grpc_web::v3::GrpcWeb {};
+            filters.push(http_filter("envoy.filters.http.grpc_web", &grpc_web));
+        }
+        let router = http_filters::router::v3::Router::default();
+        filters.push(http_filter("envoy.filters.http.router", &router));
+        hcm::HttpConnectionManager {
+            stat_prefix: self.stat_prefix,
+            route_specifier: Some(self.routes),
+            http_filters: filters,
+            access_log: access_log(settings),
+            use_remote_address: bool_value(false),
+            normalize_path: bool_value(true),
+            // A stream may be silent for as long as both ends like.
+            stream_idle_timeout: Some(seconds(0)),
+            upgrade_configs: vec![hcm::http_connection_manager::UpgradeConfig {
+                upgrade_type: "websocket".into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+}
+
+/// Routes by RDS.
+pub(super) fn routes_named(name: String) -> hcm::http_connection_manager::RouteSpecifier {
+    use core::config_source::ConfigSourceSpecifier::Ads;
+    hcm::http_connection_manager::RouteSpecifier::Rds(hcm::Rds {
+        route_config_name: name,
+        config_source: Some(core::ConfigSource {
+            config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
+            // The listener waits for its routes instead of answering 404.
+            initial_fetch_timeout: Some(seconds(0)),
+            resource_api_version: core::ApiVersion::V3.into(),
+            ..Default::default()
+        }),
+    })
+}
+
+pub(super) fn http(manager: &hcm::HttpConnectionManager) -> listener::Filter {
+    network_filter("envoy.filters.network.http_connection_manager", manager)
+}
+
+fn network_filter<M: Message + Name>(name: &str, config: &M) -> listener::Filter {
+    listener::Filter {
+        name: name.into(),
+        config_type: Some(listener::filter::ConfigType::TypedConfig(any(config))),
+    }
+}
+
+fn http_filter<M: Message + Name>(name: &str, config: &M) -> hcm::HttpFilter {
+    hcm::HttpFilter {
+        name: name.into(),
+        config_type: Some(hcm::http_filter::ConfigType::TypedConfig(any(config))),
+        ..Default::default()
+    }
+}
+
+/// Restores the address that the client meant before it was redirected.
+pub(super) fn original_destination() -> listener::ListenerFilter {
+    let config = listener_filters::original_dst::v3::OriginalDst::default();
+    listener_filter("envoy.filters.listener.original_dst", &config)
+}
+
+/// Tells TLS from plain text, and reads SNI and ALPN.
+pub(super) fn tls_inspector() -> listener::ListenerFilter {
+    let config = listener_filters::tls_inspector::v3::TlsInspector::default();
+    listener_filter("envoy.filters.listener.tls_inspector", &config)
+}
+
+/// Tells HTTP from other plain text.
+pub(super) fn http_inspector() -> listener::ListenerFilter {
+    let config = listener_filters::http_inspector::v3::HttpInspector::default();
+    listener_filter("envoy.filters.listener.http_inspector", &config)
+}
+
+fn listener_filter<M: Message + Name>(name: &str, config: &M) -> listener::ListenerFilter {
+    listener::ListenerFilter {
+        name: name.into(),
+        config_type: Some(listener::listener_filter::ConfigType::TypedConfig(any(config))),
+        ..Default::default()
+    }
+}
+
+/// Connections to any of these ports; `None` for no port.
+pub(super) fn any_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMatchPredicate> {
+    use listener::listener_filter_chain_match_predicate::{MatchSet, Rule};
+    let predicate = |rule| listener::ListenerFilterChainMatchPredicate { rule: Some(rule) };
+    let mut rules: Vec<_> = ports
+        .iter()
+        .map(|&port| Int32Range { start: port.into(), end: i32::from(port) + 1 })
+        .map(|range| predicate(Rule::DestinationPortRange(range)))
+        .collect();
+    // Envoy refuses an "or" of one.
+    if rules.len() < 2 { rules.pop() } else { Some(predicate(Rule::OrMatch(MatchSet { rules }))) }
+}
+
+/// Lets a listener go on with a connection that stays silent: such a client waits for the server.
+pub(super) fn detect(
+    settings: &TrafficSettings,
+    filters: Vec<listener::ListenerFilter>,
+    listener: listener::Listener,
+) -> listener::Listener {
+    listener::Listener {
+        listener_filters: filters,
+        listener_filters_timeout: Some(duration(settings.detection_timeout)),
+        continue_on_listener_filters_timeout: true,
+        ..listener
+    }
+}
+
+fn access_log(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
+    let file = settings.access_log_file.iter();
+    file.map(|path| accesslog::AccessLog {
+        name: "envoy.access_loggers.file".into(),
+        config_type: Some(accesslog::access_log::ConfigType::TypedConfig(any(&FileAccessLog {
+            path: path.clone(),
+            ..Default::default()
+        }))),
+        ..Default::default()
+    })
+    .collect()
+}
+
+/// When a request is tried again.
+pub(in crate::xds::generate) enum RetryOn {
+    /// The upstream could not be reached, or says that it did nothing.
+    Upstream,
+    /// The connection to the own workload went away before the request was sent.
+    OwnWorkload,
+}
+
+/// Tries a request again, twice at most. (Istio's defaults.)
+pub(in crate::xds::generate) fn retries(on: RetryOn) -> route::RetryPolicy {
+    use route::retry_policy::{RetryHostPredicate, retry_host_predicate::ConfigType};
+    match on {
+        RetryOn::Upstream => route::RetryPolicy {
+            retry_on: "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
+                .into(),
+            num_retries: Some(UInt32Value { value: 2 }),
+            host_selection_retry_max_attempts: 5,
+            retry_host_predicate: vec![RetryHostPredicate {
+                name: "envoy.retry_host_predicates.previous_hosts".into(),
+                config_type: Some(ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),
+            }],
+            ..Default::default()
+        },
+        RetryOn::OwnWorkload => route::RetryPolicy {
+            retry_on: "reset-before-request".into(),
+            num_retries: Some(UInt32Value { value: 2 }),
+            ..Default::default()
+        },
+    }
+}
+
+/// A route that takes every request to an upstream cluster, however long it takes. A deadline that a
+/// gRPC client names holds.
+pub(in crate::xds::generate) fn route_to(
+    upstream: &str,
+    retry_policy: Option<route::RetryPolicy>,
+) -> route::Route {
+    use route::route_action::{ClusterSpecifier, MaxStreamDuration};
+    let action = route::RouteAction {
+        cluster_specifier: Some(ClusterSpecifier::Cluster(upstream.into())),
+        timeout: Some(seconds(0)),
+        max_stream_duration: Some(MaxStreamDuration {
+            grpc_timeout_header_max: Some(seconds(0)),
+            ..Default::default()
+        }),
+        retry_policy,
+        ..Default::default()
+    };
+    everything(route::route::Action::Route(action))
+}
+
+/// A route that does the same with every request.
+pub(in crate::xds::generate) fn everything(action: route::route::Action) -> route::Route {
+    let prefix = route::route_match::PathSpecifier::Prefix("/".into());
+    route::Route {
+        r#match: Some(route::RouteMatch { path_specifier: Some(prefix), ..Default::default() }),
+        action: Some(action),
+        ..Default::default()
+    }
+}
+
+/// A virtual host for every domain.
+pub(in crate::xds::generate) fn virtual_host_of_everything(
+    name: impl Into<String>,
+    route: route::Route,
+) -> route::VirtualHost {
+    route::VirtualHost {
+        name: name.into(),
+        domains: vec!["*".into()],
+        routes: vec![route],
+        ..Default::default()
+    }
+}
+
+/// A flag that is told from one that isn't set.
+pub(in crate::xds::generate) fn bool_value(value: bool) -> Option<BoolValue> {
+    Some(BoolValue { value })
+}
+
+fn number(port: u16) -> UInt32Value {
+    UInt32Value { value: port.into() }
+}

@@ -1,0 +1,163 @@
+//! Routes: by which name a request finds its service.
+//!
+//! A sidecar's HTTP listener for a port names the route `PORT`, which holds every service of that
+//! port; a listener for one service of an undeclared protocol names the route `HOST:PORT`, which
+//! holds that service alone. All sidecars with the same addresses, families and DNS domain share them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+use super::encode;
+use super::lds::{
+    RetryOn, TrafficSettings, bool_value, everything, retries, route_to, virtual_host_of_everything,
+};
+use crate::aggregate::MergedService;
+use crate::model::{Hostname, Port, Protocol, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::Addresses;
+use crate::xds::generate::cds::PASSTHROUGH;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::Resource;
+
+/// The route `name` for sidecars with these addresses in this DNS domain (`NAMESPACE.svc.DOMAIN`).
+pub(super) fn route(
+    context: &PushContext,
+    addresses: &Addresses,
+    dns_domain: &str,
+    name: &str,
+) -> Resource {
+    let virtual_hosts = if let Ok(port) = name.parse() {
+        of_port(&TrafficSettings::of(&context.mesh), addresses, dns_domain, port)
+    } else if let Some((service, port)) = one_service(addresses, name) {
+        vec![virtual_host_of_everything(name, to_service(service, port))]
+    } else {
+        return empty(name);
+    };
+    let message = route::RouteConfiguration {
+        name: name.into(),
+        virtual_hosts,
+        // Services come and go; a route may name one whose upstream cluster isn't there yet.
+        validate_clusters: bool_value(false),
+        ignore_port_in_host_matching: true,
+        ..Default::default()
+    };
+    encode(name, &message)
+}
+
+/// A route configuration without routes: without an answer a listener would wait for ever.
+pub(super) fn empty(name: &str) -> Resource {
+    encode(name, &route::RouteConfiguration { name: name.into(), ..Default::default() })
+}
+
+fn one_service<'a>(addresses: &'a Addresses, name: &str) -> Option<(&'a MergedService, &'a Port)> {
+    let (hostname, port) = name.rsplit_once(':')?;
+    let number: u16 = port.parse().ok()?;
+    let mut services = addresses.services.iter();
+    let (service, _) = services.find(|(service, _)| service.hostname().as_str() == hostname)?;
+    let port = routed_ports(service).find(|port| port.number == number)?;
+    Some((service, port))
+}
+
+/// The ports on which requests may be seen.
+fn routed_ports(service: &MergedService) -> impl Iterator<Item = &Port> {
+    let alias = matches!(service.primary.resolution, Resolution::Alias(_));
+    let routed = |port: &Port| port.protocol.is_http() || port.protocol == Protocol::Auto;
+    service.primary.ports.iter().filter(move |port| !alias && routed(port))
+}
+
+fn to_service(service: &MergedService, port: &Port) -> route::Route {
+    let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
+    route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
+}
+
+/// One virtual host for each service that has the port, oldest first, then one for all else.
+fn of_port(
+    settings: &TrafficSettings,
+    addresses: &Addresses,
+    dns_domain: &str,
+    number: u16,
+) -> Vec<route::VirtualHost> {
+    let mut aliases: BTreeMap<&Hostname, Vec<&Hostname>> = BTreeMap::new();
+    for (service, _) in &addresses.services {
+        if let Resolution::Alias(target) = &service.primary.resolution {
+            aliases.entry(target).or_default().push(service.hostname());
+        }
+    }
+    let searched = searched_domains(dns_domain);
+    // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
+    let mut taken = BTreeSet::new();
+    let mut hosts = Vec::new();
+    for (service, vips) in &addresses.services {
+        let Some(port) = routed_ports(service).find(|port| port.number == number) else {
+            continue;
+        };
+        let hostname = service.hostname();
+        let aliases = aliases.get(hostname).into_iter().flatten().copied();
+        let names = [hostname].into_iter().chain(aliases);
+        let mut domains: Vec<String> =
+            names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
+        if service.primary.resolution == Resolution::Headless {
+            // Each pod has a name below the service's.
+            domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
+        }
+        domains.extend(vips.iter().map(host_of_address));
+        domains.retain(|domain| is_domain(domain) && taken.insert(domain.to_ascii_lowercase()));
+        if !domains.is_empty() {
+            hosts.push(route::VirtualHost {
+                name: format!("{hostname}:{number}"),
+                domains,
+                routes: vec![to_service(service, port)],
+                ..Default::default()
+            });
+        }
+    }
+    hosts.push(all_else(settings));
+    hosts
+}
+
+/// What becomes of requests to names the mesh doesn't know.
+fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
+    if settings.outbound_any {
+        return virtual_host_of_everything("allow_any", route_to(PASSTHROUGH, None));
+    }
+    let refusal = route::DirectResponseAction { status: 502, ..Default::default() };
+    let refused = everything(route::route::Action::DirectResponse(refusal));
+    virtual_host_of_everything("block_all", refused)
+}
+
+/// The domains that a pod's resolver tries to complete a name with (Kubernetes, "DNS for Services and
+/// Pods"): its namespace's, that of all services, the cluster's.
+fn searched_domains(dns_domain: &str) -> Vec<String> {
+    let below = |domain: &str| domain.split_once('.').map(|(_, rest)| rest.to_owned());
+    let services = below(dns_domain);
+    let cluster = services.as_deref().and_then(below);
+    let all = [Some(dns_domain.to_owned()), services, cluster];
+    all.into_iter().flatten().filter(|domain| !domain.is_empty()).collect()
+}
+
+/// All forms of a host name: in full, with the final dot, and as short as the resolver allows.
+fn names_of(hostname: &str, searched: &[String]) -> Vec<String> {
+    let mut names = vec![hostname.to_owned(), format!("{hostname}.")];
+    let short = |domain: &String| hostname.strip_suffix(domain.as_str())?.strip_suffix('.');
+    names.extend(searched.iter().filter_map(short).map(str::to_owned));
+    names
+}
+
+/// An address as it stands in a request's authority.
+fn host_of_address(address: &IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
+}
+
+/// Whether Envoy takes this as a domain. One that it refuses would cost all services of the port
+/// their routes.
+fn is_domain(text: &str) -> bool {
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']');
+    let text = text.strip_prefix("*.").unwrap_or(text);
+    !text.is_empty() && text.chars().all(plain)
+}
