@@ -3,7 +3,24 @@
 //! A remote API server is not trusted: every answer has a deadline and a bound, redirects are not
 //! followed, and where a name leads is checked on the address that is dialled. Knows nothing of
 //! services or the mesh.
+//!
+//! [`Client::watch`] is the heart: [`watch`](mod@watch) moves bytes, [`course`] decides what to ask
+//! next and when, [`backoff`] for how long to wait, [`lines`] and [`object`] turn bytes into objects.
 
 mod access;
+mod address;
+mod backoff;
+mod connect;
+mod course;
+mod error;
+mod lines;
+mod object;
+mod request;
+mod watch;
 
 pub use access::{Access, Credential, Loopback, Redacted};
+pub use connect::{Client, ConnectError};
+pub use error::Error;
+pub use object::{Key, Metadata, Object, null_as_default};
+pub use request::Patch;
+pub use watch::{Event, Limits, Selection};

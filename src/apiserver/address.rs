@@ -1,0 +1,139 @@
+//! Which addresses an API server may have.
+//!
+//! A kubeconfig comes from somebody else, so it must not make us dial ourselves or the metadata
+//! service of a cloud. A name is judged by what it resolves to at the moment of dialling: an earlier
+//! look-up could be answered differently (DNS rebinding).
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper_util::client::legacy::connect::dns::Name;
+
+use super::Loopback;
+
+/// The metadata service of one large cloud, outside the link-local range.
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+
+/// Why `address` is not dialled; `None` where it may be.
+pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<&'static str> {
+    // An IPv4 address written in IPv6 leads to the same place.
+    let address = address.to_canonical();
+    if address.is_loopback() {
+        return (loopback == Loopback::Refused).then_some("a loopback address");
+    }
+    if address.is_unspecified() {
+        return Some("an unspecified address");
+    }
+    if address.is_multicast() {
+        return Some("a multicast address");
+    }
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6 == METADATA_V6,
+    };
+    link_local.then_some("a link-local or metadata address")
+}
+
+/// A name led only to addresses that are not dialled.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} resolves to {address}, {objection}, which is never dialled")]
+pub(super) struct Refused {
+    name: String,
+    address: IpAddr,
+    objection: &'static str,
+}
+
+/// Resolves names as the host does, and leaves out what is not dialled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resolver;
+
+impl tower::Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        Box::pin(async move {
+            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            permitted(name.as_str(), found).map(Vec::into_iter)
+        })
+    }
+}
+
+fn permitted(name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+    let mut refused = None;
+    let mut good = Vec::with_capacity(found.len());
+    for socket in found {
+        // A name that leads to loopback never is dialled, whoever runs us where.
+        match objection(socket.ip(), Loopback::Refused) {
+            None => good.push(socket),
+            Some(objection) => {
+                refused = Some(Refused { name: name.into(), address: socket.ip(), objection });
+            }
+        }
+    }
+    match refused {
+        Some(refused) if good.is_empty() => Err(io::Error::other(refused)),
+        _ => Ok(good),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(address: &str) -> bool {
+        objection(address.parse().expect("an address"), Loopback::Refused).is_some()
+    }
+
+    #[test]
+    fn addresses_that_lead_to_ourselves_or_to_metadata_are_not_dialled() {
+        for bad in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "::ffff:127.0.0.1",
+            "0.0.0.0",
+            "::",
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "fe80::1",
+            "febf::1",
+            "fd00:ec2::254",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+        ] {
+            assert!(refused(bad), "{bad}");
+        }
+        for good in ["10.0.0.1", "192.168.1.1", "203.0.113.9", "fd00::1", "2001:db8::1"] {
+            assert!(!refused(good), "{good}");
+        }
+    }
+
+    #[test]
+    fn a_literal_loopback_is_dialled_only_where_allowed() {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(objection(loopback, Loopback::Allowed), None);
+        assert!(objection(loopback, Loopback::Refused).is_some());
+    }
+
+    #[test]
+    fn a_name_is_dialled_at_its_good_addresses_only() {
+        let bad: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let good: SocketAddr = "203.0.113.9:0".parse().expect("an address");
+        assert_eq!(permitted("a.example", vec![bad, good]).expect("one is good"), [good]);
+        let error = permitted("a.example", vec![bad]).expect_err("none is good");
+        assert_eq!(
+            error.to_string(),
+            "a.example resolves to 127.0.0.1, a loopback address, which is never dialled"
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! From [`Access`] to a client.
+//!
+//! The connection is the kube crate's, its configuration filled in field by field with inline data:
+//! no file is read, no program run, no proxy taken from the environment, no redirect followed, no
+//! compression asked for.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::ConfigExt;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt};
+
+use super::address::{self, Resolver};
+use super::{Access, Credential};
+
+/// How long connecting and the TLS handshake may take together.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// A connection that is quiet for so long is tried.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// So often, and so many times; then it is dead: about 25 s after the last sign of life.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+/// What we sent must be acknowledged within this time (Linux): a request on a dead connection.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
+
+/// Sends requests to one API server. Clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    http: BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>,
+    base: Uri,
+    authorization: Option<HeaderValue>,
+}
+
+/// Why an [`Access`] can't be used, found without any connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Not `https://HOST[:PORT][/path]`.
+    #[error("the server {0:?} is not an https URL with a host")]
+    Server(String),
+    /// A literal address that is not dialled.
+    #[error("the server's address {address} is {objection}, which is not dialled")]
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// What it is.
+        objection: &'static str,
+    },
+    /// The CA is no certificate.
+    #[error("the CA holds no PEM certificate that can be read")]
+    Ca,
+    /// The token, user name, certificate or key can't be used. Never says what it is.
+    #[error("the {0} can't be used")]
+    Credential(&'static str),
+    /// TLS can't be set up with these parts.
+    #[error("TLS can't be set up: {0}")]
+    Tls(String),
+}
+
+impl Client {
+    /// Prepares a client. Nothing is dialled until the first request.
+    ///
+    /// # Errors
+    /// What makes `access` unusable, whatever the server.
+    pub fn new(access: &Access) -> Result<Self, ConnectError> {
+        let base = base(access)?;
+        let mut config = kube::Config::new(base.clone());
+        config.tls_server_name.clone_from(&access.tls_server_name);
+        config.root_cert = access.ca_pem.as_deref().map(certificates).transpose()?;
+        if let Credential::Certificate { certificate_pem, key_pem } = &access.credential {
+            config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
+            config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
+        }
+
+        let mut tcp = HttpConnector::new_with_resolver(Resolver);
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+        tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+        #[cfg(target_os = "linux")]
+        tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
+
+        let tls = config
+            .rustls_https_connector_with_connector(tcp)
+            .map_err(|error| ConnectError::Tls(super::error::one_line(&error.to_string())))?
+            .map_future(|connecting| {
+                // The connector's own limit leaves out the handshake.
+                Box::pin(async {
+                    match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
+                        Ok(connected) => connected,
+                        Err(_) => Err(BoxError::from(format!(
+                            "no connection within {} s",
+                            CONNECT_LIMIT.as_secs()
+                        ))),
+                    }
+                })
+            });
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(tls);
+        Ok(Self {
+            http: BoxCloneSyncService::new(http.map_err(BoxError::from)),
+            base,
+            authorization: authorization(&access.credential)?,
+        })
+    }
+
+    /// Where requests go, for messages.
+    pub fn server(&self) -> &Uri {
+        &self.base
+    }
+
+    /// Sends one request as it is, credential added; the caller sets the deadline.
+    pub(super) async fn exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, BoxError> {
+        let headers = request.headers_mut();
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("strait/", env!("CARGO_PKG_VERSION"))),
+        );
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(authorization) = &self.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        self.http.clone().oneshot(request).await
+    }
+
+    /// The whole URI of a path below the server's own.
+    pub(super) fn uri(&self, path_and_query: &str) -> Result<Uri, http::Error> {
+        let prefix = self.base.path().trim_end_matches('/');
+        let mut parts = self.base.clone().into_parts();
+        parts.path_and_query = Some(format!("{prefix}{path_and_query}").parse()?);
+        Ok(Uri::from_parts(parts)?)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+fn base(access: &Access) -> Result<Uri, ConnectError> {
+    let bad = || ConnectError::Server(super::error::one_line(&access.server.to_string()));
+    let server = &access.server;
+    let authority = server.authority().ok_or_else(bad)?;
+    // User info would be a credential in a place that is logged.
+    if server.scheme_str() != Some("https")
+        || authority.as_str().contains('@')
+        || server.query().is_some()
+    {
+        return Err(bad());
+    }
+    let host = authority.host();
+    let literal = host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = literal.parse::<IpAddr>() {
+        if let Some(objection) = address::objection(address, access.loopback) {
+            return Err(ConnectError::Address { address, objection });
+        }
+    } else if host.is_empty() {
+        return Err(bad());
+    }
+    Ok(server.clone())
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, ConnectError> {
+    let found: Vec<Vec<u8>> = CertificateDer::pem_slice_iter(pem)
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect::<Result<_, _>>()
+        .map_err(|_| ConnectError::Ca)?;
+    if found.is_empty() { Err(ConnectError::Ca) } else { Ok(found) }
+}
+
+fn authorization(credential: &Credential) -> Result<Option<HeaderValue>, ConnectError> {
+    let (what, text) = match credential {
+        Credential::None | Credential::Certificate { .. } => return Ok(None),
+        Credential::Token(token) => ("token", format!("Bearer {}", token.reveal().trim())),
+        Credential::Basic { username, password } => (
+            "user name and password",
+            format!("Basic {}", BASE64.encode(format!("{username}:{}", password.reveal()))),
+        ),
+    };
+    let mut value = HeaderValue::try_from(text).map_err(|_| ConnectError::Credential(what))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::{Loopback, Redacted};
+
+    fn access(server: &str) -> Access {
+        Access {
+            server: server.parse().expect("a URI"),
+            ca_pem: None,
+            tls_server_name: None,
+            credential: Credential::None,
+            loopback: Loopback::Refused,
+        }
+    }
+
+    #[test]
+    fn only_https_servers_at_permitted_addresses_are_taken() {
+        for good in ["https://api.example:6443", "https://10.0.0.1", "https://h/k8s/c-1/"] {
+            assert!(Client::new(&access(good)).is_ok(), "{good}");
+        }
+        for bad in [
+            "http://api.example",
+            "https://user:pw@api.example",
+            "https://127.0.0.1:6443",
+            "https://[::1]:6443",
+            "https://[::ffff:169.254.169.254]",
+            "https://169.254.169.254/latest",
+            "/just/a/path",
+        ] {
+            assert!(Client::new(&access(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_in_the_server_url_stays_in_front() {
+        let client = Client::new(&access("https://rancher.example/k8s/c-1/")).expect("usable");
+        assert_eq!(
+            client.uri("/api/v1/pods?limit=1").expect("a URI").to_string(),
+            "https://rancher.example/k8s/c-1/api/v1/pods?limit=1"
+        );
+    }
+
+    #[test]
+    fn unusable_parts_are_named_without_their_value() {
+        let mut odd = access("https://h");
+        odd.credential = Credential::Token(Redacted::new("canary\nx".into()));
+        let error = Client::new(&odd).expect_err("a line break can't be sent");
+        assert_eq!(error, ConnectError::Credential("token"));
+        let mut odd = access("https://h");
+        odd.ca_pem = Some(b"no pem".to_vec());
+        assert_eq!(Client::new(&odd).expect_err("no certificate"), ConnectError::Ca);
+        let mut odd = access("https://h");
+        odd.credential = Credential::Certificate {
+            certificate_pem: b"canary".to_vec(),
+            key_pem: Redacted::new(b"canary".to_vec()),
+        };
+        let error = Client::new(&odd).expect_err("no certificate");
+        assert!(!error.to_string().contains("canary"), "{error}");
+    }
+}

@@ -1,0 +1,385 @@
+//! What to ask an API server next, and when: the list-and-watch protocol as a value.
+//!
+//! ```text
+//!             ┌───────────── gone, version ahead, time for a fresh list ─────────────┐
+//!             ▼                                                                      │
+//!   ask for the initial events ──── refused ───► ask for the first page, the next…   │
+//!             │ initial-events-end                        │ last page                │
+//!             └─────────────────► watch from there ◄──────┘                          │
+//!                                  │   ▲ ended, broken: the same version again       │
+//!                                  └───┴─────────────────────────────────────────────┘
+//! ```
+//!
+//! Does no I/O and reads no clock; [`super::watch`] carries out what this decides. The rules are
+//! those of client-go's reflector, plus: a watch that ends at once is not begun again at once, and a
+//! fresh list is taken now and then whatever the watch says, because after a restore of etcd a watch
+//! may wait for ever for a version that has gone (kubernetes issue 107457).
+
+use std::time::{Duration, Instant};
+
+use super::Error;
+use super::backoff::Backoff;
+
+/// A fresh list is taken this long after the last one, give or take a fifth.
+const RELIST_PERIOD: Duration = Duration::from_secs(600);
+/// A watch is asked to last between these, at random, so that watches don't all end together.
+const WATCH_LIFETIME_MIN: Duration = Duration::from_secs(240);
+const WATCH_LIFETIME_MAX: Duration = Duration::from_secs(300);
+/// Watches that end without an error begin at least this far apart.
+const WATCH_SPACING: Duration = Duration::from_secs(1);
+/// The longest `Retry-After` that is obeyed.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// What to ask next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// A page of a list: the first, or the one after `token`.
+    Page { token: Option<String> },
+    /// A watch that begins with all there is (`sendInitialEvents`).
+    InitialEvents,
+    /// A watch of what changes after `version`, for `lifetime`.
+    Watch { version: String, lifetime: Duration },
+}
+
+/// How far we are, and how it has gone so far.
+#[derive(Debug)]
+pub(super) struct Course {
+    position: Position,
+    listing: Listing,
+    /// When the position is given up for a fresh list.
+    relist_at: Option<Instant>,
+    /// After faults that pass: lost connections, server errors, expired versions.
+    faults: Backoff,
+    /// After answers that only somebody's hand changes: 401, 403, 404, nonsense.
+    refusals: Backoff,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Position {
+    /// Nothing is known, or no longer to be trusted.
+    Nowhere,
+    /// In the middle of a list.
+    Page { token: String },
+    /// All changes up to this version are known.
+    Version(String),
+}
+
+/// How everything is asked for. The API server refuses initial events where it is too old for them
+/// or has them switched off; then pages it is, for the rest of this course.
+#[derive(Debug, PartialEq, Eq)]
+enum Listing {
+    InitialEvents,
+    Pages,
+}
+
+impl Course {
+    /// A course that begins with a list.
+    pub(super) fn new() -> Self {
+        Self {
+            position: Position::Nowhere,
+            listing: Listing::InitialEvents,
+            relist_at: None,
+            faults: Backoff::new(Duration::from_millis(800), Duration::from_secs(30)),
+            refusals: Backoff::new(Duration::from_secs(5), Duration::from_secs(30)),
+        }
+    }
+
+    /// What to ask now. `random` is in `0..1`.
+    pub(super) fn ask(&mut self, now: Instant, random: f64) -> Ask {
+        if self.relist_at.is_some_and(|at| at <= now) {
+            self.position = Position::Nowhere;
+            self.relist_at = None;
+        }
+        match &self.position {
+            Position::Nowhere if self.listing == Listing::InitialEvents => Ask::InitialEvents,
+            Position::Nowhere => Ask::Page { token: None },
+            Position::Page { token } => Ask::Page { token: Some(token.clone()) },
+            Position::Version(version) => {
+                let span = WATCH_LIFETIME_MAX - WATCH_LIFETIME_MIN;
+                let lifetime = WATCH_LIFETIME_MIN + span.mul_f64(random);
+                let until_relist =
+                    self.relist_at.map_or(lifetime, |at| at.saturating_duration_since(now));
+                // The API server counts whole seconds, and takes 0 for its own choice.
+                let lifetime = lifetime.min(until_relist).max(Duration::from_secs(1));
+                Ask::Watch { version: version.clone(), lifetime }
+            }
+        }
+    }
+
+    /// A page came, and there are more after `token`.
+    pub(super) fn page_read(&mut self, token: String) {
+        self.position = Position::Page { token };
+    }
+
+    /// Everything came, by pages or as initial events; it is of `version`.
+    pub(super) fn listed(&mut self, version: String, now: Instant, random: f64) {
+        self.position = Position::Version(version);
+        self.relist_at = Some(now + RELIST_PERIOD.mul_f64(0.8 + 0.4 * random));
+    }
+
+    /// The watch told of everything up to `version`. Versions are opaque: the last one told counts,
+    /// not the greatest.
+    pub(super) fn advanced(&mut self, version: String) {
+        if !version.is_empty() {
+            self.position = Position::Version(version);
+        }
+    }
+
+    /// The watch ended as it should after `lasted`, and told of something or not. Returns the pause
+    /// before the next question.
+    pub(super) fn watch_ended(&mut self, lasted: Duration, told: bool, random: f64) -> Duration {
+        if told || lasted >= WATCH_SPACING {
+            self.faults.held(lasted);
+            return WATCH_SPACING.saturating_sub(lasted);
+        }
+        // An empty answer at once, perhaps again and again: a stale watch, or a broken proxy.
+        self.faults.pause(random)
+    }
+
+    /// The question failed after `lasted`. Returns the pause before the next one.
+    pub(super) fn failed(&mut self, error: &Error, lasted: Duration, random: f64) -> Duration {
+        self.faults.held(lasted);
+        self.refusals.held(lasted);
+        if !matches!(self.position, Position::Version(_)) {
+            // Half a list is worth nothing: its continuation may have been what failed.
+            let streamed = self.listing == Listing::InitialEvents;
+            self.position = Position::Nowhere;
+            if streamed && blames_initial_events(error) {
+                self.listing = Listing::Pages;
+                if matches!(error, Error::Rejected(_)) {
+                    return Duration::ZERO;
+                }
+            }
+        }
+        match error {
+            Error::Gone(_) | Error::VersionAhead(_) => {
+                self.position = Position::Nowhere;
+                self.faults.pause(random)
+            }
+            Error::TooManyRequests { retry_after: Some(after) } => {
+                // Later than asked rather than sooner: others were told the same.
+                let later = after.mul_f64(1.0 + random / 4.0).min(RETRY_AFTER_MAX);
+                later.max(self.faults.pause(random))
+            }
+            Error::Unauthorized(_)
+            | Error::Forbidden(_)
+            | Error::NotFound(_)
+            | Error::Misbehaving(_)
+            | Error::Tls(_) => self.refusals.pause(random),
+            Error::TooManyRequests { retry_after: None }
+            | Error::Unreachable(_)
+            | Error::Silent { .. }
+            | Error::Broken { .. }
+            | Error::Rejected(_)
+            | Error::Server(_) => self.faults.pause(random),
+        }
+    }
+}
+
+/// Whether an error may come from asking for initial events rather than from the server's state.
+fn blames_initial_events(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Rejected(_)
+            | Error::Server(_)
+            | Error::Silent { .. }
+            | Error::Broken { .. }
+            | Error::Misbehaving(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::Status;
+    use super::*;
+
+    const AT_ONCE: Duration = Duration::ZERO;
+    const LONG: Duration = Duration::from_secs(200);
+
+    struct Run {
+        course: Course,
+        now: Instant,
+    }
+
+    impl Run {
+        fn new() -> Self {
+            Self { course: Course::new(), now: Instant::now() }
+        }
+
+        fn watching(version: &str) -> Self {
+            let mut run = Self::new();
+            run.course.listed(version.into(), run.now, 0.5);
+            run
+        }
+
+        fn ask(&mut self) -> Ask {
+            self.course.ask(self.now, 0.5)
+        }
+
+        fn version(&mut self) -> Option<String> {
+            match self.ask() {
+                Ask::Watch { version, .. } => Some(version),
+                _ => None,
+            }
+        }
+
+        fn failed(&mut self, error: Error) -> u128 {
+            self.course.failed(&error, AT_ONCE, 0.5).as_millis()
+        }
+    }
+
+    fn gone() -> Error {
+        Error::Gone("old".into())
+    }
+
+    fn server(code: u16) -> Error {
+        Error::Server(Status { code, message: String::new() })
+    }
+
+    fn broken() -> Error {
+        Error::Broken { request: String::new(), fact: "reset".into() }
+    }
+
+    #[test]
+    fn refused_initial_events_become_pages_at_once() {
+        let mut run = Run::new();
+        assert_eq!(run.ask(), Ask::InitialEvents);
+        let refusal = Error::Rejected(Status { code: 422, message: "forbidden".into() });
+        assert_eq!(run.failed(refusal), 0);
+        assert_eq!(run.ask(), Ask::Page { token: None });
+        run.course.page_read("t".into());
+        assert_eq!(run.ask(), Ask::Page { token: Some("t".into()) });
+        run.course.listed("5".into(), run.now, 0.5);
+        assert_eq!(run.version().as_deref(), Some("5"));
+        run.failed(gone());
+        assert_eq!(run.ask(), Ask::Page { token: None }, "pages for good");
+    }
+
+    #[test]
+    fn a_server_that_is_away_keeps_its_initial_events() {
+        let mut run = Run::new();
+        run.failed(Error::Unreachable("connection refused".into()));
+        assert_eq!(run.ask(), Ask::InitialEvents);
+    }
+
+    #[test]
+    fn an_expired_version_means_one_fresh_list_after_a_pause() {
+        let mut run = Run::watching("5");
+        assert_eq!(run.failed(gone()), 800);
+        assert_eq!(run.ask(), Ask::InitialEvents);
+        run.course.listed("9".into(), run.now, 0.5);
+        assert_eq!(run.failed(gone()), 1600, "again at once: longer");
+        run.course.listed("9".into(), run.now, 0.5);
+        assert_eq!(run.course.failed(&gone(), LONG, 0.5).as_millis(), 800, "after a long while");
+    }
+
+    #[test]
+    fn an_expired_page_begins_the_list_again() {
+        let mut run = Run::new();
+        run.failed(Error::Rejected(Status { code: 400, message: String::new() }));
+        run.course.page_read("t".into());
+        assert!(run.failed(gone()) > 0);
+        assert_eq!(run.ask(), Ask::Page { token: None });
+    }
+
+    #[test]
+    fn a_version_ahead_of_the_server_is_given_up() {
+        let mut run = Run::watching("5");
+        run.failed(Error::VersionAhead("Too large resource version".into()));
+        assert_eq!(run.ask(), Ask::InitialEvents);
+    }
+
+    #[test]
+    fn other_faults_resume_from_the_last_version() {
+        let faults = [
+            broken(),
+            server(500),
+            server(503),
+            Error::Unreachable(String::new()),
+            Error::Unauthorized(String::new()),
+            Error::Forbidden(String::new()),
+            Error::Tls(String::new()),
+            Error::Misbehaving(String::new()),
+            Error::TooManyRequests { retry_after: None },
+        ];
+        for fault in faults {
+            let mut run = Run::watching("5");
+            run.course.advanced("7".into());
+            run.course.advanced(String::new());
+            assert!(run.failed(fault.clone()) > 0, "{fault:?}");
+            assert_eq!(run.version().as_deref(), Some("7"), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_asked_again_slowly() {
+        let mut run = Run::watching("5");
+        let pauses: Vec<_> = (0..4).map(|_| run.failed(Error::Unauthorized("".into()))).collect();
+        assert_eq!(pauses, [5000, 10_000, 20_000, 30_000]);
+    }
+
+    #[test]
+    fn retry_after_is_obeyed_up_to_a_minute() {
+        let of = |seconds| {
+            let retry_after = Some(Duration::from_secs(seconds));
+            let error = Error::TooManyRequests { retry_after };
+            let mut run = Run::watching("5");
+            (0..=4u8).map(|i| run.course.failed(&error, LONG, f64::from(i) / 4.0)).collect()
+        };
+        let seven: Vec<Duration> = of(7);
+        assert!(seven.iter().all(|pause| (7.0..=8.75).contains(&pause.as_secs_f64())), "{seven:?}");
+        let hour: Vec<Duration> = of(3600);
+        assert!(hour.iter().all(|pause| *pause == RETRY_AFTER_MAX), "{hour:?}");
+    }
+
+    #[test]
+    fn watches_that_end_resume_and_never_loop_hot() {
+        let mut run = Run::watching("5");
+        let second = Duration::from_secs(1);
+        for _ in 0..100 {
+            assert_eq!(run.course.watch_ended(second, false, 0.5), AT_ONCE, "each second is fine");
+            assert_eq!(run.version().as_deref(), Some("5"));
+        }
+        let soon = Duration::from_millis(10);
+        assert_eq!(run.course.watch_ended(soon, true, 0.5).as_millis(), 990, "it told something");
+        let mut total = AT_ONCE;
+        for _ in 0..100 {
+            total += run.course.watch_ended(AT_ONCE, false, 0.5);
+        }
+        assert!(total > Duration::from_secs(2700), "{total:?}");
+    }
+
+    #[test]
+    fn a_connection_reset_every_five_seconds_is_read_most_of_the_time() {
+        let mut run = Run::watching("5");
+        let five = Duration::from_secs(5);
+        for _ in 0..100 {
+            assert!(run.course.failed(&broken(), five, 1.0) <= Duration::from_secs(1));
+        }
+        assert_eq!(run.version().as_deref(), Some("5"));
+    }
+
+    #[test]
+    fn a_fresh_list_is_taken_in_time_whatever_the_watch_says() {
+        for (random, seconds) in [(0.0, 480), (0.5, 600), (1.0, 720)] {
+            let mut run = Run::new();
+            run.course.listed("5".into(), run.now, random);
+            run.now += Duration::from_secs(seconds - 10);
+            let Ask::Watch { lifetime, .. } = run.ask() else { panic!("not yet") };
+            assert!(lifetime <= Duration::from_secs(10), "the watch ends in time: {lifetime:?}");
+            run.now += Duration::from_secs(10);
+            assert_eq!(run.ask(), Ask::InitialEvents);
+        }
+    }
+
+    #[test]
+    fn watches_last_some_minutes_at_random() {
+        let mut run = Run::watching("5");
+        for (random, seconds) in [(0.0, 240), (1.0, 300)] {
+            let Ask::Watch { lifetime, .. } = run.course.ask(run.now, random) else {
+                panic!("a watch")
+            };
+            assert_eq!(lifetime.as_secs(), seconds);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What can go wrong between us and an API server, as facts that a caller acts on.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+/// Why a request brought no answer we can use. The texts name the fact: status, address, dates.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Its certificate is not acceptable, or it does not speak TLS.
+    #[error("{0}")]
+    Tls(String),
+    /// No connection: no such name, an address that is not dialled, refused, no route.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It accepted the request and said nothing for this long.
+    #[error("no answer to {request} within {} s", .limit.as_secs())]
+    Silent {
+        /// What was asked.
+        request: String,
+        /// For how long we waited.
+        limit: Duration,
+    },
+    /// The connection or the answer broke off.
+    #[error("the answer to {request} broke off: {fact}")]
+    Broken {
+        /// What was asked.
+        request: String,
+        /// How it broke off.
+        fact: String,
+    },
+    /// It does not know our credential (401), or refuses our client certificate.
+    #[error("the credential is not accepted: {0}")]
+    Unauthorized(String),
+    /// It knows us, but we may not do that (403).
+    #[error("not permitted: {0}")]
+    Forbidden(String),
+    /// There is no such object or kind (404).
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// The version or the continuation asked for is too old (410).
+    #[error("the version asked for has expired: {0}")]
+    Gone(String),
+    /// The version asked for is one it has not reached: it was restored, or lags behind.
+    #[error("the version asked for is not reached yet: {0}")]
+    VersionAhead(String),
+    /// It asks us to come back later (429).
+    #[error("too many requests")]
+    TooManyRequests {
+        /// `Retry-After`, where given.
+        retry_after: Option<Duration>,
+    },
+    /// Another status from 400 to 499.
+    #[error("{0}")]
+    Rejected(Status),
+    /// A status from 500 to 599.
+    #[error("{0}")]
+    Server(Status),
+    /// It answers what no API server answers, or more than its budget.
+    #[error("{0}")]
+    Misbehaving(String),
+}
+
+/// A status and what the server says about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("status {code}: {message}")]
+pub struct Status {
+    /// The HTTP status.
+    pub code: u16,
+    /// Its message, cut to a line of 200 characters.
+    pub message: String,
+}
+
+impl Error {
+    /// The error that a status stands for, both as an HTTP answer and as an event in a watch.
+    pub(super) fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
+        let message = one_line(message);
+        match code {
+            401 => Self::Unauthorized(message),
+            403 => Self::Forbidden(message),
+            404 => Self::NotFound(message),
+            410 => Self::Gone(message),
+            429 => Self::TooManyRequests { retry_after },
+            // The API server has no status of its own for this; client-go looks for the text, too.
+            504 if message.to_ascii_lowercase().contains("too large resource version") => {
+                Self::VersionAhead(message)
+            }
+            400..=499 => Self::Rejected(Status { code, message }),
+            500..=599 => Self::Server(Status { code, message }),
+            300..=399 => Self::Misbehaving(format!("status {code}: redirects are not followed")),
+            _ => Self::Misbehaving(format!("status {code} makes no sense here: {message}")),
+        }
+    }
+
+    /// The error behind a failed exchange: TLS, connection or answer.
+    pub(super) fn of_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
+        if let Some(tls) = find::<rustls::Error>(error) {
+            return of_tls(tls);
+        }
+        let fact = deepest(error).to_string();
+        let connecting = find::<hyper_util::client::legacy::Error>(error)
+            .is_some_and(hyper_util::client::legacy::Error::is_connect);
+        if connecting {
+            Self::Unreachable(one_line(&fact))
+        } else {
+            Self::Broken { request: request.into(), fact: one_line(&fact) }
+        }
+    }
+}
+
+fn of_tls(error: &rustls::Error) -> Error {
+    use rustls::CertificateError as Bad;
+    let date = |time: &rustls_pki_types::UnixTime| {
+        i64::try_from(time.as_secs())
+            .ok()
+            .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
+            .map_or_else(|| "an impossible date".to_owned(), |date| date.to_string())
+    };
+    let text = match error {
+        rustls::Error::InvalidCertificate(bad) => match bad {
+            Bad::UnknownIssuer => "its certificate is not signed by the CA given".to_owned(),
+            Bad::NotValidForNameContext { expected, presented } => format!(
+                "its certificate is for {}, not for {}",
+                if presented.is_empty() { "nobody".into() } else { presented.join(", ") },
+                expected.to_str(),
+            ),
+            Bad::ExpiredContext { time, not_after } => {
+                format!("its certificate expired at {}, now is {}", date(not_after), date(time))
+            }
+            Bad::NotValidYetContext { time, not_before } => format!(
+                "its certificate is valid from {} only, now is {}",
+                date(not_before),
+                date(time)
+            ),
+            other => format!("its certificate is not acceptable: {other}"),
+        },
+        // TLS 1.3 servers say so only after the handshake, in answer to the request.
+        rustls::Error::AlertReceived(alert) => {
+            return Error::Unauthorized(format!("TLS alert {alert:?}"));
+        }
+        rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
+        other => format!("TLS fails: {other}"),
+    };
+    Error::Tls(one_line(&text))
+}
+
+/// Finds a cause of type `T`, also inside I/O errors, whose `source` skips what they wrap.
+fn find<'a, T: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = cause(error);
+    }
+    None
+}
+
+fn deepest<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    let mut error = error;
+    while let Some(next) = cause(error) {
+        error = next;
+    }
+    error
+}
+
+fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
+/// Cuts text from outside to one line of 200 characters without control characters.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_told_apart() {
+        let of = |code, message| Error::of_status(code, message, None);
+        assert_eq!(of(410, "old"), Error::Gone("old".into()));
+        assert!(matches!(
+            of(504, "Timeout: Too large resource version: 9"),
+            Error::VersionAhead(_)
+        ));
+        assert!(matches!(of(504, "slow"), Error::Server(Status { code: 504, .. })));
+        assert!(matches!(of(302, ""), Error::Misbehaving(_)));
+        assert!(matches!(of(422, "no"), Error::Rejected(Status { code: 422, .. })));
+    }
+
+    #[test]
+    fn text_from_outside_is_one_short_line() {
+        let line = one_line(&format!("a\n\u{1b}[31m{}", "x".repeat(1000)));
+        assert_eq!(line.chars().count(), 200);
+        assert!(!line.contains(char::is_control));
+    }
+}

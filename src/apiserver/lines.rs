@@ -1,0 +1,91 @@
+//! Cuts a stream of bytes into lines, none longer than a bound.
+
+use bytes::{Bytes, BytesMut};
+
+/// A line grew beyond the bound.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+/// Bytes received and not yet taken as lines.
+#[derive(Debug)]
+pub(super) struct Lines {
+    buffer: BytesMut,
+    /// How many bytes of the buffer are known to hold no line end.
+    searched: usize,
+    longest: usize,
+}
+
+impl Lines {
+    /// Lines of at most `longest` bytes, their end not counted.
+    pub(super) fn new(longest: usize) -> Self {
+        Self { buffer: BytesMut::new(), searched: 0, longest }
+    }
+
+    /// Adds what was received.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes the next whole line without its end; `None` until there is one. Empty lines are left
+    /// out.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+        loop {
+            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(found) = unsearched.iter().position(|&byte| byte == b'\n') else {
+                self.searched = self.buffer.len();
+                return if self.searched > self.longest { Err(TooLong) } else { Ok(None) };
+            };
+            let mut line = self.buffer.split_to(self.searched + found + 1);
+            self.searched = 0;
+            line.truncate(line.len() - 1);
+            if line.len() > self.longest {
+                return Err(TooLong);
+            }
+            if !line.trim_ascii().is_empty() {
+                return Ok(Some(line.freeze()));
+            }
+        }
+    }
+
+    /// Whether half a line is left over.
+    pub(super) fn has_rest(&self) -> bool {
+        !self.buffer.trim_ascii().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(chunks: &[&str]) -> (Vec<String>, bool) {
+        let mut lines = Lines::new(8);
+        let mut found = Vec::new();
+        for chunk in chunks {
+            lines.push(chunk.as_bytes());
+            while let Ok(Some(line)) = lines.next() {
+                found.push(String::from_utf8_lossy(&line).into_owned());
+            }
+        }
+        (found, lines.has_rest())
+    }
+
+    #[test]
+    fn lines_are_whole_however_the_bytes_arrive() {
+        assert_eq!(lines_of(&["one\ntwo\n"]), (vec!["one".into(), "two".into()], false));
+        assert_eq!(lines_of(&["o", "n", "e\n\n\r\nt"]), (vec!["one".into()], true));
+        assert_eq!(lines_of(&["one\r\n"]), (vec!["one\r".into()], false));
+        assert_eq!(lines_of(&[]), (vec![], false));
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut_at_the_bound() {
+        let mut lines = Lines::new(8);
+        lines.push(b"12345678");
+        assert_eq!(lines.next(), Ok(None));
+        lines.push(b"9");
+        assert_eq!(lines.next(), Err(TooLong));
+        let mut lines = Lines::new(8);
+        lines.push(b"123456789\n");
+        assert_eq!(lines.next(), Err(TooLong));
+    }
+}

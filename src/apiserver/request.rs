@@ -1,0 +1,263 @@
+//! One request and its answer, with a deadline and a bound on each part of it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::time::timeout;
+
+use super::{Client, Error};
+
+/// How long the head of an answer, and each further piece of it, may take. Not the whole answer:
+/// a slow server is read to the end, a silent one is left.
+pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(15);
+/// A probe is a small question; its answer may not take longer.
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
+/// The longest answer to anything but a list or a watch: objects are below 1.5 MiB in etcd.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// The longest error answer that is read for its message.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// How a patch is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// JSON merge patch (RFC 7386).
+    Merge,
+    /// Server-side apply as this field manager, conflicts forced: the object in full.
+    Apply(&'static str),
+}
+
+impl Client {
+    /// Reads the JSON at `path`, such as `/api/v1/namespaces/kube-system`.
+    ///
+    /// # Errors
+    /// Every [`Error`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.json(Method::GET, path, None).await
+    }
+
+    /// Creates `object` below `path`, also for requests that are objects, such as a TokenRequest.
+    ///
+    /// # Errors
+    /// Every [`Error`]; an object that exists is [`Error::Rejected`] with 409.
+    pub async fn create<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.json(Method::POST, path, Some(("application/json", encode(object)?))).await
+    }
+
+    /// Changes the object at `path`.
+    ///
+    /// # Errors
+    /// Every [`Error`].
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        patch: Patch,
+        change: &impl Serialize,
+    ) -> Result<T, Error> {
+        let (content_type, path) = match patch {
+            Patch::Merge => ("application/merge-patch+json", path.to_owned()),
+            Patch::Apply(manager) => (
+                "application/apply-patch+yaml",
+                format!("{path}?fieldManager={}&force=true", percent_encode(manager)),
+            ),
+        };
+        self.json(Method::PATCH, &path, Some((content_type, encode(change)?))).await
+    }
+
+    /// Deletes the object at `path`.
+    ///
+    /// # Errors
+    /// Every [`Error`]; where there is none, [`Error::NotFound`].
+    pub async fn delete(&self, path: &str) -> Result<(), Error> {
+        self.json::<IgnoredAny>(Method::DELETE, path, None).await.map(drop)
+    }
+
+    /// Asks for something small that everybody may read, to see whether the server answers and
+    /// still knows us. A watch is quiet both when nothing happens and when the server hangs.
+    ///
+    /// # Errors
+    /// Every [`Error`] but [`Error::Forbidden`] and [`Error::NotFound`]: they are answers too.
+    pub async fn probe(&self) -> Result<(), Error> {
+        let path = "/version";
+        let probe = self.json::<IgnoredAny>(Method::GET, path, None);
+        match timeout(PROBE_LIMIT, probe).await {
+            Ok(Ok(_) | Err(Error::Forbidden(_) | Error::NotFound(_))) => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::Silent { request: format!("GET {path}"), limit: PROBE_LIMIT }),
+        }
+    }
+
+    async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<T, Error> {
+        let mut answer = self.ask(method, path, body).await?;
+        let bytes = answer.whole(ANSWER_BYTES_MAX).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Broken { request: answer.request, fact: error.to_string() })
+    }
+
+    /// Sends a request and waits for the head of a good answer in JSON.
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<Answer, Error> {
+        let (plain_path, _) = path.split_once('?').unwrap_or((path, ""));
+        let description = format!("{method} {plain_path}");
+        let mut request = Request::builder().method(method);
+        let bytes = match body {
+            Some((content_type, bytes)) => {
+                request = request.header(CONTENT_TYPE, HeaderValue::from_static(content_type));
+                bytes
+            }
+            None => Bytes::new(),
+        };
+        let request = self
+            .uri(path)
+            .and_then(|uri| request.uri(uri).body(Full::new(bytes)))
+            .map_err(|error| Error::Misbehaving(format!("{plain_path} is no path: {error}")))?;
+
+        let response = match timeout(SILENCE_LIMIT, self.exchange(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(Error::of_exchange(&description, error.as_ref())),
+            Err(_) => return Err(Error::Silent { request: description, limit: SILENCE_LIMIT }),
+        };
+        Answer::begin(description, response).await
+    }
+}
+
+/// An answer whose head was good and whose body is still to come.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// What was asked, for messages.
+    pub(super) request: String,
+    body: Incoming,
+}
+
+impl Answer {
+    async fn begin(request: String, response: Response<Incoming>) -> Result<Self, Error> {
+        let (head, body) = response.into_parts();
+        let mut answer = Self { request, body };
+        if !head.status.is_success() {
+            let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
+            let message = answer.message(head.status).await;
+            return Err(Error::of_status(head.status.as_u16(), &message, retry_after));
+        }
+        // A captive portal or a load balancer answers 200 with a page: that is not an empty list.
+        let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        if !content_type.starts_with(b"application/json") {
+            let content_type = super::error::one_line(&String::from_utf8_lossy(content_type));
+            return Err(Error::Misbehaving(format!(
+                "the answer to {} is {content_type:?} in place of application/json",
+                answer.request
+            )));
+        }
+        Ok(answer)
+    }
+
+    /// The next piece of the body; `None` at its end.
+    pub(super) async fn piece(&mut self, silence: Duration) -> Result<Option<Bytes>, Error> {
+        loop {
+            match timeout(silence, self.body.frame()).await {
+                Err(_) => {
+                    return Err(Error::Silent { request: self.request.clone(), limit: silence });
+                }
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(error))) => return Err(Error::of_exchange(&self.request, &error)),
+                Ok(Some(Ok(frame))) => {
+                    // Trailers carry nothing for us.
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The whole body, at most `bytes_max` of it.
+    pub(super) async fn whole(&mut self, bytes_max: usize) -> Result<Vec<u8>, Error> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.piece(SILENCE_LIMIT).await? {
+            if whole.len() + piece.len() > bytes_max {
+                return Err(Error::Misbehaving(format!(
+                    "the answer to {} is longer than {} MiB",
+                    self.request,
+                    bytes_max >> 20
+                )));
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole)
+    }
+
+    /// What an error answer says, as far as it can be told.
+    async fn message(&mut self, status: StatusCode) -> String {
+        #[derive(serde::Deserialize)]
+        struct Status {
+            message: String,
+        }
+        let body = timeout(PROBE_LIMIT, self.whole(ERROR_BYTES_MAX)).await;
+        let status_object = match body {
+            Ok(Ok(body)) => serde_json::from_slice::<Status>(&body).ok(),
+            _ => None,
+        };
+        status_object.map_or_else(
+            || status.canonical_reason().unwrap_or("unknown status").to_owned(),
+            |status| status.message,
+        )
+    }
+}
+
+fn encode(object: &impl Serialize) -> Result<Bytes, Error> {
+    // Only a map with keys that are no strings fails, which no Kubernetes object has.
+    serde_json::to_vec(object)
+        .map(Bytes::from)
+        .map_err(|error| Error::Misbehaving(format!("the object can't be sent: {error}")))
+}
+
+fn seconds(value: &HeaderValue) -> Option<Duration> {
+    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// Writes `text` so that it stands for itself in a query.
+pub(super) fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_value_stands_for_itself() {
+        assert_eq!(percent_encode("a=b,c!=d é"), "a%3Db%2Cc%21%3Dd%20%C3%A9");
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds() {
+        let of = |text| seconds(&HeaderValue::from_static(text));
+        assert_eq!(of("7"), Some(Duration::from_secs(7)));
+        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+    }
+}

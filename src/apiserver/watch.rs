@@ -1,0 +1,394 @@
+//! Lists a kind and watches it, for as long as somebody wants to know.
+//!
+//! Moves bytes and keeps bounds; [`Course`] decides. Data is only ever replaced as a whole: what was
+//! gathered of a list that breaks off is dropped, and readers keep what they had.
+
+use std::fmt::Write as _;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use tokio::sync::mpsc;
+
+use super::course::{Ask, Course};
+use super::lines::{Lines, TooLong};
+use super::object::{Line, Odd, decode_line, decode_page};
+use super::request::{Answer, SILENCE_LIMIT, percent_encode};
+use super::{Client, Error, Key, Object};
+
+/// How many objects are asked for in one page.
+const PAGE_OBJECTS: usize = 500;
+/// How much longer than asked for a watch may last before we end it.
+const LIFETIME_GRACE: Duration = Duration::from_secs(15);
+
+/// Which objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// The kind in plural, as in paths.
+    pub plural: &'static str,
+    /// One namespace only.
+    pub namespace: Option<String>,
+    /// A label selector.
+    pub labels: Option<String>,
+    /// A field selector.
+    pub fields: Option<String>,
+}
+
+impl Selection {
+    /// All objects of a kind.
+    pub const fn all(group: &'static str, version: &'static str, plural: &'static str) -> Self {
+        Self { group, version, plural, namespace: None, labels: None, fields: None }
+    }
+
+    fn path(&self) -> String {
+        let mut path = match self.group {
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
+        };
+        if let Some(namespace) = &self.namespace {
+            path = format!("{path}/namespaces/{}", percent_encode(namespace));
+        }
+        path = format!("{path}/{}?", self.plural);
+        for (name, selector) in [("labelSelector", &self.labels), ("fieldSelector", &self.fields)] {
+            if let Some(selector) = selector {
+                let _ = write!(path, "{name}={}&", percent_encode(selector));
+            }
+        }
+        path
+    }
+}
+
+/// What a reader of a kind is told.
+#[derive(Debug)]
+pub enum Event<T> {
+    /// These are all there are; of two with one key the later counts. Replaces everything told
+    /// before.
+    Restarted(Vec<T>),
+    /// This object is so now.
+    Applied(T),
+    /// There is no such object any more, or never was.
+    Deleted(Key),
+    /// An object makes no sense and was left out.
+    Skipped {
+        /// Which, where that much can be told.
+        key: Option<Key>,
+        /// Why.
+        reason: String,
+    },
+    /// The server answered as it should.
+    Answered,
+    /// It did not. What was told before still stands; it will be asked again.
+    Failed(Error),
+}
+
+/// The most that one reader takes from one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one line of a watch, that is of one object.
+    pub line_bytes: usize,
+    /// Bytes of one page of a list.
+    pub page_bytes: usize,
+    /// Objects of one kind.
+    pub objects: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { line_bytes: 4 << 20, page_bytes: 256 << 20, objects: 500_000 }
+    }
+}
+
+impl Client {
+    /// Tells `sink` all there is of `selection` and then what changes, until `sink` is closed.
+    /// Errors are told and survived. A full `sink` makes this reader wait, and in the end the
+    /// server: it never costs memory.
+    pub async fn watch<T, E>(&self, selection: &Selection, limits: Limits, sink: &mpsc::Sender<E>)
+    where
+        T: Object,
+        E: From<Event<T>>,
+    {
+        let mut reader = Reader {
+            client: self,
+            selection,
+            limits,
+            sink: Sink { sender: sink, answering: false, told: PhantomData },
+            course: Course::new(),
+            gathered: Vec::new(),
+        };
+        tokio::select! {
+            () = sink.closed() => {}
+            // Ends only when the sink is closed.
+            _ = reader.run() => {}
+        }
+    }
+}
+
+/// Nobody listens any more.
+struct Closed;
+
+/// Why a question ended before its end.
+enum Stop {
+    Failed(Error),
+    Closed,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+struct Reader<'a, T, E> {
+    client: &'a Client,
+    selection: &'a Selection,
+    limits: Limits,
+    sink: Sink<'a, T, E>,
+    course: Course,
+    /// The objects of a list that is not complete yet.
+    gathered: Vec<T>,
+}
+
+impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
+    async fn run(&mut self) -> Result<(), Closed> {
+        loop {
+            let began = Instant::now();
+            let question = self.course.ask(began, random());
+            let pause = match self.put(question).await {
+                Ok(pause) => pause,
+                Err(Stop::Closed) => return Err(Closed),
+                Err(Stop::Failed(error)) => {
+                    self.gathered = Vec::new();
+                    let pause = self.course.failed(&error, began.elapsed(), random());
+                    self.sink.failed(error).await?;
+                    pause
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Asks, and tells what comes. Returns the pause before the next question.
+    async fn put(&mut self, question: Ask) -> Result<Duration, Stop> {
+        let path = self.selection.path();
+        match question {
+            Ask::Page { token } => {
+                let mut path = format!("{path}limit={PAGE_OBJECTS}");
+                if let Some(token) = &token {
+                    let _ = write!(path, "&continue={}", percent_encode(token));
+                }
+                self.page(&path).await?;
+                Ok(Duration::ZERO)
+            }
+            // An empty version asks for the newest state; only the bookmarks say where it ends.
+            Ask::InitialEvents => {
+                let path = format!(
+                    "{path}watch=1&allowWatchBookmarks=true&sendInitialEvents=true\
+                     &resourceVersionMatch=NotOlderThan&resourceVersion=&timeoutSeconds=300"
+                );
+                self.stream(&path, Duration::from_secs(300)).await
+            }
+            Ask::Watch { version, lifetime } => {
+                let path = format!(
+                    "{path}watch=1&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
+                    percent_encode(&version),
+                    lifetime.as_secs()
+                );
+                self.stream(&path, lifetime).await
+            }
+        }
+    }
+
+    async fn page(&mut self, path: &str) -> Result<(), Stop> {
+        let mut answer = self.client.ask(Method::GET, path, None).await?;
+        let json = answer.whole(self.limits.page_bytes).await?;
+        let page =
+            decode_page(&json).map_err(|fact| Error::Broken { request: answer.request, fact })?;
+        drop(json);
+        self.sink.answered().await?;
+        for odd in page.odd {
+            self.sink.skipped(odd).await?;
+        }
+        self.gathered.extend(page.objects);
+        self.check_budget(self.gathered.len())?;
+        match page.next {
+            Some(token) => self.course.page_read(token),
+            None => self.listed(page.version).await?,
+        }
+        Ok(())
+    }
+
+    /// Reads a watch to its end. Until the initial events are told, if they were asked for, objects
+    /// are gathered.
+    async fn stream(&mut self, path: &str, lifetime: Duration) -> Result<Duration, Stop> {
+        let began = Instant::now();
+        let end = began + lifetime + LIFETIME_GRACE;
+        let mut initial = path.contains("sendInitialEvents");
+        let mut answer = self.client.ask(Method::GET, path, None).await?;
+        if !initial {
+            self.sink.answered().await?;
+        }
+        let mut lines = Lines::new(self.limits.line_bytes);
+        let mut told = false;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // Initial events come without a pause; afterwards silence only says that all is quiet.
+            let silence = if initial { left.min(SILENCE_LIMIT) } else { left };
+            let piece = match answer.piece(silence).await {
+                Err(Error::Silent { .. }) if !initial => break,
+                piece => piece?,
+            };
+            let Some(piece) = piece else { break };
+            lines.push(&piece);
+            while let Some(line) = lines.next().map_err(|TooLong| self.too_long(&answer))? {
+                let broken = |fact| Error::Broken { request: answer.request.clone(), fact };
+                let line = decode_line::<T>(&line).map_err(broken)?;
+                told = true;
+                if initial {
+                    initial = !self.gather(line).await?;
+                } else {
+                    self.tell(line).await?;
+                }
+            }
+        }
+        if lines.has_rest() || initial {
+            let fact = if initial { "before the initial events ended" } else { "in a line" };
+            return Err(Error::Broken { request: answer.request, fact: fact.into() }.into());
+        }
+        Ok(self.course.watch_ended(began.elapsed(), told, random()))
+    }
+
+    /// Takes one of the initial events. Returns whether it was the last.
+    async fn gather(&mut self, line: Line<T>) -> Result<bool, Stop> {
+        match line {
+            Line::Applied { object, .. } => {
+                self.gathered.push(object);
+                self.check_budget(self.gathered.len())?;
+            }
+            // What changes while the initial events are sent: the last word counts.
+            Line::Deleted { key, .. } => {
+                self.gathered.retain(|object| object.metadata().key() != key);
+            }
+            Line::Odd { odd, .. } => self.sink.skipped(odd).await?,
+            Line::Bookmark { version, initial_events_end: true } => {
+                self.sink.answered().await?;
+                self.listed(version).await?;
+                return Ok(true);
+            }
+            Line::Bookmark { .. } => {}
+            Line::Error(error) => return Err(error.into()),
+        }
+        Ok(false)
+    }
+
+    async fn listed(&mut self, version: String) -> Result<(), Stop> {
+        let all = std::mem::take(&mut self.gathered);
+        self.sink.send(Event::Restarted(all)).await?;
+        self.course.listed(version, Instant::now(), random());
+        Ok(())
+    }
+
+    async fn tell(&mut self, line: Line<T>) -> Result<(), Stop> {
+        let version = match line {
+            Line::Applied { object, version } => {
+                self.sink.send(Event::Applied(object)).await?;
+                version
+            }
+            Line::Deleted { key, version } => {
+                self.sink.send(Event::Deleted(key)).await?;
+                version
+            }
+            Line::Odd { odd, version } => {
+                if let Some(key) = odd.key.clone() {
+                    self.sink.send(Event::Deleted(key)).await?;
+                }
+                self.sink.skipped(odd).await?;
+                version
+            }
+            Line::Bookmark { version, .. } => version,
+            Line::Error(error) => return Err(error.into()),
+        };
+        self.course.advanced(version);
+        Ok(())
+    }
+
+    fn check_budget(&self, objects: usize) -> Result<(), Error> {
+        if objects <= self.limits.objects {
+            return Ok(());
+        }
+        Err(Error::Misbehaving(format!(
+            "it holds more than {} {}, the most that is read of one cluster",
+            self.limits.objects, self.selection.plural
+        )))
+    }
+
+    fn too_long(&self, answer: &Answer) -> Error {
+        Error::Misbehaving(format!(
+            "a line of {} is longer than {} bytes",
+            answer.request, self.limits.line_bytes
+        ))
+    }
+}
+
+/// Where events go, and what was last said of the server.
+struct Sink<'a, T, E> {
+    sender: &'a mpsc::Sender<E>,
+    answering: bool,
+    told: PhantomData<fn(T)>,
+}
+
+impl<T, E: From<Event<T>>> Sink<'_, T, E> {
+    async fn send(&self, event: Event<T>) -> Result<(), Closed> {
+        self.sender.send(event.into()).await.map_err(|_| Closed)
+    }
+
+    /// Says so once, not with every answer.
+    async fn answered(&mut self) -> Result<(), Closed> {
+        if !std::mem::replace(&mut self.answering, true) {
+            self.send(Event::Answered).await?;
+        }
+        Ok(())
+    }
+
+    async fn failed(&mut self, error: Error) -> Result<(), Closed> {
+        self.answering = false;
+        self.send(Event::Failed(error)).await
+    }
+
+    async fn skipped(&self, odd: Odd) -> Result<(), Closed> {
+        self.send(Event::Skipped { key: odd.key, reason: odd.reason }).await
+    }
+}
+
+fn random() -> f64 {
+    rand::random()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_those_of_kubernetes() {
+        let mut pods = Selection::all("", "v1", "pods");
+        assert_eq!(pods.path(), "/api/v1/pods?");
+        pods.namespace = Some("a".into());
+        pods.labels = Some("x=y,z".into());
+        pods.fields = Some("status.phase!=Failed".into());
+        assert_eq!(
+            pods.path(),
+            "/api/v1/namespaces/a/pods?labelSelector=x%3Dy%2Cz&fieldSelector=status.phase%21%3DFailed&"
+        );
+        let slices = Selection::all("discovery.k8s.io", "v1", "endpointslices");
+        assert_eq!(slices.path(), "/apis/discovery.k8s.io/v1/endpointslices?");
+    }
+}
