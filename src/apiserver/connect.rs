@@ -5,6 +5,7 @@
 //! compression asked for.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -19,6 +20,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
@@ -42,6 +44,8 @@ pub struct Client {
     http: BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>,
     base: Uri,
     authorization: Option<HeaderValue>,
+    /// Wakes readers that wait after a failure when a probe finds the server back.
+    pub(super) revived: Arc<Notify>,
 }
 
 /// Why an [`Access`] can't be used, found without any connection.
@@ -114,6 +118,7 @@ impl Client {
             http: BoxCloneSyncService::new(http.map_err(BoxError::from)),
             base,
             authorization: authorization(&access.credential)?,
+            revived: Arc::default(),
         })
     }
 

@@ -15,12 +15,14 @@ mod course;
 mod error;
 mod lines;
 mod object;
+mod probe;
 mod request;
 mod watch;
 
 pub use access::{Access, Credential, Loopback, Redacted};
 pub use connect::{Client, ConnectError};
 pub use error::Error;
-pub use object::{Key, Metadata, Object, null_as_default};
+pub use object::{Key, Metadata, Object, Odd, null_as_default};
+pub use probe::Probed;
 pub use request::Patch;
 pub use watch::{Event, Limits, Selection};

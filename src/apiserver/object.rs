@@ -131,11 +131,11 @@ where
 
 /// An object that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Odd {
+pub struct Odd {
     /// Which, where that much can be told.
-    pub(super) key: Option<Key>,
+    pub key: Option<Key>,
     /// Why.
-    pub(super) reason: String,
+    pub reason: String,
 }
 
 /// One page of a list.

@@ -16,12 +16,11 @@ use super::{Client, Error};
 /// How long the head of an answer, and each further piece of it, may take. Not the whole answer:
 /// a slow server is read to the end, a silent one is left.
 pub(super) const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// A probe is a small question; its answer may not take longer.
-const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// The longest answer to anything but a list or a watch: objects are below 1.5 MiB in etcd.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// The longest error answer that is read for its message.
+/// The longest error answer that is read for its message, and for how long.
 const ERROR_BYTES_MAX: usize = 64 << 10;
+const ERROR_LIMIT: Duration = Duration::from_secs(5);
 
 /// How a patch is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,22 +80,7 @@ impl Client {
         self.json::<IgnoredAny>(Method::DELETE, path, None).await.map(drop)
     }
 
-    /// Asks for something small that everybody may read, to see whether the server answers and
-    /// still knows us. A watch is quiet both when nothing happens and when the server hangs.
-    ///
-    /// # Errors
-    /// Every [`Error`] but [`Error::Forbidden`] and [`Error::NotFound`]: they are answers too.
-    pub async fn probe(&self) -> Result<(), Error> {
-        let path = "/version";
-        let probe = self.json::<IgnoredAny>(Method::GET, path, None);
-        match timeout(PROBE_LIMIT, probe).await {
-            Ok(Ok(_) | Err(Error::Forbidden(_) | Error::NotFound(_))) => Ok(()),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::Silent { request: format!("GET {path}"), limit: PROBE_LIMIT }),
-        }
-    }
-
-    async fn json<T: DeserializeOwned>(
+    pub(super) async fn json<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -209,7 +193,7 @@ impl Answer {
         struct Status {
             message: String,
         }
-        let body = timeout(PROBE_LIMIT, self.whole(ERROR_BYTES_MAX)).await;
+        let body = timeout(ERROR_LIMIT, self.whole(ERROR_BYTES_MAX)).await;
         let status_object = match body {
             Ok(Ok(body)) => serde_json::from_slice::<Status>(&body).ok(),
             _ => None,

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 
 use super::course::{Ask, Course};
 use super::lines::{Lines, TooLong};
-use super::object::{Line, Odd, decode_line, decode_page};
+use super::object::{Line, decode_line, decode_page};
 use super::request::{Answer, SILENCE_LIMIT, percent_encode};
-use super::{Client, Error, Key, Object};
+use super::{Client, Error, Key, Object, Odd};
 
 /// How many objects are asked for in one page.
 const PAGE_OBJECTS: usize = 500;
@@ -65,20 +65,19 @@ impl Selection {
 /// What a reader of a kind is told.
 #[derive(Debug)]
 pub enum Event<T> {
-    /// These are all there are; of two with one key the later counts. Replaces everything told
-    /// before.
-    Restarted(Vec<T>),
+    /// These are all there are: everything told before is replaced.
+    Restarted {
+        /// The objects; of two with one key the later counts.
+        objects: Vec<T>,
+        /// Those that make no sense and were left out.
+        odd: Vec<Odd>,
+    },
     /// This object is so now.
     Applied(T),
     /// There is no such object any more, or never was.
     Deleted(Key),
-    /// An object makes no sense and was left out.
-    Skipped {
-        /// Which, where that much can be told.
-        key: Option<Key>,
-        /// Why.
-        reason: String,
-    },
+    /// This object makes no sense now; it counts as gone, as a fresh list would leave it out.
+    Odd(Odd),
     /// The server answered as it should.
     Answered,
     /// It did not. What was told before still stands; it will be asked again.
@@ -106,7 +105,7 @@ impl Client {
     /// Tells `sink` all there is of `selection` and then what changes, until `sink` is closed.
     /// Errors are told and survived. A full `sink` makes this reader wait, and in the end the
     /// server: it never costs memory.
-    pub async fn watch<T, E>(&self, selection: &Selection, limits: Limits, sink: &mpsc::Sender<E>)
+    pub async fn watch<T, E>(&self, selection: Selection, limits: Limits, sink: &mpsc::Sender<E>)
     where
         T: Object,
         E: From<Event<T>>,
@@ -118,6 +117,7 @@ impl Client {
             sink: Sink { sender: sink, answering: false, told: PhantomData },
             course: Course::new(),
             gathered: Vec::new(),
+            odd: Vec::new(),
         };
         tokio::select! {
             () = sink.closed() => {}
@@ -150,12 +150,13 @@ impl From<Closed> for Stop {
 
 struct Reader<'a, T, E> {
     client: &'a Client,
-    selection: &'a Selection,
+    selection: Selection,
     limits: Limits,
     sink: Sink<'a, T, E>,
     course: Course,
     /// The objects of a list that is not complete yet.
     gathered: Vec<T>,
+    odd: Vec<Odd>,
 }
 
 impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
@@ -168,12 +169,16 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 Err(Stop::Closed) => return Err(Closed),
                 Err(Stop::Failed(error)) => {
                     self.gathered = Vec::new();
+                    self.odd = Vec::new();
                     let pause = self.course.failed(&error, began.elapsed(), random());
                     self.sink.failed(error).await?;
                     pause
                 }
             };
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.client.revived.notified() => {}
+            }
         }
     }
 
@@ -215,11 +220,9 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
             decode_page(&json).map_err(|fact| Error::Broken { request: answer.request, fact })?;
         drop(json);
         self.sink.answered().await?;
-        for odd in page.odd {
-            self.sink.skipped(odd).await?;
-        }
         self.gathered.extend(page.objects);
-        self.check_budget(self.gathered.len())?;
+        self.odd.extend(page.odd);
+        self.check_budget()?;
         match page.next {
             Some(token) => self.course.page_read(token),
             None => self.listed(page.version).await?,
@@ -272,13 +275,13 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         match line {
             Line::Applied { object, .. } => {
                 self.gathered.push(object);
-                self.check_budget(self.gathered.len())?;
+                self.check_budget()?;
             }
             // What changes while the initial events are sent: the last word counts.
             Line::Deleted { key, .. } => {
                 self.gathered.retain(|object| object.metadata().key() != key);
             }
-            Line::Odd { odd, .. } => self.sink.skipped(odd).await?,
+            Line::Odd { odd, .. } => self.odd.push(odd),
             Line::Bookmark { version, initial_events_end: true } => {
                 self.sink.answered().await?;
                 self.listed(version).await?;
@@ -291,8 +294,9 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
     }
 
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
-        let all = std::mem::take(&mut self.gathered);
-        self.sink.send(Event::Restarted(all)).await?;
+        let objects = std::mem::take(&mut self.gathered);
+        let odd = std::mem::take(&mut self.odd);
+        self.sink.send(Event::Restarted { objects, odd }).await?;
         self.course.listed(version, Instant::now(), random());
         Ok(())
     }
@@ -308,10 +312,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 version
             }
             Line::Odd { odd, version } => {
-                if let Some(key) = odd.key.clone() {
-                    self.sink.send(Event::Deleted(key)).await?;
-                }
-                self.sink.skipped(odd).await?;
+                self.sink.send(Event::Odd(odd)).await?;
                 version
             }
             Line::Bookmark { version, .. } => version,
@@ -321,8 +322,8 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         Ok(())
     }
 
-    fn check_budget(&self, objects: usize) -> Result<(), Error> {
-        if objects <= self.limits.objects {
+    fn check_budget(&self) -> Result<(), Error> {
+        if self.gathered.len() + self.odd.len() <= self.limits.objects {
             return Ok(());
         }
         Err(Error::Misbehaving(format!(
@@ -362,10 +363,6 @@ impl<T, E: From<Event<T>>> Sink<'_, T, E> {
     async fn failed(&mut self, error: Error) -> Result<(), Closed> {
         self.answering = false;
         self.send(Event::Failed(error)).await
-    }
-
-    async fn skipped(&self, odd: Odd) -> Result<(), Closed> {
-        self.send(Event::Skipped { key: odd.key, reason: odd.reason }).await
     }
 }
 

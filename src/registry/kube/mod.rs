@@ -2,7 +2,21 @@
 //! turned into one shard.
 //!
 //! Owns the objects of that cluster, in compact form. Never reads another cluster, and never decides
-//! what a proxy gets.
+//! what a proxy gets. [`index`] is what it knows, as a plain value; [`run`](mod@run) moves events in
+//! and updates out.
+
+mod contact;
+mod endpoint_slice;
+mod index;
+mod namespace;
+mod node;
+mod pod;
+mod run;
+mod service;
+#[cfg(test)]
+mod tests;
+
+pub use run::run;
 
 use std::time::SystemTime;
 

@@ -1,0 +1,170 @@
+//! How a cluster's API server fares, told from what each of its readers last met.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Contact;
+use super::index::Kind;
+use crate::apiserver::{ConnectError, Error};
+
+/// Who met something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reader {
+    /// The reader of a kind.
+    Kind(Kind),
+    /// The probe.
+    Probe,
+}
+
+/// What each reader last met.
+#[derive(Debug, Default)]
+pub(super) struct Contacts {
+    troubles: BTreeMap<Reader, Error>,
+    listed: BTreeSet<Kind>,
+    answered: bool,
+}
+
+impl Contacts {
+    /// A reader got what it asked for.
+    pub(super) fn answered(&mut self, reader: Reader) {
+        self.answered = true;
+        self.troubles.remove(&reader);
+    }
+
+    /// A reader did not.
+    pub(super) fn failed(&mut self, reader: Reader, error: Error) {
+        self.troubles.insert(reader, error);
+    }
+
+    /// A kind was listed. Returns whether that was not the first time.
+    pub(super) fn listed(&mut self, kind: Kind) -> bool {
+        !self.listed.insert(kind)
+    }
+
+    /// Whether the picture is whole: every kind has been listed, or does without.
+    pub(super) fn complete(&self) -> bool {
+        Kind::ALL.iter().all(|kind| self.listed.contains(kind) || self.does_without(*kind))
+    }
+
+    /// Whether a kind may not be read, or is not there, and the cluster works on without it.
+    fn does_without(&self, kind: Kind) -> bool {
+        kind.optional().is_some()
+            && matches!(
+                self.troubles.get(&Reader::Kind(kind)),
+                Some(Error::Forbidden(_) | Error::NotFound(_))
+            )
+    }
+
+    /// What works less well than it should; sorted.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let mut degraded: Vec<String> = Kind::ALL
+            .into_iter()
+            .filter(|kind| self.does_without(*kind))
+            .filter_map(|kind| {
+                let error = self.troubles.get(&Reader::Kind(kind))?;
+                Some(format!("{}: {error} ({})", kind.plural(), kind.optional()?))
+            })
+            .collect();
+        degraded.sort();
+        degraded
+    }
+
+    /// The worst that stands between us and the server: what somebody must mend goes before what
+    /// may pass.
+    pub(super) fn contact(&self) -> Contact {
+        let troubles = self.troubles.iter().filter_map(|(reader, error)| match reader {
+            Reader::Kind(kind) if self.does_without(*kind) => None,
+            Reader::Kind(kind) => Some(of_error(error, Some(*kind))),
+            Reader::Probe => Some(of_error(error, None)),
+        });
+        let good = if self.answered { Contact::Good } else { Contact::Connecting };
+        // The first of equals: `min_by_key` returns it, so the text is stable.
+        troubles.min_by_key(severity).unwrap_or(good)
+    }
+}
+
+fn severity(contact: &Contact) -> u8 {
+    match contact {
+        Contact::TlsFailed(_) => 0,
+        Contact::AuthFailed(_) => 1,
+        Contact::Misbehaving(_) => 2,
+        Contact::Unreachable(_) => 3,
+        Contact::Connecting | Contact::Good => 4,
+    }
+}
+
+fn of_error(error: &Error, kind: Option<Kind>) -> Contact {
+    let text = match kind {
+        Some(kind) => format!("{}: {error}", kind.plural()),
+        None => error.to_string(),
+    };
+    match error {
+        // The same for every kind.
+        Error::Tls(fact) => Contact::TlsFailed(fact.clone()),
+        Error::Unauthorized(_) => Contact::AuthFailed(error.to_string()),
+        Error::Unreachable(fact) => Contact::Unreachable(fact.clone()),
+        Error::Forbidden(_) => Contact::AuthFailed(text),
+        // A required kind that is not there: no Kubernetes, or one from before 1.21.
+        Error::NotFound(_) | Error::Misbehaving(_) => Contact::Misbehaving(text),
+        Error::Silent { .. }
+        | Error::Broken { .. }
+        | Error::Gone(_)
+        | Error::VersionAhead(_)
+        | Error::TooManyRequests { .. }
+        | Error::Rejected(_)
+        | Error::Server(_) => Contact::Unreachable(text),
+    }
+}
+
+/// How a cluster fares whose access can't be used at all.
+pub(super) fn of_access(error: &ConnectError) -> Contact {
+    let text = error.to_string();
+    match error {
+        ConnectError::Server(_) | ConnectError::Address { .. } => Contact::Unreachable(text),
+        ConnectError::Ca | ConnectError::Tls(_) => Contact::TlsFailed(text),
+        ConnectError::Credential(_) => Contact::AuthFailed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PODS: Reader = Reader::Kind(Kind::Pods);
+    const SERVICES: Reader = Reader::Kind(Kind::Services);
+
+    #[test]
+    fn the_worst_is_told_until_it_is_mended() {
+        let mut contacts = Contacts::default();
+        assert_eq!(contacts.contact(), Contact::Connecting);
+        contacts.failed(SERVICES, Error::Unreachable("connection refused".into()));
+        assert_eq!(contacts.contact(), Contact::Unreachable("connection refused".into()));
+        contacts.failed(Reader::Probe, Error::Unauthorized("expired".into()));
+        assert!(matches!(contacts.contact(), Contact::AuthFailed(_)));
+        contacts.answered(Reader::Probe);
+        contacts.answered(SERVICES);
+        assert_eq!(contacts.contact(), Contact::Good);
+    }
+
+    #[test]
+    fn a_cluster_works_on_without_pods_but_not_without_services() {
+        let mut contacts = Contacts::default();
+        for kind in [Kind::Services, Kind::EndpointSlices, Kind::Namespaces, Kind::Nodes] {
+            assert!(!contacts.complete());
+            contacts.answered(Reader::Kind(kind));
+            contacts.listed(kind);
+        }
+        contacts.failed(PODS, Error::Unreachable("away".into()));
+        assert!(!contacts.complete(), "pods may come yet");
+        contacts.failed(PODS, Error::Forbidden("pods is forbidden".into()));
+        assert!(contacts.complete());
+        assert_eq!(contacts.contact(), Contact::Good);
+        assert_eq!(contacts.degraded().len(), 1);
+        contacts.failed(SERVICES, Error::Forbidden("services is forbidden".into()));
+        assert_eq!(
+            contacts.contact(),
+            Contact::AuthFailed("services: not permitted: services is forbidden".into())
+        );
+        contacts.answered(PODS);
+        assert!(contacts.degraded().is_empty());
+    }
+}

@@ -1,0 +1,227 @@
+//! One run of a cluster's registry: readers in, index, updates out.
+//!
+//! The loop never waits for its receiver while there are events to take: what can't be sent yet is
+//! remembered as the names it touched, and sent as full values when there is room. However slow the
+//! receiver, the cost is a name for each thing that changed.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+
+use super::contact::{Contacts, Reader, of_access};
+use super::endpoint_slice::SliceObject;
+use super::index::{Index, Indexed, Kind, Settings, Touched};
+use super::namespace::NamespaceObject;
+use super::node::NodeObject;
+use super::pod::PodObject;
+use super::service::ServiceObject;
+use super::{Config, Status};
+use crate::apiserver::{Client, Event, Limits, Probed, Selection};
+use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+
+/// Events that wait for the index. A full channel makes the readers wait, and so the API server.
+const EVENTS_MAX: usize = 1024;
+/// Events that are taken before what they touched is sent.
+const BATCH: usize = 256;
+/// How much older the time of the last contact may be shown than it is.
+const CONTACT_RESOLUTION: Duration = Duration::from_secs(1);
+
+/// Reads a cluster and says what is in it: once everything, then what changes. Survives every
+/// error; ends when dropped, or when nobody takes its updates any more.
+pub async fn run(config: Config) {
+    let Config { cluster, access, domain, trust_domain, system_namespace, .. } = config;
+    let client = match Client::new(&access) {
+        Ok(client) => client,
+        Err(error) => {
+            config.status.send_modify(|status| status.contact = of_access(&error));
+            // Only another access helps, and that is another run.
+            return config.updates.closed().await;
+        }
+    };
+    let (sink, inputs) = mpsc::channel(EVENTS_MAX);
+    let member = Member {
+        index: Index::new(Settings { domain, trust_domain, system_namespace }),
+        contacts: Contacts::default(),
+        pending: Touched::default(),
+        status: Status::starting(),
+        published: config.status,
+    };
+    let to = Receiver {
+        shard: ShardKey::kubernetes(cluster),
+        epoch: config.epoch,
+        updates: config.updates,
+    };
+    tokio::select! {
+        () = member.serve(inputs, &to) => {}
+        () = Box::pin(read(&client, &sink)) => {}
+    }
+}
+
+/// Reads all kinds at once, for as long as anybody takes what they tell.
+async fn read(client: &Client, sink: &mpsc::Sender<Input>) {
+    let of = |kind: Kind| {
+        let group = if kind == Kind::EndpointSlices { "discovery.k8s.io" } else { "" };
+        Selection::all(group, "v1", kind.plural())
+    };
+    let mut pods = of(Kind::Pods);
+    // Pods that have ended stay for long and mean nothing here.
+    pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
+    let limits = Limits::default();
+    tokio::join!(
+        client.watch::<ServiceObject, _>(of(Kind::Services), limits, sink),
+        client.watch::<SliceObject, _>(of(Kind::EndpointSlices), limits, sink),
+        client.watch::<PodObject, _>(pods, limits, sink),
+        client.watch::<NodeObject, _>(of(Kind::Nodes), limits, sink),
+        client.watch::<NamespaceObject, _>(of(Kind::Namespaces), limits, sink),
+        client.keep_probing(sink),
+    );
+}
+
+/// All that a run can be told.
+enum Input {
+    Service(Event<ServiceObject>),
+    Slice(Event<SliceObject>),
+    Pod(Event<PodObject>),
+    Node(Event<NodeObject>),
+    Namespace(Event<NamespaceObject>),
+    Probed(Probed),
+}
+
+macro_rules! inputs {
+    ($($told:ty => $variant:ident,)*) => {
+        $(impl From<$told> for Input {
+            fn from(told: $told) -> Self {
+                Self::$variant(told)
+            }
+        })*
+    };
+}
+
+inputs! {
+    Event<ServiceObject> => Service,
+    Event<SliceObject> => Slice,
+    Event<PodObject> => Pod,
+    Event<NodeObject> => Node,
+    Event<NamespaceObject> => Namespace,
+    Probed => Probed,
+}
+
+/// Where updates go, and in whose name.
+struct Receiver {
+    shard: ShardKey,
+    epoch: Epoch,
+    updates: mpsc::Sender<RegistryUpdate>,
+}
+
+impl Receiver {
+    fn say(&self, change: Change) -> RegistryUpdate {
+        RegistryUpdate { shard: self.shard.clone(), epoch: self.epoch, change }
+    }
+}
+
+/// What is known of the cluster, and of how it is reached.
+struct Member {
+    index: Index,
+    contacts: Contacts,
+    /// What changed since the last update that was sent.
+    pending: Touched,
+    status: Status,
+    published: watch::Sender<Status>,
+}
+
+impl Member {
+    async fn serve(mut self, mut inputs: mpsc::Receiver<Input>, to: &Receiver) {
+        loop {
+            let something_to_say = if self.status.synced {
+                !self.pending.is_empty()
+            } else {
+                self.contacts.complete()
+            };
+            tokio::select! {
+                input = inputs.recv() => {
+                    let Some(input) = input else { return };
+                    self.take(input);
+                    for _ in 1..BATCH {
+                        let Ok(input) = inputs.try_recv() else { break };
+                        self.take(input);
+                    }
+                }
+                room = to.updates.reserve(), if something_to_say => {
+                    let Ok(room) = room else { return };
+                    if let Some(change) = self.change() {
+                        room.send(to.say(change));
+                    }
+                }
+                () = to.updates.closed(), if !something_to_say => return,
+            }
+            self.publish();
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Service(event) => self.event(event),
+            Input::Slice(event) => self.event(event),
+            Input::Pod(event) => self.event(event),
+            Input::Node(event) => self.event(event),
+            Input::Namespace(event) => self.event(event),
+            Input::Probed(Probed(Ok(()))) => {
+                self.contacts.answered(Reader::Probe);
+                self.heard();
+            }
+            Input::Probed(Probed(Err(error))) => self.contacts.failed(Reader::Probe, error),
+        }
+    }
+
+    fn event<T: Indexed>(&mut self, event: Event<T>) {
+        match event {
+            Event::Failed(error) => return self.contacts.failed(Reader::Kind(T::KIND), error),
+            Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),
+            Event::Restarted { .. } => {
+                if self.contacts.listed(T::KIND) {
+                    self.status.relists += 1;
+                }
+            }
+            Event::Applied(_) | Event::Deleted(_) | Event::Odd(_) => {}
+        }
+        self.heard();
+        let touched = self.index.apply(event);
+        self.pending.merge(touched);
+    }
+
+    fn heard(&mut self) {
+        let now = SystemTime::now();
+        let fresh =
+            |last: SystemTime| now.duration_since(last).is_ok_and(|age| age < CONTACT_RESOLUTION);
+        if !self.status.last_contact.is_some_and(fresh) {
+            self.status.last_contact = Some(now);
+        }
+    }
+
+    /// What to say now: everything, the first time.
+    fn change(&mut self) -> Option<Change> {
+        let pending = std::mem::take(&mut self.pending);
+        if self.status.synced {
+            return self.index.contents(&pending).map(Change::Update);
+        }
+        self.status.synced = true;
+        Some(Change::Reset(self.index.everything()))
+    }
+
+    fn publish(&mut self) {
+        self.status.contact = self.contacts.contact();
+        self.status.degraded = self.contacts.degraded();
+        self.status.services = self.index.service_count();
+        self.status.endpoints = self.index.endpoint_count();
+        self.status.objects = self.index.object_count();
+        self.status.skipped = self.index.skipped();
+        self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
+        self.published.send_if_modified(|published| {
+            let changed = *published != self.status;
+            if changed {
+                published.clone_from(&self.status);
+            }
+            changed
+        });
+    }
+}
