@@ -39,6 +39,16 @@ pub enum Credential {
         /// The key.
         key_pem: Redacted<Vec<u8>>,
     },
+    /// A client certificate and a bearer token, both sent, as AKS writes them: an API server takes
+    /// the token where it doesn't know the certificate.
+    CertificateAndToken {
+        /// The chain.
+        certificate_pem: Vec<u8>,
+        /// The key.
+        key_pem: Redacted<Vec<u8>>,
+        /// The token.
+        token: Redacted<String>,
+    },
 }
 
 /// Whether a literal loopback address may be dialled. A name that resolves to one never is.
