@@ -17,17 +17,21 @@
 
 #![forbid(unsafe_code)]
 
-pub mod aggregate;
+
+pub mod model;
+pub mod task;
+pub mod codes;
 pub mod apiserver;
+pub mod registry;
+pub mod clusters;
+pub mod mesh;
+pub mod network;
+pub mod aggregate;
+pub mod push;
+pub mod identity;
+pub mod xds;
+pub mod explain;
+pub mod cli;
+
 #[cfg(test)]
 mod fixtures;
-pub mod explain;
-pub mod mesh;
-pub mod cli;
-pub mod identity;
-pub mod model;
-pub mod network;
-pub mod push;
-pub mod registry;
-pub mod task;
-pub mod xds;

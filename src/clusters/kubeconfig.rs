@@ -1,0 +1,782 @@
+//! A kubeconfig as data: the inline credentials of one context, and nothing else.
+//!
+//! The bytes come from a Secret, so from whoever may write one. They become an [`Access`], a type in
+//! which running a program, reading a file, skipping verification or impersonating can't be said;
+//! whatever says it anyway is a [`Refusal`]. Fields are allowed by name. Opens no file, resolves no
+//! name, connects to nothing.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::{Map, Value};
+
+use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use crate::codes::{self, Code};
+use crate::model::ClusterId;
+
+/// The most bytes a kubeconfig may have. Real ones have 2 to 20 KiB, some 100 with a company's whole
+/// CA bundle; checked before anything else.
+pub const BYTES_MAX: usize = 256 * 1024;
+/// The deepest nesting; the fields we read are at 4, the rest is room for extensions.
+const DEPTH_MAX: usize = 16;
+/// The most clusters, users and contexts, each.
+const ENTRIES_MAX: usize = 64;
+/// The most scalars, lists and maps: enough for [`ENTRIES_MAX`] full entries of each kind, and few
+/// enough to be refused within 50 ms by a slow build on a slow machine.
+const NODES_MAX: usize = 2_500;
+
+/// Why a kubeconfig, or a cluster in a Secret, is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kind of trouble.
+    pub code: &'static Code,
+    /// Where it is, such as `users[0].user.exec`; empty where it is the whole.
+    pub field: String,
+    /// What was found there. Never holds a credential.
+    pub fact: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(
+        code: &'static Code,
+        field: impl Into<String>,
+        fact: impl Into<String>,
+    ) -> Self {
+        Self { code, field: field.into(), fact: fact.into() }
+    }
+
+    /// What somebody can do about it.
+    pub fn next(&self) -> &'static str {
+        self.code.next
+    }
+
+    /// Whether the file tries something a credential store must never do, rather than being wrong.
+    fn is_dangerous(&self) -> bool {
+        [
+            &codes::RUNS_PROGRAM,
+            &codes::READS_FILE,
+            &codes::SKIPS_VERIFICATION,
+            &codes::IMPERSONATES,
+            &codes::USES_PROXY,
+        ]
+        .contains(&self.code)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.code)?;
+        if !self.field.is_empty() {
+            write!(f, "{} ", self.field)?;
+        }
+        f.write_str(&self.fact)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Reads the context named `context`, else that of `current-context`, else the only one.
+pub fn parse(bytes: &[u8], context: Option<&str>, loopback: Loopback) -> Result<Access, Refusal> {
+    let text = text_of(bytes)?;
+    let tree = tree_of(text)?;
+    let file = File::read(&tree)?;
+    let (cluster, user) = file.choose(context)?;
+    let server = cluster.server()?;
+    check_server(&server, loopback, &cluster.path)?;
+    let uri = server.url.parse().map_err(|_| {
+        Refusal::new(&codes::SERVER_URL, cluster.field("server"), "is not a URL we can use")
+    })?;
+    Ok(Access {
+        server: uri,
+        ca_pem: cluster.authority()?,
+        tls_server_name: cluster.tls_server_name()?,
+        credential: match user {
+            Some(user) => user.credential()?,
+            None => Credential::None,
+        },
+        loopback,
+    })
+}
+
+/// Writes a kubeconfig that [`parse`] and every other client read back as `access`.
+pub fn write(cluster: &ClusterId, access: &Access) -> String {
+    // A JSON string is a YAML string too, whatever is in it.
+    let quoted = |text: &str| Value::from(text).to_string();
+    let base64 = |bytes: &[u8]| STANDARD.encode(bytes);
+    let name = quoted(cluster.as_str());
+    let mut out = format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: {name}\n  cluster:\n    server: {}\n",
+        quoted(access.server.to_string().trim_end_matches('/'))
+    );
+    if let Some(ca) = &access.ca_pem {
+        out += &format!("    certificate-authority-data: {}\n", base64(ca));
+    }
+    if let Some(server_name) = &access.tls_server_name {
+        out += &format!("    tls-server-name: {}\n", quoted(server_name));
+    }
+    out += &format!("users:\n- name: {name}\n");
+    let certificate = |certificate: &[u8], key: &Redacted<Vec<u8>>| {
+        format!(
+            "    client-certificate-data: {}\n    client-key-data: {}\n",
+            base64(certificate),
+            base64(key.reveal())
+        )
+    };
+    let token = |token: &Redacted<String>| format!("    token: {}\n", quoted(token.reveal()));
+    out += &match &access.credential {
+        Credential::None => "  user: {}\n".to_owned(),
+        Credential::Token(t) => format!("  user:\n{}", token(t)),
+        Credential::Basic { username, password } => format!(
+            "  user:\n    username: {}\n    password: {}\n",
+            quoted(username),
+            quoted(password.reveal())
+        ),
+        Credential::Certificate { certificate_pem, key_pem } => {
+            format!("  user:\n{}", certificate(certificate_pem, key_pem))
+        }
+        Credential::CertificateAndToken { certificate_pem, key_pem, token: t } => {
+            format!("  user:\n{}{}", certificate(certificate_pem, key_pem), token(t))
+        }
+    };
+    out += &format!(
+        "contexts:\n- name: {name}\n  context:\n    cluster: {name}\n    user: {name}\ncurrent-context: {name}\n"
+    );
+    out
+}
+
+/// The text, after everything that can be judged without understanding it.
+fn text_of(bytes: &[u8]) -> Result<&str, Refusal> {
+    if bytes.len() > BYTES_MAX {
+        let fact =
+            format!("the kubeconfig has {} bytes, at most {BYTES_MAX} are read", bytes.len());
+        return Err(Refusal::new(&codes::KUBECONFIG_TOO_LARGE, "", fact));
+    }
+    let unreadable = |fact| Refusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact);
+    let text = std::str::from_utf8(bytes).map_err(|_| unreadable("the kubeconfig is not UTF-8"))?;
+    // Editors on Windows write one; it says nothing in UTF-8.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.trim().is_empty() {
+        return Err(unreadable("the kubeconfig is empty"));
+    }
+    let mut characters = text.chars().peekable();
+    let mut line = 1;
+    while let Some(character) = characters.next() {
+        let fact = match character {
+            '\n' => {
+                line += 1;
+                continue;
+            }
+            '\t' => continue,
+            '\r' if characters.peek() == Some(&'\n') => continue,
+            '\r' => "a carriage return without a line feed".to_owned(),
+            // Invisible, or a line break to some readers and not to others.
+            '\u{feff}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
+                format!("the character {}", character.escape_unicode())
+            }
+            other if other.is_control() => {
+                format!("the control character {}", other.escape_unicode())
+            }
+            _ => continue,
+        };
+        let fact = format!("line {line} holds {fact}");
+        return Err(Refusal::new(&codes::YAML_TRICK, "", fact));
+    }
+    Ok(text)
+}
+
+/// The tree of plain maps, lists and scalars. JSON is read as the YAML it is.
+fn tree_of(text: &str) -> Result<Value, Refusal> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            max_nodes: NODES_MAX,
+            max_events: 3 * NODES_MAX,
+            max_documents: 1,
+            max_aliases: 0,
+            max_anchors: 0,
+            max_merge_keys: 0,
+        },
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::Error,
+        merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
+        reject_unsupported_tags: true,
+        strict_booleans: true,
+        emit_comments: false,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| refusal_of(&error))
+}
+
+/// The parser's error in our words: its own may quote the text, which holds credentials.
+fn refusal_of(error: &serde_saphyr::Error) -> Refusal {
+    use serde_saphyr::Error as E;
+    use serde_saphyr::budget::BudgetBreach as B;
+
+    let at = error.location().map(|at| format!("line {}", at.line())).unwrap_or_default();
+    let trick = |fact: &str| Refusal::new(&codes::YAML_TRICK, at.clone(), fact);
+    let large = |fact: String| Refusal::new(&codes::KUBECONFIG_TOO_LARGE, at.clone(), fact);
+    match error.without_snippet() {
+        E::Budget { breach, .. } => match breach {
+            B::Aliases { .. } => trick("holds an alias"),
+            B::Anchors { .. } => trick("holds an anchor"),
+            B::MergeKeys { .. } => trick("holds a merge key"),
+            B::Documents { .. } => trick("begins another document"),
+            B::Depth { .. } => large(format!("is nested more than {DEPTH_MAX} deep")),
+            _ => large(format!("is past the {NODES_MAX} values that are read")),
+        },
+        E::UnknownAnchor { .. }
+        | E::AliasError { .. }
+        | E::AliasReplayLimitExceeded { .. }
+        | E::RecursiveReferencesRequireWeakTypes { .. } => trick("holds an alias"),
+        E::MergeKeyNotAllowed { .. } | E::MergeValueNotMapOrSeqOfMaps { .. } => {
+            trick("holds a merge key")
+        }
+        E::MultipleDocuments { .. } => trick("begins another document"),
+        E::DuplicateMappingKey { .. } => trick("repeats a key"),
+        E::UnsupportedTag { .. } => trick("holds a tag"),
+        _ => Refusal::new(&codes::KUBECONFIG_UNREADABLE, at, "is neither YAML nor JSON"),
+    }
+}
+
+/// What the file says, with every entry checked.
+struct File<'a> {
+    clusters: Vec<Named<Cluster<'a>>>,
+    users: Vec<Named<User<'a>>>,
+    contexts: Vec<Named<Context<'a>>>,
+    current: Option<&'a str>,
+}
+
+struct Named<T> {
+    name: String,
+    entry: T,
+}
+
+#[derive(Default)]
+struct Cluster<'a> {
+    path: String,
+    server: Option<&'a str>,
+    authority_data: Option<&'a str>,
+    tls_server_name: Option<&'a str>,
+}
+
+#[derive(Default)]
+struct User<'a> {
+    path: String,
+    token: Option<&'a str>,
+    username: Option<&'a str>,
+    password: Option<&'a str>,
+    certificate_data: Option<&'a str>,
+    key_data: Option<&'a str>,
+}
+
+#[derive(Default)]
+struct Context<'a> {
+    path: String,
+    cluster: Option<&'a str>,
+    user: Option<&'a str>,
+}
+
+/// Collects what is wrong, so that the gravest of several faults is the one shown.
+#[derive(Default)]
+struct Faults(Vec<Refusal>);
+
+impl Faults {
+    fn add(&mut self, code: &'static Code, field: &str, fact: &str) {
+        self.0.push(Refusal::new(code, field, fact));
+    }
+
+    /// The dangerous ones first, else the first in the order of the file.
+    fn gravest(self) -> Option<Refusal> {
+        self.0.into_iter().min_by_key(|fault| !fault.is_dangerous())
+    }
+
+    fn map<'a>(&mut self, value: &'a Value, field: &str) -> Option<&'a Map<String, Value>> {
+        match value {
+            Value::Object(map) => return Some(map),
+            Value::Null => {}
+            _ => self.add(&codes::KUBECONFIG_UNREADABLE, field, "is not a map"),
+        }
+        None
+    }
+
+    /// A string; `null` and the empty one are as good as absent, as kubectl has it.
+    fn text<'a>(&mut self, value: &'a Value, field: &str) -> Option<&'a str> {
+        match value {
+            Value::String(text) if !text.is_empty() => return Some(text),
+            Value::String(_) | Value::Null => {}
+            _ => self.add(&codes::KUBECONFIG_UNREADABLE, field, "is not a string"),
+        }
+        None
+    }
+
+    /// A field which, when it says anything at all, is refused.
+    fn must_be_absent(&mut self, value: &Value, field: &str, code: &'static Code) {
+        let absent = match value {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(_) | Value::Bool(_) | Value::Number(_) => false,
+        };
+        if !absent {
+            let fact = match code.id {
+                "STR0203" => "runs a program",
+                "STR0204" => "reads a file",
+                "STR0205" => "skips TLS verification",
+                "STR0206" => "impersonates somebody",
+                _ => "sends the connection through a proxy",
+            };
+            self.add(code, field, fact);
+        }
+    }
+
+    /// A field that is none of ours. A known danger under a slightly different spelling is called by
+    /// its name.
+    fn unknown(&mut self, key: &str, value: &Value, field: &str) {
+        let plain: String =
+            key.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase();
+        let code = match plain.as_str() {
+            "exec" | "authprovider" => &codes::RUNS_PROGRAM,
+            "tokenfile" | "clientcertificate" | "clientkey" | "certificateauthority" => {
+                &codes::READS_FILE
+            }
+            "insecureskiptlsverify" => &codes::SKIPS_VERIFICATION,
+            "as" | "asuid" | "asuser" | "asgroup" | "asgroups" | "asuserextra" => {
+                &codes::IMPERSONATES
+            }
+            other if other.starts_with("impersonate") => &codes::IMPERSONATES,
+            "proxyurl" => &codes::USES_PROXY,
+            _ => return self.add(&codes::UNKNOWN_FIELD, field, "is not a field we know"),
+        };
+        self.must_be_absent(value, field, code);
+    }
+}
+
+impl<'a> File<'a> {
+    fn read(tree: &'a Value) -> Result<Self, Refusal> {
+        let Value::Object(top) = tree else {
+            let fact = "the kubeconfig is not a map";
+            return Err(Refusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact));
+        };
+        let mut faults = Faults::default();
+        let mut file = Self { clusters: vec![], users: vec![], contexts: vec![], current: None };
+        for (key, value) in top {
+            match key.as_str() {
+                "apiVersion" | "kind" => {
+                    let expected = if key == "kind" { "Config" } else { "v1" };
+                    if faults.text(value, key).is_some_and(|text| text != expected) {
+                        let fact = format!("is not {expected}");
+                        faults.add(&codes::KUBECONFIG_UNREADABLE, key, &fact);
+                    }
+                }
+                "preferences" | "extensions" => {}
+                "current-context" => file.current = faults.text(value, key),
+                "clusters" => file.clusters = entries(value, key, "cluster", &mut faults),
+                "users" => file.users = entries(value, key, "user", &mut faults),
+                "contexts" => file.contexts = entries(value, key, "context", &mut faults),
+                _ => faults.unknown(key, value, &shown(key)),
+            }
+        }
+        match faults.gravest() {
+            Some(refusal) => Err(refusal),
+            None => Ok(file),
+        }
+    }
+
+    fn choose(&self, wanted: Option<&str>) -> Result<(&Cluster<'a>, Option<&User<'a>>), Refusal> {
+        let unclear =
+            |field: &str, fact: String| Refusal::new(&codes::CONTEXT_UNCLEAR, field, fact);
+        let context = match (wanted.or(self.current), self.contexts.as_slice()) {
+            (Some(name), contexts) => {
+                contexts.iter().find(|context| context.name == name).ok_or_else(|| {
+                    unclear("current-context", format!("names {name:?}, which is not there"))
+                })?
+            }
+            (None, [only]) => only,
+            (None, contexts) => {
+                let fact = format!("is not set, and there are {} contexts", contexts.len());
+                return Err(unclear("current-context", fact));
+            }
+        };
+        let context = &context.entry;
+        let field = |name: &str| format!("{}.{name}", context.path);
+        let name = context
+            .cluster
+            .ok_or_else(|| unclear(&field("cluster"), "names no cluster".to_owned()))?;
+        let cluster = self.clusters.iter().find(|c| c.name == name).ok_or_else(|| {
+            unclear(&field("cluster"), format!("names {name:?}, which is not there"))
+        })?;
+        let user = match context.user {
+            None => None,
+            Some(name) => Some(self.users.iter().find(|u| u.name == name).ok_or_else(|| {
+                unclear(&field("user"), format!("names {name:?}, which is not there"))
+            })?),
+        };
+        Ok((&cluster.entry, user.map(|user| &user.entry)))
+    }
+}
+
+/// The named entries of `clusters`, `users` or `contexts`.
+fn entries<'a, T: Entry<'a>>(
+    value: &'a Value,
+    list: &str,
+    inner: &str,
+    faults: &mut Faults,
+) -> Vec<Named<T>> {
+    let items = match value {
+        Value::Array(items) => items.as_slice(),
+        Value::Null => &[],
+        _ => {
+            faults.add(&codes::KUBECONFIG_UNREADABLE, list, "is not a list");
+            &[]
+        }
+    };
+    if items.len() > ENTRIES_MAX {
+        let fact = format!("has {} entries, at most {ENTRIES_MAX} are read", items.len());
+        faults.add(&codes::KUBECONFIG_TOO_LARGE, list, &fact);
+        return Vec::new();
+    }
+    let mut found: Vec<Named<T>> = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        let path = format!("{list}[{index}]");
+        let Some(map) = faults.map(item, &path) else { continue };
+        let mut name = None;
+        let mut entry = T::default();
+        for (key, value) in map {
+            let field = format!("{path}.{}", shown(key));
+            if key == "name" {
+                name = faults.text(value, &field);
+            } else if key == inner {
+                entry.set_path(field.clone());
+                for (key, value) in faults.map(value, &field).into_iter().flatten() {
+                    entry.read(key, value, &format!("{field}.{}", shown(key)), faults);
+                }
+            } else if key != "extensions" {
+                faults.unknown(key, value, &field);
+            }
+        }
+        let name = name.unwrap_or_default().to_owned();
+        if found.iter().any(|other| other.name == name) {
+            let fact = format!("repeats the name {name:?}");
+            faults.add(&codes::CONTEXT_UNCLEAR, &format!("{path}.name"), &fact);
+        }
+        found.push(Named { name, entry });
+    }
+    found
+}
+
+trait Entry<'a>: Default {
+    fn set_path(&mut self, path: String);
+    fn read(&mut self, key: &str, value: &'a Value, field: &str, faults: &mut Faults);
+}
+
+impl<'a> Entry<'a> for Cluster<'a> {
+    fn set_path(&mut self, path: String) {
+        self.path = path;
+    }
+
+    fn read(&mut self, key: &str, value: &'a Value, field: &str, faults: &mut Faults) {
+        match key {
+            "server" => self.server = faults.text(value, field),
+            "certificate-authority-data" => self.authority_data = faults.text(value, field),
+            "tls-server-name" => self.tls_server_name = faults.text(value, field),
+            "insecure-skip-tls-verify" if value == &Value::Bool(false) => {}
+            // Old Rancher writes the second; the last is about performance.
+            "extensions" | "api-version" | "disable-compression" => {}
+            _ => faults.unknown(key, value, field),
+        }
+    }
+}
+
+impl<'a> Entry<'a> for User<'a> {
+    fn set_path(&mut self, path: String) {
+        self.path = path;
+    }
+
+    fn read(&mut self, key: &str, value: &'a Value, field: &str, faults: &mut Faults) {
+        match key {
+            "token" => self.token = faults.text(value, field),
+            "username" => self.username = faults.text(value, field),
+            "password" => self.password = faults.text(value, field),
+            "client-certificate-data" => self.certificate_data = faults.text(value, field),
+            "client-key-data" => self.key_data = faults.text(value, field),
+            "extensions" => {}
+            "as-user-extra" if value.as_object().is_some_and(Map::is_empty) => {}
+            _ => faults.unknown(key, value, field),
+        }
+    }
+}
+
+impl<'a> Entry<'a> for Context<'a> {
+    fn set_path(&mut self, path: String) {
+        self.path = path;
+    }
+
+    fn read(&mut self, key: &str, value: &'a Value, field: &str, faults: &mut Faults) {
+        match key {
+            "cluster" => self.cluster = faults.text(value, field),
+            "user" => self.user = faults.text(value, field),
+            "namespace" | "extensions" => {}
+            _ => faults.unknown(key, value, field),
+        }
+    }
+}
+
+impl Cluster<'_> {
+    fn field(&self, name: &str) -> String {
+        format!("{}.{name}", self.path)
+    }
+
+    fn server(&self) -> Result<Server, Refusal> {
+        let refused = |fact: &str| Refusal::new(&codes::SERVER_URL, self.field("server"), fact);
+        Server::parse(self.server.ok_or_else(|| refused("is missing"))?).map_err(refused)
+    }
+
+    fn authority(&self) -> Result<Option<Vec<u8>>, Refusal> {
+        let Some(data) = self.authority_data else { return Ok(None) };
+        let field = self.field("certificate-authority-data");
+        let pem = decode(data, &field)?;
+        certificates(&pem, &field)?;
+        Ok(Some(pem))
+    }
+
+    fn tls_server_name(&self) -> Result<Option<String>, Refusal> {
+        let Some(name) = self.tls_server_name else { return Ok(None) };
+        if ServerName::try_from(name).is_err() {
+            let field = self.field("tls-server-name");
+            let fact = "is neither a DNS name nor an address";
+            return Err(Refusal::new(&codes::SERVER_URL, field, fact));
+        }
+        Ok(Some(name.to_owned()))
+    }
+}
+
+impl User<'_> {
+    /// As client-go: a token or a user name with password, not both; a certificate may go with a
+    /// token. A certificate beside a password (GKE before 1.19) is used alone.
+    fn credential(&self) -> Result<Credential, Refusal> {
+        let field = |name: &str| format!("{}.{name}", self.path);
+        let unusable =
+            |name: &str, fact: &str| Refusal::new(&codes::CREDENTIAL_UNUSABLE, field(name), fact);
+        let token = match self.token {
+            // RFC 6750 allows fewer characters; what matters is that the header stays one header.
+            Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                Some(Redacted::new(token.to_owned()))
+            }
+            Some(_) => return Err(unusable("token", "holds a character that no token has")),
+            None => None,
+        };
+        let certificate = match (self.certificate_data, self.key_data) {
+            (None, None) => None,
+            (Some(_), None) => return Err(unusable("client-key-data", "is missing")),
+            (None, Some(_)) => return Err(unusable("client-certificate-data", "is missing")),
+            (Some(certificate), Some(key)) => {
+                let certificate_pem = decode(certificate, &field("client-certificate-data"))?;
+                let key_pem = decode(key, &field("client-key-data"))?;
+                let chain = certificates(&certificate_pem, &field("client-certificate-data"))?;
+                check_key(chain, &key_pem).map_err(|fact| unusable("client-key-data", fact))?;
+                Some((certificate_pem, Redacted::new(key_pem)))
+            }
+        };
+        Ok(match (certificate, token, self.username) {
+            (_, Some(_), Some(_)) => {
+                return Err(unusable("username", "is there beside a token: only one can be used"));
+            }
+            (Some((certificate_pem, key_pem)), Some(token), None) => {
+                Credential::CertificateAndToken { certificate_pem, key_pem, token }
+            }
+            (Some((certificate_pem, key_pem)), None, _) => {
+                Credential::Certificate { certificate_pem, key_pem }
+            }
+            (None, Some(token), None) => Credential::Token(token),
+            (None, None, Some(name)) => {
+                if name.contains(':') || name.chars().any(char::is_control) {
+                    return Err(unusable("username", "holds a character that no user name has"));
+                }
+                Credential::Basic {
+                    username: name.to_owned(),
+                    password: Redacted::new(self.password.unwrap_or_default().to_owned()),
+                }
+            }
+            (None, None, None) => Credential::None,
+        })
+    }
+}
+
+/// `https://HOST[:PORT][/PATH]`, taken apart.
+struct Server {
+    url: String,
+    host: String,
+    address: Option<IpAddr>,
+}
+
+impl Server {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let rest = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => rest,
+            Some(_) => return Err("is not an https URL"),
+            None => return Err("does not begin with https://"),
+        };
+        // Judged on the text: a URL parser drops a fragment, and takes a user name, silently.
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("holds a space, a control character or one outside ASCII");
+        }
+        if rest.contains('@') {
+            return Err("holds a user name");
+        }
+        if rest.contains(['?', '#']) {
+            return Err("holds a query or a fragment");
+        }
+        if rest.contains(['\\', '"', '<', '>', '^', '`', '{', '|', '}']) {
+            return Err("holds a character that no URL has");
+        }
+        let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(inner) => {
+                let (host, after) = inner.split_once(']').ok_or("has an unclosed '['")?;
+                let address: Ipv6Addr =
+                    host.parse().map_err(|_| "holds no IPv6 address between the brackets")?;
+                (
+                    address.to_string(),
+                    if after.is_empty() {
+                        None
+                    } else {
+                        Some(
+                            after
+                                .strip_prefix(':')
+                                .ok_or("has something between address and port")?,
+                        )
+                    },
+                )
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host.to_ascii_lowercase(), Some(port)),
+                None => (authority.to_ascii_lowercase(), None),
+            },
+        };
+        if host.is_empty() {
+            return Err("has no host");
+        }
+        if let Some(port) = port {
+            let valid = port.bytes().all(|byte| byte.is_ascii_digit())
+                && port.parse::<u16>().is_ok_and(|port| port != 0);
+            if !valid {
+                return Err("has no port from 1 to 65535 after the ':'");
+            }
+        }
+        let address = host.parse::<IpAddr>().ok();
+        if address.is_none() {
+            // `127.1`, `0x7f.1` and `2130706433` are addresses to a resolver and names to a parser.
+            let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+            let numeric = last.bytes().all(|byte| byte.is_ascii_digit())
+                || last
+                    .strip_prefix("0x")
+                    .is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
+            if numeric {
+                return Err("holds an address that is not written in its usual form");
+            }
+            if ServerName::try_from(host.as_str()).is_err() {
+                return Err("holds no DNS name");
+            }
+        }
+        Ok(Self { url: format!("https://{rest}"), host, address })
+    }
+}
+
+/// Addresses that are refused before anybody dials. Where a name leads is checked when it is dialled.
+fn check_server(server: &Server, loopback: Loopback, path: &str) -> Result<(), Refusal> {
+    let refused = |code, fact: String| Err(Refusal::new(code, format!("{path}.server"), fact));
+    let Some(address) = server.address else {
+        let name = server.host.trim_end_matches('.');
+        if name == "localhost"
+            || name.ends_with(".localhost")
+            || ["localhost.localdomain", "ip6-localhost", "ip6-loopback"].contains(&name)
+        {
+            let fact = format!("is {}, a name of this host", server.url);
+            return refused(&codes::LOOPBACK_SERVER, fact);
+        }
+        return Ok(());
+    };
+    let address = unmapped(address);
+    if address.is_loopback() {
+        if loopback == Loopback::Refused {
+            let fact = format!("is {}, which the control plane can't reach", server.url);
+            return refused(&codes::LOOPBACK_SERVER, fact);
+        }
+        return Ok(());
+    }
+    let kind = match address {
+        _ if address.is_multicast() => "a multicast address",
+        IpAddr::V4(v4) if v4.octets()[0] == 0 => "an unspecified address",
+        IpAddr::V4(v4) if v4.is_link_local() => "a link-local address",
+        IpAddr::V4(v4) if v4.is_broadcast() => "a broadcast address",
+        IpAddr::V6(v6) if v6.is_unspecified() => "an unspecified address",
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
+        _ => return Ok(()),
+    };
+    refused(&codes::SERVER_ADDRESS, format!("is {}, {kind}", server.url))
+}
+
+/// An IPv4 address hidden in an IPv6 one (mapped, or the old compatible form) as itself.
+fn unmapped(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unspecified() => {
+            v6.to_ipv4().map_or(address, IpAddr::V4)
+        }
+        _ => address,
+    }
+}
+
+fn decode(data: &str, field: &str) -> Result<Vec<u8>, Refusal> {
+    // Line breaks are what folding leaves behind; Go ignores them too.
+    let joined: String = data.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    STANDARD
+        .decode(joined)
+        .map_err(|_| Refusal::new(&codes::CREDENTIAL_UNUSABLE, field, "is not base64"))
+}
+
+fn certificates(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
+    let unusable = |fact| Refusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact);
+    let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|_| unusable("is not PEM"))?;
+    if found.is_empty() {
+        return Err(unusable("holds no certificate in PEM"));
+    }
+    for certificate in &found {
+        if !matches!(x509_parser::parse_x509_certificate(certificate), Ok(([], _))) {
+            return Err(unusable("holds a certificate that can't be read"));
+        }
+    }
+    Ok(found)
+}
+
+fn check_key(chain: Vec<CertificateDer<'static>>, pem: &[u8]) -> Result<(), &'static str> {
+    use rustls::{Error, InconsistentKeys};
+
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|_| "holds no private key in PEM")?;
+    let key = rustls::crypto::ring::default_provider()
+        .key_provider
+        .load_private_key(key)
+        .map_err(|_| "holds a key that can't be used")?;
+    match rustls::sign::CertifiedKey::new(chain, key).keys_match() {
+        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err("doesn't fit the certificate")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A key of the file as it may stand in a message: short, and without control characters.
+fn shown(key: &str) -> String {
+    key.escape_debug().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,6 @@
+//! The member clusters: from a kubeconfig in a Secret to a running registry, and back out again.
+//!
+//! Owns which clusters there are and their tasks. A cluster that is down, slow, forbidden or nonsense
+//! changes nothing for any other. Never reads a member's objects: that is its registry's work.
+
+pub mod kubeconfig;
