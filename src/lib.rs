@@ -22,6 +22,7 @@ pub mod model;
 pub mod task;
 pub mod codes;
 pub mod apiserver;
+pub mod store;
 pub mod registry;
 pub mod clusters;
 pub mod mesh;

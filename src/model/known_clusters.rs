@@ -1,21 +1,46 @@
-//! stub
-use super::*;
+//! The clusters of the mesh, as far as sending configuration to proxies depends on them.
+
 use std::collections::BTreeMap;
-/// s
+use std::sync::Arc;
+
+use super::{ClusterId, NetworkId};
+
+/// What an operator has asked for a cluster (`strait.dev/mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Mode {
+    /// Nothing special.
+    #[default]
+    Normal,
+    /// Its endpoints leave load balancing gracefully.
+    Drain,
+    /// It is frozen at its last known good state.
+    Pause,
+}
+
+/// The clusters held now: those whose Secret is there, and those within the grace of its removal.
+/// A cluster on standby, or refused, is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KnownClusters {
-    /// s
+    /// By ID.
     pub clusters: BTreeMap<ClusterId, KnownCluster>,
 }
-/// s
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+
+/// What is known of one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownCluster {
-    /// s
+    /// The network fixed by its Secret's annotation: other claims are ignored.
     pub fixed_network: Option<NetworkId>,
+    /// Whether it is the config cluster, which is merged first.
+    pub config: bool,
+    /// What an operator has asked for it.
+    pub mode: Mode,
+    /// The trust domain of its workloads.
+    pub trust_domain: Arc<str>,
 }
+
 impl KnownClusters {
-    /// s
-    pub fn get(&self, id: &ClusterId) -> Option<&KnownCluster> {
-        self.clusters.get(id)
+    /// Whether `cluster` may be claimed by a proxy.
+    pub fn contains(&self, cluster: &ClusterId) -> bool {
+        self.clusters.contains_key(cluster)
     }
 }

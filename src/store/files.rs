@@ -1,0 +1,354 @@
+//! Objects from a directory of YAML and JSON files (`--config-dir`), watched.
+//!
+//! Owns what was last good of each file: a file that can't be read, or in which any document is wrong,
+//! keeps the objects it had before, and a warning says where and why. Not recursive; hidden files are
+//! left alone, so that a ConfigMap volume (`..data`, swapped as a whole) reads as its files.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher};
+use serde_json::Value;
+use serde_saphyr::Spanned;
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
+
+use super::object::{self, Key, Object, Unusable};
+use super::{Objects, Warning};
+use crate::task::Supervisor;
+
+/// The most bytes of one file: several of the largest Secrets an API server takes.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// How often the directory is looked at where nobody tells us of changes, as on network volumes.
+const POLL: Duration = Duration::from_secs(2);
+/// How long a burst of changes may go on before we look; a writer that doesn't rename gets to finish.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Watches `directory`. The value is `None` until it has been read once; an empty directory is read.
+pub fn watch(
+    directory: PathBuf,
+    system_namespace: String,
+    tasks: &Supervisor,
+) -> watch::Receiver<Option<Arc<Objects>>> {
+    let (sender, receiver) = watch::channel(None);
+    tasks.spawn_restarting("config-dir", Duration::from_secs(1), move || {
+        run(directory.clone(), system_namespace.clone(), sender.clone())
+    });
+    receiver
+}
+
+async fn run(
+    directory: PathBuf,
+    system_namespace: String,
+    objects: watch::Sender<Option<Arc<Objects>>>,
+) {
+    // One place: a full channel means that a look is due already.
+    let (poke, mut poked) = mpsc::channel(1);
+    let _watcher = watcher(&directory, poke);
+    let mut files = Files::new(system_namespace);
+    loop {
+        let looked = {
+            let directory = directory.clone();
+            tokio::task::spawn_blocking(move || {
+                let changed = files.look(&directory);
+                (files, changed)
+            })
+            .await
+        };
+        // A panic in there: the supervisor starts us again.
+        let Ok((after, changed)) = looked else { return };
+        files = after;
+        if let Some(new) = changed {
+            objects.send_if_modified(|held| {
+                let modified = held.as_deref() != Some(&new);
+                if modified {
+                    report(held.as_deref(), &new);
+                    *held = Some(Arc::new(new));
+                }
+                modified
+            });
+        }
+        tokio::select! {
+            Some(()) = poked.recv() => tokio::time::sleep(SETTLE).await,
+            () = tokio::time::sleep(POLL) => {}
+        }
+        let _ = poked.try_recv();
+    }
+}
+
+/// Tells of changes at once, where the system can; else polling has to do.
+fn watcher(directory: &Path, poke: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+    let watcher = notify::recommended_watcher(move |_| {
+        let _ = poke.try_send(());
+    })
+    .and_then(|mut watcher| {
+        watcher.watch(directory, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    match watcher {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            warn!(directory = %directory.display(), %error, "not told of changes; looking every 2 s");
+            None
+        }
+    }
+}
+
+/// Logs what is newly wrong.
+fn report(before: Option<&Objects>, now: &Objects) {
+    for warning in &now.warnings {
+        if !before.is_some_and(|before| before.warnings.contains(warning)) {
+            warn!(%warning, "configuration not used");
+        }
+    }
+}
+
+/// What is known of the files of a directory.
+struct Files {
+    system_namespace: String,
+    files: BTreeMap<String, File>,
+    /// Why the directory itself can't be read.
+    failure: Option<Warning>,
+    read_once: bool,
+}
+
+/// One file.
+#[derive(Default)]
+struct File {
+    /// Changes whenever the content may have.
+    stamp: Option<Stamp>,
+    /// The last good content.
+    objects: Vec<(Key, Object)>,
+    /// About the present content.
+    warnings: Vec<Warning>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+impl Files {
+    fn new(system_namespace: String) -> Self {
+        Self { system_namespace, files: BTreeMap::new(), failure: None, read_once: false }
+    }
+
+    /// Reads what has changed; `None` when nothing has.
+    fn look(&mut self, directory: &Path) -> Option<Objects> {
+        let names = match names(directory) {
+            Ok(names) => names,
+            Err(error) => {
+                let warning = Warning {
+                    source: directory.display().to_string(),
+                    document: None,
+                    line: None,
+                    text: format!("STR0219: can't be read ({error}); what was read before is kept"),
+                };
+                let news = self.failure.as_ref() != Some(&warning);
+                if news && !self.read_once {
+                    warn!(%warning, "no configuration yet");
+                }
+                self.failure = Some(warning);
+                // A directory that was never there is not an empty configuration.
+                return (news && self.read_once).then(|| self.objects());
+            }
+        };
+        let mut changed = self.failure.take().is_some() || !self.read_once;
+        let before = self.files.len();
+        self.files.retain(|name, _| names.contains(name));
+        changed |= self.files.len() != before;
+        for name in names {
+            changed |= self.look_at(directory, &name);
+        }
+        self.read_once = true;
+        changed.then(|| self.objects())
+    }
+
+    /// Reads one file if its stamp has changed; returns whether it had.
+    fn look_at(&mut self, directory: &Path, name: &str) -> bool {
+        let known = self.files.get(name).and_then(|file| file.stamp);
+        let read = match read(&directory.join(name), known) {
+            Ok(None) => return false,
+            // Gone between listing and opening.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.files.remove(name).is_some();
+            }
+            Ok(Some((stamp, bytes))) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
+            Err(error) => (None, Err(warning(name, None, &format!("can't be read ({error})")))),
+        };
+        let file = self.files.entry(name.to_owned()).or_default();
+        file.stamp = read.0;
+        let before = file.warnings.clone();
+        match read.1 {
+            Ok((objects, warnings)) => {
+                file.objects = objects;
+                file.warnings = warnings;
+                true
+            }
+            Err(mut warning) => {
+                let held = file.objects.len();
+                let kept = format!("; its last good objects ({held}) are kept");
+                warning.text = format!("STR0219: {}{kept}", warning.text);
+                file.warnings = vec![warning];
+                file.warnings != before
+            }
+        }
+    }
+
+    /// All objects; of two with the same name the one in the first file (by name) counts.
+    fn objects(&self) -> Objects {
+        let mut all: BTreeMap<&Key, (&str, &Object)> = BTreeMap::new();
+        let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
+        for (name, file) in &self.files {
+            warnings.extend(file.warnings.iter().cloned());
+            for (key, object) in &file.objects {
+                if let Some((first, _)) = all.get(key) {
+                    let text =
+                        format!("{} {} is in {first} already; that one counts", key.kind, key.name);
+                    warnings.push(Warning {
+                        source: name.clone(),
+                        document: None,
+                        line: None,
+                        text,
+                    });
+                } else {
+                    all.insert(key, (name, object));
+                }
+            }
+        }
+        let mut objects = Objects::default();
+        for (name, object) in all.values() {
+            match object {
+                Object::Secret(secret) if !secret.describes_clusters() => {}
+                Object::Secret(secret)
+                    if secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
+                {
+                    let text = format!(
+                        "Secret {} is ignored: only those in namespace {} count",
+                        secret.name, self.system_namespace
+                    );
+                    let source = (*name).to_owned();
+                    warnings.push(Warning { source, document: None, line: None, text });
+                }
+                Object::Secret(secret) => objects.secrets.push(Arc::clone(secret)),
+                Object::ConfigMap(config_map) => objects.config_maps.push(Arc::clone(config_map)),
+                Object::Namespace(namespace) => objects.namespaces.push(Arc::clone(namespace)),
+                Object::Other(other) => objects.others.push(Arc::clone(other)),
+            }
+        }
+        warnings.sort();
+        objects.warnings = warnings;
+        objects
+    }
+}
+
+/// The names of the files that count, sorted.
+fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let counts = !name.starts_with('.')
+            && [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending));
+        // A folder by such a name is none of ours; a link to a file is.
+        if counts && fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file()) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The content, unless its stamp is `known`.
+fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, Vec<u8>)>> {
+    let file = fs::File::open(path)?;
+    let stamp = Stamp::of(&file.metadata()?);
+    if known == Some(stamp) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other("it has more than 16 MiB"));
+    }
+    Ok(Some((stamp, bytes)))
+}
+
+type Parsed = (Vec<(Key, Object)>, Vec<Warning>);
+
+/// The objects of one file, or the first thing that is wrong in it.
+fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<Parsed, Warning> {
+    let text = std::str::from_utf8(bytes).map_err(|_| warning(name, None, "is not UTF-8"))?;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: 64 },
+        with_snippet: false,
+        emit_comments: false,
+        strict_booleans: true,
+    };
+    let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| {
+            let at = error.location().map(|at| (document_at(text, at.line()), at.line()));
+            // The parser's own words may quote the text, which may be a Secret.
+            warning(name, at, "is neither YAML nor JSON there")
+        })?;
+    let mut objects = Vec::new();
+    let mut warnings = Vec::new();
+    for document in documents {
+        let line = document.referenced.line();
+        let at = Some((document_at(text, line), line));
+        for object in object::read(document.value, system_namespace) {
+            match object {
+                Ok(object) => objects.push(object),
+                Err(Unusable::Ignored(fact)) => warnings.push(warning(name, at, &fact)),
+                Err(Unusable::Invalid(fact)) => return Err(warning(name, at, &fact)),
+            }
+        }
+    }
+    Ok((objects, warnings))
+}
+
+fn warning(file: &str, at: Option<(usize, u64)>, text: &str) -> Warning {
+    Warning {
+        source: file.to_owned(),
+        document: at.map(|(document, _)| document),
+        line: at.map(|(_, line)| line),
+        text: text.to_owned(),
+    }
+}
+
+/// Which document, from 1, the line (from 1) is in.
+fn document_at(text: &str, line: u64) -> usize {
+    let mut documents = 0;
+    for line in text.lines().take(usize::try_from(line).unwrap_or(usize::MAX)) {
+        let marker = line == "---" || line.starts_with("--- ");
+        let says_nothing = line.trim().is_empty() || line.starts_with(['#', '%']);
+        if marker || (documents == 0 && !says_nothing) {
+            documents += 1;
+        }
+    }
+    documents.max(1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+use super::*;
+
+/// A directory, and what is held of it.
+struct Fixture {
+    directory: tempfile::TempDir,
+    files: Files,
+    objects: Objects,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        Self {
+            directory,
+            files: Files::new("strait-system".to_owned()),
+            objects: Objects::default(),
+        }
+    }
+
+    fn with(files: &[(&str, &str)]) -> Self {
+        let mut fixture = Self::new();
+        for (name, text) in files {
+            fixture.write(name, text);
+        }
+        fixture.look();
+        fixture
+    }
+
+    /// As every careful writer does it: a new file, then a rename.
+    fn write(&self, name: &str, text: &str) {
+        let hidden = self.directory.path().join(".new");
+        fs::write(&hidden, text).expect("written");
+        fs::rename(hidden, self.directory.path().join(name)).expect("renamed");
+    }
+
+    fn look(&mut self) -> bool {
+        let changed = self.files.look(self.directory.path());
+        let news = changed.is_some();
+        self.objects = changed.unwrap_or_else(|| self.objects.clone());
+        news
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        self.objects.secrets.iter().map(|secret| secret.name.to_string()).collect()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.objects.warnings.iter().map(Warning::to_string).collect()
+    }
+}
+
+fn secret(name: &str, data: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {name}\n  labels: {{istio/multiCluster: \"true\"}}\n{data}\n"
+    )
+}
+
+#[test]
+fn an_empty_directory_is_read() {
+    let fixture = Fixture::with(&[]);
+    assert!(fixture.files.read_once);
+    assert_eq!(fixture.objects, Objects::default());
+}
+
+#[test]
+fn objects_of_all_files_and_documents_are_held() {
+    let two = format!("{}---\n{}---\n# nothing\n", secret("a", ""), secret("b", ""));
+    let json = r#"{"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "strait"}, "data": {"mesh": "x"}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", "labels": {"a": "b"}}},
+        {"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry", "metadata": {"name": "out"}}]}"#;
+    let typed = r#"{"apiVersion": "v1", "kind": "SecretList", "items": [
+        {"metadata": {"name": "d", "labels": {"strait.dev/cluster": "true"}}}]}"#;
+    let fixture = Fixture::with(&[
+        ("two.yaml", &two),
+        ("c.yml", &secret("c", "")),
+        ("list.json", json),
+        ("typed.json", typed),
+        (".hidden.yaml", "not: [read"),
+        ("notes.txt", "not read"),
+    ]);
+    assert_eq!(fixture.warnings(), Vec::<String>::new());
+    assert_eq!(
+        fixture.secrets(),
+        ["strait-system/a", "strait-system/b", "strait-system/c", "strait-system/d"]
+    );
+    assert_eq!(fixture.objects.config_maps[0].name.to_string(), "strait-system/strait");
+    assert_eq!(fixture.objects.namespaces[0].labels["a"], "b");
+    assert_eq!(fixture.objects.others[0]["metadata"]["namespace"], "strait-system");
+}
+
+#[test]
+fn string_data_wins_over_data() {
+    let data = "data: {east: b2xk, west: b2xk}\nstringData: {east: new}";
+    let fixture = Fixture::with(&[("a.yaml", &secret("a", data))]);
+    let held = &fixture.objects.secrets[0].data;
+    assert_eq!(held["east"].reveal(), b"new");
+    assert_eq!(held["west"].reveal(), b"old");
+}
+
+#[test]
+fn a_bad_file_keeps_its_last_good_objects() {
+    let good = secret("a", "");
+    let mut fixture = Fixture::with(&[("a.yaml", &good), ("b.yaml", &secret("b", ""))]);
+    for (bad, where_and_why) in [
+        ("kind: [", "a.yaml, document 1, line 1"),
+        (
+            "kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\n---\n- 1\n",
+            "a.yaml, document 2, line 5",
+        ),
+        ("# one\n---\napiVersion: v1\nmetadata: {name: x}\n", "a.yaml, document 1, line 3"),
+        ("kind: Secret\napiVersion: v1\nmetadata: {}\n", "has no metadata.name"),
+        (&secret("a", "data: {east: '%'}"), "data.east is not base64"),
+        ("\u{0}", "a.yaml"),
+    ] {
+        fixture.write("a.yaml", bad);
+        assert!(fixture.look(), "{bad}");
+        assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{bad}");
+        let warnings = fixture.warnings().join("\n");
+        assert!(warnings.contains(where_and_why), "{bad}: {warnings}");
+        assert!(warnings.contains("STR0219") && warnings.contains("are kept"), "{warnings}");
+    }
+    fixture.write("a.yaml", &secret("c", ""));
+    fixture.look();
+    assert_eq!(fixture.secrets(), ["strait-system/b", "strait-system/c"]);
+    assert_eq!(fixture.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn warnings_never_quote_the_file() {
+    for text in [
+        "token: canary: x",
+        "canary",
+        "kind: Secret\napiVersion: v1\nmetadata: {name: a}\ndata: {a: canary!}",
+    ] {
+        let fixture = Fixture::with(&[("a.yaml", text)]);
+        let warnings = fixture.warnings().join("\n");
+        assert!(!warnings.is_empty() && !warnings.contains("canary"), "{warnings}");
+    }
+}
+
+#[test]
+fn the_first_file_by_name_wins() {
+    let one = secret("a", "stringData: {east: one}");
+    let two = secret("a", "stringData: {east: two}");
+    let mut fixture = Fixture::with(&[("2.yaml", &two), ("1.yaml", &one)]);
+    let east = |fixture: &Fixture| fixture.objects.secrets[0].data["east"].reveal().clone();
+    assert_eq!(east(&fixture), b"one");
+    assert_eq!(
+        fixture.warnings(),
+        ["2.yaml: Secret strait-system/a is in 1.yaml already; that one counts"]
+    );
+    fs::remove_file(fixture.directory.path().join("1.yaml")).expect("removed");
+    assert!(fixture.look());
+    assert_eq!(east(&fixture), b"two");
+}
+
+#[test]
+fn services_and_pods_and_secrets_elsewhere_are_ignored_with_a_warning() {
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: shop}\n";
+    let elsewhere = secret("a", "").replace("  name: a\n", "  name: a\n  namespace: shop\n");
+    let unlabelled = "apiVersion: v1\nkind: Secret\nmetadata: {name: mine}\n";
+    let fixture =
+        Fixture::with(&[("a.yaml", &elsewhere), ("s.yaml", service), ("u.yaml", unlabelled)]);
+    assert_eq!(fixture.secrets(), Vec::<String>::new());
+    assert_eq!(
+        fixture.warnings(),
+        [
+            "a.yaml: Secret shop/a is ignored: only those in namespace strait-system count",
+            "s.yaml, document 1, line 1: Service shop/s is ignored: services come from member clusters",
+        ]
+    );
+}
+
+#[test]
+fn an_unchanged_directory_is_no_news() {
+    let mut fixture = Fixture::with(&[("a.yaml", &secret("a", "")), ("bad.yaml", "[")]);
+    assert!(!fixture.look());
+    fixture.write("a.yaml", &secret("b", ""));
+    assert!(fixture.look());
+    assert!(!fixture.look());
+}
+
+#[test]
+fn a_directory_that_vanishes_takes_nothing_with_it() {
+    let mut fixture = Fixture::with(&[("a.yaml", &secret("a", ""))]);
+    let elsewhere = fixture.directory.path().with_extension("moved");
+    fs::rename(fixture.directory.path(), &elsewhere).expect("renamed");
+    assert!(fixture.look());
+    assert_eq!(fixture.secrets(), ["strait-system/a"]);
+    assert!(fixture.warnings()[0].contains("STR0219"));
+    fs::rename(&elsewhere, fixture.directory.path()).expect("renamed back");
+    assert!(fixture.look());
+    assert_eq!(fixture.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_directory_that_was_never_there_is_not_an_empty_one() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.files.look(&fixture.directory.path().join("nowhere")), None);
+    assert!(!fixture.files.read_once);
+}
+
+#[test]
+fn a_swapped_data_link_is_seen() {
+    let mut fixture = Fixture::new();
+    let root = fixture.directory.path().to_owned();
+    let version = |name: &str, secret_name: &str| {
+        fs::create_dir(root.join(name)).expect("a folder");
+        fs::write(root.join(name).join("a.yaml"), secret(secret_name, "")).expect("written");
+        let link = root.join("..data_tmp");
+        std::os::unix::fs::symlink(name, &link).expect("linked");
+        fs::rename(link, root.join("..data")).expect("swapped");
+    };
+    version("..2026_1", "one");
+    std::os::unix::fs::symlink("..data/a.yaml", root.join("a.yaml")).expect("linked");
+    fixture.look();
+    assert_eq!(fixture.secrets(), ["strait-system/one"]);
+    version("..2026_2", "two");
+    assert!(fixture.look());
+    assert_eq!(fixture.secrets(), ["strait-system/two"]);
+}
+
+#[tokio::test]
+async fn changes_are_seen_without_being_asked_for() {
+    let fixture = Fixture::new();
+    let tasks = Supervisor::new();
+    let path = fixture.directory.path().to_owned();
+    let mut objects = watch(path, "strait-system".to_owned(), &tasks);
+    let mut names = async |wanted: &[&str]| {
+        let held = objects.wait_for(|objects| {
+            objects.as_deref().is_some_and(|objects| {
+                objects
+                    .secrets
+                    .iter()
+                    .map(|secret| secret.name.name.as_ref())
+                    .eq(wanted.iter().copied())
+            })
+        });
+        tokio::time::timeout(Duration::from_secs(10), held).await.expect("in time").expect("alive");
+    };
+    names(&[]).await;
+    fixture.write("a.yaml", &secret("a", ""));
+    names(&["a"]).await;
+    fixture.write("b.yaml", &secret("b", ""));
+    names(&["a", "b"]).await;
+    fs::remove_file(fixture.directory.path().join("a.yaml")).expect("removed");
+    names(&["b"]).await;
+    assert!(tasks.shut_down(Duration::from_secs(5)).await);
+}

@@ -1,0 +1,125 @@
+//! The objects of the config cluster, whatever they come from: files in a directory, or an API server.
+//!
+//! Owns the last good state of that source and hands it over as one immutable value. Never decides
+//! what an object means: `clusters` reads the Secrets, `mesh` the ConfigMaps.
+
+pub mod files;
+mod object;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::apiserver::Redacted;
+
+/// The label under which Istio keeps its remote Secrets.
+pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
+/// Our own label of the same meaning.
+pub const SECRET_LABEL: (&str, &str) = ("strait.dev/cluster", "true");
+
+/// Everything that is configured, read once completely.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Objects {
+    /// Secrets of the system namespace that carry one of the two labels, by name.
+    pub secrets: Vec<Arc<Secret>>,
+    /// ConfigMaps, by namespace and name.
+    pub config_maps: Vec<Arc<ConfigMap>>,
+    /// Namespaces, by name.
+    pub namespaces: Vec<Arc<Namespace>>,
+    /// Objects of all other kinds as they are, by kind, namespace and name.
+    pub others: Vec<Arc<serde_json::Value>>,
+    /// What could not be read and is replaced by what it was before, or left out.
+    pub warnings: Vec<Warning>,
+}
+
+/// A namespace and a name in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// The namespace; empty for objects that have none.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// `namespace/name`.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A Secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// When it was made, where that is known.
+    pub created: Option<Timestamp>,
+    /// Its data, decoded; `stringData` has won over `data`.
+    pub data: BTreeMap<String, Redacted<Vec<u8>>>,
+}
+
+impl Secret {
+    /// Whether it carries a label that makes it describe member clusters.
+    pub fn describes_clusters(&self) -> bool {
+        [ISTIO_SECRET_LABEL, SECRET_LABEL]
+            .iter()
+            .any(|(key, value)| self.labels.get(*key).is_some_and(|found| found == value))
+    }
+}
+
+/// A ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigMap {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its text data.
+    pub data: BTreeMap<String, String>,
+}
+
+/// A Namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Something in the source that is not used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Warning {
+    /// The file, or the object.
+    pub source: String,
+    /// The document in the file, from 1.
+    pub document: Option<usize>,
+    /// The line in the file, from 1.
+    pub line: Option<u64>,
+    /// What was found, and what is done about it.
+    pub text: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)?;
+        if let Some(document) = self.document {
+            write!(f, ", document {document}")?;
+        }
+        if let Some(line) = self.line {
+            write!(f, ", line {line}")?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
