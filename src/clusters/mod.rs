@@ -4,3 +4,5 @@
 //! changes nothing for any other. Never reads a member's objects: that is its registry's work.
 
 pub mod kubeconfig;
+pub mod plan;
+pub mod secret;

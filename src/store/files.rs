@@ -42,6 +42,12 @@ pub fn watch(
     receiver
 }
 
+/// What `directory` holds now; one that can't be read holds nothing but the warning.
+pub fn read_once(directory: &Path, system_namespace: &str) -> Objects {
+    let mut files = Files::new(system_namespace.to_owned());
+    files.look(directory).unwrap_or_else(|| files.objects())
+}
+
 async fn run(
     directory: PathBuf,
     system_namespace: String,

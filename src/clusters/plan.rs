@@ -1,0 +1,345 @@
+//! From what runs and what the Secrets want to what is to be done. Pure: no task, no clock.
+//!
+//! The rules: of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by
+//! name); the others are on standby and are looked at again each time, so that one takes over as soon as
+//! the first goes. A Secret that turns bad keeps the cluster it holds running as it was. A cluster whose
+//! last Secret goes stays, without its credential, until the grace is over.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::kubeconfig::Refusal;
+use super::secret::{Member, MemberSecret};
+use crate::apiserver::Access;
+use crate::codes;
+use crate::model::{ClusterId, Mode, NetworkId};
+use crate::store::ObjectName;
+
+/// The clusters that are members because of a Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Running {
+    /// By ID.
+    pub clusters: BTreeMap<ClusterId, Cluster>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// The Secret that holds it, or held it last.
+    pub secret: ObjectName,
+    /// Its network, where the Secret fixes it.
+    pub network: Option<NetworkId>,
+    /// What an operator has asked for it.
+    pub mode: Mode,
+    /// Held, or leaving.
+    pub hold: Hold,
+}
+
+/// Whether a Secret holds a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// It does, and says how the API server is reached.
+    Held(Access),
+    /// None does. The data stays until then; the credential has gone.
+    Leaving {
+        /// When the grace is over.
+        until: Instant,
+    },
+}
+
+/// One thing to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// A cluster that was not there.
+    Add {
+        /// Its ID.
+        id: ClusterId,
+        /// The Secret that holds it.
+        secret: ObjectName,
+        /// What is wanted of it.
+        member: Member,
+    },
+    /// A cluster that was held by another Secret, or by none any more, goes on under this one.
+    Adopt {
+        /// Its ID.
+        id: ClusterId,
+        /// The Secret that holds it now.
+        secret: ObjectName,
+        /// What is wanted of it.
+        member: Member,
+    },
+    /// Its API server is reached in another way: make the new before breaking the old.
+    Replace {
+        /// Its ID.
+        id: ClusterId,
+        /// The new way.
+        access: Access,
+    },
+    /// The network that its Secret fixes has changed.
+    SetNetwork {
+        /// Its ID.
+        id: ClusterId,
+        /// The network.
+        network: Option<NetworkId>,
+    },
+    /// What an operator asks for it has changed.
+    SetMode {
+        /// Its ID.
+        id: ClusterId,
+        /// The mode.
+        mode: Mode,
+    },
+    /// No Secret holds it any more: drop the credential, keep the data for now.
+    StartGrace {
+        /// Its ID.
+        id: ClusterId,
+        /// When the grace is over.
+        until: Instant,
+    },
+    /// Every trace of it goes.
+    Withdraw {
+        /// Its ID.
+        id: ClusterId,
+    },
+}
+
+/// A Secret's key that holds no cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Idle {
+    /// The Secret.
+    pub secret: ObjectName,
+    /// The data key.
+    pub key: String,
+    /// Its network, where it is usable and fixes one.
+    pub network: Option<NetworkId>,
+    /// Why it holds none.
+    pub refusal: Refusal,
+}
+
+impl Idle {
+    /// Whether it is usable, and waits for its ID to become free.
+    pub fn on_standby(&self) -> bool {
+        self.refusal.code == &codes::ID_TAKEN
+    }
+}
+
+/// What is to be done, and what is to be said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// To be done, in this order.
+    pub actions: Vec<Action>,
+    /// Keys that hold no cluster, by cluster and age.
+    pub idle: Vec<Idle>,
+    /// Why the present Secret of a running cluster is not used; the cluster runs on as it was.
+    pub kept: BTreeMap<ClusterId, Refusal>,
+    /// When to plan again, whatever happens before.
+    pub wake: Option<Instant>,
+}
+
+/// A Secret's claim to a cluster ID.
+struct Claim<'a> {
+    secret: &'a MemberSecret,
+    member: &'a Result<Member, Refusal>,
+}
+
+/// Plans. `config_cluster` is the ID that no Secret may take; `grace` is how long a cluster's data
+/// outlives its Secret, zero for not at all.
+pub fn plan(
+    running: &Running,
+    secrets: &[MemberSecret],
+    config_cluster: Option<&ClusterId>,
+    grace: Duration,
+    now: Instant,
+) -> Plan {
+    let mut plan = Plan::default();
+    let mut claims: BTreeMap<&ClusterId, Vec<Claim<'_>>> = BTreeMap::new();
+    for secret in by_age(secrets) {
+        for (key, refusal) in &secret.invalid_keys {
+            plan.refuse(secret, key, refusal.clone());
+        }
+        for (id, member) in &secret.clusters {
+            if config_cluster == Some(id) {
+                let fact = format!("the ID {id} is the config cluster's");
+                let refusal = Refusal::new(&codes::ID_OF_CONFIG_CLUSTER, "", fact);
+                plan.refuse(secret, id.as_str(), refusal);
+            } else {
+                claims.entry(id).or_default().push(Claim { secret, member });
+            }
+        }
+    }
+    for (id, cluster) in &running.clusters {
+        if !claims.contains_key(id) {
+            plan.leave(id, cluster, grace, now);
+        }
+    }
+    for (id, claims) in &claims {
+        plan.settle(id, claims, running.clusters.get(*id), grace, now);
+    }
+    plan
+}
+
+/// The oldest first; those of unknown age last, by name.
+fn by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
+    let mut sorted: Vec<_> = secrets.iter().collect();
+    sorted.sort_by_key(|secret| (secret.created.is_none(), secret.created, &secret.name));
+    sorted
+}
+
+impl Plan {
+    fn refuse(&mut self, secret: &MemberSecret, key: &str, refusal: Refusal) {
+        let (secret, key) = (secret.name.clone(), key.to_owned());
+        self.idle.push(Idle { secret, key, network: None, refusal });
+    }
+
+    /// Decides who holds `id`, and what that changes. `claims` are in order of age.
+    fn settle(
+        &mut self,
+        id: &ClusterId,
+        claims: &[Claim<'_>],
+        running: Option<&Cluster>,
+        grace: Duration,
+        now: Instant,
+    ) {
+        let holds = |claim: &Claim<'_>| {
+            running.is_some_and(|cluster| {
+                matches!(cluster.hold, Hold::Held(_)) && cluster.secret == claim.secret.name
+            })
+        };
+        let usable = claims.iter().position(|claim| claim.member.is_ok());
+        let holder = claims.iter().position(holds);
+        // A holder that turned bad keeps its cluster from those that are younger.
+        let winner = match (usable, holder) {
+            (Some(usable), Some(holder)) => Some(usable.min(holder)),
+            (usable, holder) => usable.or(holder),
+        };
+        let winning = winner.and_then(|winner| claims.get(winner));
+        match winning {
+            Some(Claim { secret, member: Ok(member) }) => {
+                self.hold(id, &secret.name, member, running)
+            }
+            Some(Claim { member: Err(refusal), .. }) => {
+                self.kept.insert(id.clone(), refusal.clone());
+            }
+            None => {
+                if let Some(cluster) = running {
+                    self.leave(id, cluster, grace, now);
+                }
+            }
+        }
+        for (index, claim) in claims.iter().enumerate() {
+            if Some(index) == winner {
+                continue;
+            }
+            match (claim.member, winning) {
+                (Ok(member), Some(winner)) => self.idle.push(Idle {
+                    secret: claim.secret.name.clone(),
+                    key: id.to_string(),
+                    network: member.network.clone(),
+                    refusal: standby(winner.secret),
+                }),
+                (Err(refusal), _) => self.refuse(claim.secret, id.as_str(), refusal.clone()),
+                // Without a winner nobody is usable.
+                (Ok(_), None) => {}
+            }
+        }
+    }
+
+    fn hold(
+        &mut self,
+        id: &ClusterId,
+        secret: &ObjectName,
+        member: &Member,
+        running: Option<&Cluster>,
+    ) {
+        let id = id.clone();
+        let Some(cluster) = running else {
+            let (secret, member) = (secret.clone(), member.clone());
+            return self.actions.push(Action::Add { id, secret, member });
+        };
+        let Hold::Held(access) = &cluster.hold else {
+            let (secret, member) = (secret.clone(), member.clone());
+            return self.actions.push(Action::Adopt { id, secret, member });
+        };
+        if &cluster.secret != secret {
+            let (secret, member) = (secret.clone(), member.clone());
+            return self.actions.push(Action::Adopt { id, secret, member });
+        }
+        if cluster.network != member.network {
+            let network = member.network.clone();
+            self.actions.push(Action::SetNetwork { id: id.clone(), network });
+        }
+        if cluster.mode != member.mode {
+            self.actions.push(Action::SetMode { id: id.clone(), mode: member.mode });
+        }
+        if access != &member.access {
+            self.actions.push(Action::Replace { id, access: member.access.clone() });
+        }
+    }
+
+    fn leave(&mut self, id: &ClusterId, cluster: &Cluster, grace: Duration, now: Instant) {
+        let id = id.clone();
+        let until = match cluster.hold {
+            Hold::Held(_) if grace.is_zero() => return self.actions.push(Action::Withdraw { id }),
+            Hold::Held(_) => {
+                let until = now + grace;
+                self.actions.push(Action::StartGrace { id, until });
+                until
+            }
+            Hold::Leaving { until } if until <= now => {
+                return self.actions.push(Action::Withdraw { id });
+            }
+            Hold::Leaving { until } => until,
+        };
+        self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+    }
+}
+
+/// The winner is older than any usable claim that lost.
+fn standby(winner: &MemberSecret) -> Refusal {
+    let age = match winner.created {
+        Some(created) => format!("older, since {created}"),
+        None => "first by name".to_owned(),
+    };
+    let fact =
+        format!("the ID is held by Secret {} ({age}); takes over when that goes", winner.name);
+    Refusal::new(&codes::ID_TAKEN, "", fact)
+}
+
+impl Running {
+    /// Notes that `action` has been begun.
+    pub fn apply(&mut self, action: &Action) {
+        match action {
+            Action::Add { id, secret, member } | Action::Adopt { id, secret, member } => {
+                let cluster = Cluster {
+                    secret: secret.clone(),
+                    network: member.network.clone(),
+                    mode: member.mode,
+                    hold: Hold::Held(member.access.clone()),
+                };
+                self.clusters.insert(id.clone(), cluster);
+            }
+            Action::Replace { id, access } => {
+                self.change(id, |cluster| cluster.hold = Hold::Held(access.clone()));
+            }
+            Action::SetNetwork { id, network } => {
+                self.change(id, |cluster| cluster.network.clone_from(network));
+            }
+            Action::SetMode { id, mode } => self.change(id, |cluster| cluster.mode = *mode),
+            Action::StartGrace { id, until } => {
+                self.change(id, |cluster| cluster.hold = Hold::Leaving { until: *until });
+            }
+            Action::Withdraw { id } => {
+                self.clusters.remove(id);
+            }
+        }
+    }
+
+    fn change(&mut self, id: &ClusterId, change: impl FnOnce(&mut Cluster)) {
+        if let Some(cluster) = self.clusters.get_mut(id) {
+            change(cluster);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

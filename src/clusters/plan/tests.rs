@@ -1,0 +1,296 @@
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::apiserver::{Credential, Loopback};
+
+const GRACE: Duration = Duration::from_secs(30);
+
+fn member(server: &str) -> Member {
+    Member {
+        access: Access {
+            server: format!("https://{server}.example.org").parse().expect("a URL"),
+            ca_pem: None,
+            tls_server_name: None,
+            credential: Credential::None,
+            loopback: Loopback::Refused,
+        },
+        network: None,
+        mode: Mode::Normal,
+    }
+}
+
+fn refused() -> Result<Member, Refusal> {
+    Err(Refusal::new(&codes::RUNS_PROGRAM, "users[0].user.exec", "runs a program"))
+}
+
+/// A Secret made at second `created`, with usable clusters `id=server`, or `id!` for a refused one.
+fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
+    let one = |text: &&str| match text.split_once('=') {
+        Some((id, server)) => (ClusterId::from(id), Ok(member(server))),
+        None => (ClusterId::from(text.trim_end_matches('!')), refused()),
+    };
+    MemberSecret {
+        name: ObjectName::new("strait-system", name),
+        created: (created > 0)
+            .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
+        clusters: clusters.iter().map(one).collect(),
+        invalid_keys: BTreeMap::new(),
+    }
+}
+
+/// A world in which every plan is carried out.
+struct World {
+    running: Running,
+    start: Instant,
+    grace: Duration,
+    plan: Plan,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            running: Running::default(),
+            start: Instant::now(),
+            grace: GRACE,
+            plan: Plan::default(),
+        }
+    }
+
+    /// Lets the Secrets be as given at `second`; returns what is done, in short.
+    fn at(&mut self, second: u64, secrets: &[MemberSecret]) -> Vec<String> {
+        let now = self.start + Duration::from_secs(second);
+        let config = ClusterId::from("config");
+        self.plan = plan(&self.running, secrets, Some(&config), self.grace, now);
+        for action in &self.plan.actions {
+            self.running.apply(action);
+        }
+        let again = plan(&self.running, secrets, Some(&config), self.grace, now);
+        assert_eq!(again.actions, [], "planning again finds nothing to do");
+        assert_eq!((&again.idle, &again.kept), (&self.plan.idle, &self.plan.kept));
+        self.plan.actions.iter().map(short).collect()
+    }
+
+    fn idle(&self) -> Vec<String> {
+        let short =
+            |idle: &Idle| format!("{} {} {}", idle.secret.name, idle.key, idle.refusal.code);
+        self.plan.idle.iter().map(short).collect()
+    }
+}
+
+fn short(action: &Action) -> String {
+    match action {
+        Action::Add { id, secret, .. } => format!("add {id} from {}", secret.name),
+        Action::Adopt { id, secret, .. } => format!("adopt {id} from {}", secret.name),
+        Action::Replace { id, access } => {
+            let host = access.server.host().unwrap_or_default();
+            format!("replace {id} by {}", host.trim_end_matches(".example.org"))
+        }
+        Action::SetNetwork { id, .. } => format!("network of {id}"),
+        Action::SetMode { id, .. } => format!("mode of {id}"),
+        Action::StartGrace { id, .. } => format!("grace of {id}"),
+        Action::Withdraw { id } => format!("withdraw {id}"),
+    }
+}
+
+#[test]
+fn a_cluster_comes_changes_and_goes() {
+    let mut world = World::new();
+    assert_eq!(
+        world.at(0, &[secret("a", 1, &["east=1", "west=2"])]),
+        ["add east from a", "add west from a"]
+    );
+    assert_eq!(world.at(1, &[secret("a", 1, &["east=1", "west=3"])]), ["replace west by 3"]);
+    assert_eq!(world.at(2, &[secret("a", 1, &["east=1"])]), ["grace of west"]);
+    assert_eq!(world.at(31, &[secret("a", 1, &["east=1"])]), Vec::<String>::new());
+    assert!(world.plan.wake.is_some());
+    assert_eq!(world.at(32, &[secret("a", 1, &["east=1"])]), ["withdraw west"]);
+    assert_eq!(world.plan.wake, None);
+    assert_eq!(world.at(33, &[]), ["grace of east"]);
+}
+
+#[test]
+fn a_secret_that_leaves_drops_its_credential_at_once() {
+    let mut world = World::new();
+    world.at(0, &[secret("a", 1, &["east=1"])]);
+    world.at(1, &[]);
+    assert!(matches!(world.running.clusters["east"].hold, Hold::Leaving { .. }));
+}
+
+#[test]
+fn a_secret_made_anew_within_the_grace_takes_over() {
+    let mut world = World::new();
+    world.at(0, &[secret("a", 1, &["east=1"])]);
+    world.at(1, &[]);
+    assert_eq!(world.at(2, &[secret("a", 9, &["east=1"])]), ["adopt east from a"]);
+    assert_eq!(world.at(100, &[secret("a", 9, &["east=1"])]), Vec::<String>::new());
+}
+
+#[test]
+fn without_grace_a_cluster_goes_at_once() {
+    let mut world = World::new();
+    world.grace = Duration::ZERO;
+    world.at(0, &[secret("a", 1, &["east=1"])]);
+    assert_eq!(world.at(1, &[]), ["withdraw east"]);
+}
+
+#[test]
+fn the_older_secret_holds_an_id_and_the_other_takes_over_when_it_goes() {
+    let (old, new) = (secret("z", 1, &["east=1"]), secret("a", 2, &["east=2"]));
+    let mut world = World::new();
+    assert_eq!(world.at(0, &[new.clone(), old.clone()]), ["add east from z"]);
+    assert_eq!(world.idle(), ["a east STR0207"]);
+    assert!(world.plan.idle[0].refusal.fact.contains("strait-system/z (older, since 1970-"));
+    assert_eq!(world.at(1, &[new]), ["adopt east from a"]);
+    assert_eq!(world.idle(), Vec::<String>::new());
+}
+
+#[test]
+fn equal_and_unknown_ages_are_decided_by_name() {
+    let same = [secret("b", 5, &["east=1"]), secret("a", 5, &["east=2"])];
+    assert_eq!(World::new().at(0, &same), ["add east from a"]);
+    let unknown = [secret("b", 5, &["east=1"]), secret("a", 0, &["east=2"])];
+    assert_eq!(World::new().at(0, &unknown), ["add east from b"]);
+}
+
+#[test]
+fn the_config_clusters_id_cannot_be_taken() {
+    let mut world = World::new();
+    assert_eq!(world.at(0, &[secret("a", 1, &["config=1", "east=1"])]), ["add east from a"]);
+    assert_eq!(world.idle(), ["a config STR0216"]);
+}
+
+#[test]
+fn a_secret_that_turns_bad_keeps_its_cluster() {
+    let mut world = World::new();
+    world.at(0, &[secret("a", 1, &["east=1"])]);
+    let young = secret("b", 2, &["east=2"]);
+    let bad = secret("a", 1, &["east!"]);
+    assert_eq!(world.at(1, &[bad.clone(), young.clone()]), Vec::<String>::new());
+    assert_eq!(world.plan.kept["east"].code, &codes::RUNS_PROGRAM);
+    assert_eq!(world.idle(), ["b east STR0207"]);
+    let fixed = secret("a", 1, &["east=3"]);
+    assert_eq!(world.at(2, &[fixed, young.clone()]), ["replace east by 3"]);
+    assert!(world.plan.kept.is_empty());
+    assert_eq!(world.at(3, &[bad]), Vec::<String>::new());
+    assert_eq!(world.at(4, &[young]), ["adopt east from b"]);
+}
+
+#[test]
+fn a_refused_secret_blocks_nobody() {
+    let mut world = World::new();
+    let secrets = [secret("a", 1, &["east!"]), secret("b", 2, &["east=2"])];
+    assert_eq!(world.at(0, &secrets), ["add east from b"]);
+    assert_eq!(world.idle(), ["a east STR0203"]);
+    let fixed = [secret("a", 1, &["east=1"]), secret("b", 2, &["east=2"])];
+    assert_eq!(world.at(1, &fixed), ["adopt east from a"]);
+    assert_eq!(world.idle(), ["b east STR0207"]);
+}
+
+#[test]
+fn a_bad_secret_does_not_stop_the_grace() {
+    let mut world = World::new();
+    world.at(0, &[secret("a", 1, &["east=1"])]);
+    world.at(1, &[]);
+    let bad = secret("a", 9, &["east!"]);
+    assert_eq!(world.at(2, std::slice::from_ref(&bad)), Vec::<String>::new());
+    assert_eq!(world.at(31, &[bad]), ["withdraw east"]);
+}
+
+#[test]
+fn annotations_change_without_a_new_connection() {
+    let mut world = World::new();
+    let mut held = secret("a", 1, &["east=1"]);
+    world.at(0, std::slice::from_ref(&held));
+    let mut changed = member("1");
+    changed.network = Some(NetworkId::from("eu"));
+    changed.mode = Mode::Drain;
+    held.clusters.insert(ClusterId::from("east"), Ok(changed));
+    assert_eq!(world.at(1, &[held]), ["network of east", "mode of east"]);
+    let cluster = &world.running.clusters["east"];
+    assert_eq!((cluster.network.clone(), cluster.mode), (Some("eu".into()), Mode::Drain));
+}
+
+/// Random histories. After each step: planning again does nothing (checked by `World::at`), every key
+/// of every Secret is either the one that holds its ID or is shown with a reason, an ID with a usable
+/// key is always held, and by the one that a fresh start would choose unless a holder turned bad.
+#[test]
+fn whatever_happens_no_cluster_is_lost_or_held_twice() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new();
+        let mut secrets: BTreeMap<usize, MemberSecret> = BTreeMap::new();
+        let mut second = 0;
+        for step in 0..60 {
+            second += random.random_range(0..20);
+            let which = random.random_range(0..4);
+            match random.random_range(0..4) {
+                0 => {
+                    secrets.remove(&which);
+                }
+                1 => {
+                    let id = format!("c{}", random.random_range(0..3));
+                    if let Some(secret) = secrets.get_mut(&which) {
+                        let value = match random.random_range(0..3) {
+                            0 => refused(),
+                            server => Ok(member(&server.to_string())),
+                        };
+                        secret.clusters.insert(ClusterId::from(id), value);
+                    }
+                }
+                2 => {
+                    let id = ClusterId::from(format!("c{}", random.random_range(0..3)));
+                    if let Some(secret) = secrets.get_mut(&which) {
+                        secret.clusters.remove(&id);
+                    }
+                }
+                _ => {
+                    let created = random.random_range(0..5);
+                    secrets.insert(which, secret(&format!("s{which}"), created, &["c0=1", "c1!"]));
+                }
+            }
+            let now: Vec<_> = secrets.values().cloned().collect();
+            world.at(second, &now);
+            let case = format!("seed {seed}, step {step}");
+            check(&world, &now, second, &case);
+        }
+    }
+}
+
+fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
+    let shown: BTreeSet<_> =
+        world.plan.idle.iter().map(|idle| (&idle.secret, idle.key.as_str())).collect();
+    assert_eq!(shown.len(), world.plan.idle.len(), "{case}: nothing is shown twice");
+    let mut fresh = World::new();
+    fresh.at(0, secrets);
+    for secret in secrets {
+        for (id, member) in &secret.clusters {
+            let holds = world.running.clusters.get(id).is_some_and(|cluster| {
+                cluster.secret == secret.name && matches!(cluster.hold, Hold::Held(_))
+            });
+            let is_shown = shown.contains(&(&secret.name, id.as_str()));
+            assert!(holds != is_shown, "{case}: {id} of {} is held or shown", secret.name);
+            if member.is_ok() {
+                let cluster = world.running.clusters.get(id).expect(case);
+                assert!(matches!(cluster.hold, Hold::Held(_)), "{case}: {id} is held");
+            }
+            if holds && member.is_err() {
+                assert!(world.plan.kept.contains_key(id), "{case}: {id} says why it is old");
+            }
+        }
+    }
+    for (id, cluster) in &world.running.clusters {
+        match &cluster.hold {
+            Hold::Held(_) if world.plan.kept.contains_key(id) => {}
+            Hold::Held(_) => {
+                assert_eq!(Some(cluster), fresh.running.clusters.get(id), "{case}: {id}");
+            }
+            Hold::Leaving { until } => {
+                assert!(*until > world.start + Duration::from_secs(second), "{case}: {id} left");
+                assert!(world.plan.wake.is_some_and(|wake| wake <= *until), "{case}");
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A Secret that describes member clusters, read and written.
+//!
+//! Each data key is a cluster ID, each value a kubeconfig; what is wrong with one costs only that one.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::kubeconfig::{self, Refusal};
+use crate::apiserver::{Access, Loopback};
+use crate::codes;
+use crate::model::{ClusterId, Mode, NetworkId};
+use crate::store::{ISTIO_SECRET_LABEL, ObjectName, Secret};
+
+/// Fixes the network of the Secret's clusters.
+pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
+/// `drain` or `pause`.
+pub const MODE_ANNOTATION: &str = "strait.dev/mode";
+/// Istio's mark of which cluster a Secret is about; written for people and tools, never read.
+const ISTIO_CLUSTER_ANNOTATION: &str = "networking.istio.io/cluster";
+
+/// What one Secret wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberSecret {
+    /// The Secret.
+    pub name: ObjectName,
+    /// When it was made: the older of two holds an ID.
+    pub created: Option<Timestamp>,
+    /// Its clusters, each usable or refused.
+    pub clusters: BTreeMap<ClusterId, Result<Member, Refusal>>,
+    /// Data keys that can't be cluster IDs.
+    pub invalid_keys: BTreeMap<String, Refusal>,
+}
+
+/// What is wanted of one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// How its API server is reached.
+    pub access: Access,
+    /// Its network, where the Secret fixes it.
+    pub network: Option<NetworkId>,
+    /// What an operator has asked for it.
+    pub mode: Mode,
+}
+
+impl MemberSecret {
+    /// Reads `secret`. Loopback addresses in it are judged by `loopback`.
+    pub fn read(secret: &Secret, loopback: Loopback) -> Self {
+        let settings = settings(&secret.annotations);
+        let mut read = Self {
+            name: secret.name.clone(),
+            created: secret.created,
+            clusters: BTreeMap::new(),
+            invalid_keys: BTreeMap::new(),
+        };
+        for (key, value) in &secret.data {
+            match ClusterId::parse(key) {
+                Ok(id) => {
+                    let member = settings.clone().and_then(|(network, mode)| {
+                        let access = kubeconfig::parse(value.reveal(), None, loopback)?;
+                        Ok(Member { access, network, mode })
+                    });
+                    read.clusters.insert(id, member);
+                }
+                Err(error) => {
+                    let refusal = Refusal::new(&codes::CLUSTER_ID_INVALID, "", error.to_string());
+                    read.invalid_keys.insert(key.clone(), refusal);
+                }
+            }
+        }
+        read
+    }
+}
+
+fn settings(annotations: &BTreeMap<String, String>) -> Result<(Option<NetworkId>, Mode), Refusal> {
+    let refused = |annotation: &str, fact: &str| {
+        Refusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
+    };
+    let mode = match annotations.get(MODE_ANNOTATION).map(String::as_str) {
+        None | Some("") => Mode::Normal,
+        Some("drain") => Mode::Drain,
+        Some("pause") => Mode::Pause,
+        Some(_) => return Err(refused(MODE_ANNOTATION, "is neither drain nor pause")),
+    };
+    let network = match annotations.get(NETWORK_ANNOTATION).map(String::as_str) {
+        // A template's empty value says nothing.
+        None | Some("") => None,
+        Some(name) if is_label_value(name) => Some(NetworkId::from(name)),
+        Some(_) => return Err(refused(NETWORK_ANNOTATION, "is not a network's name")),
+    };
+    Ok((network, mode))
+}
+
+/// Whether `text` can be the value of a Kubernetes label, as networks are named by labels elsewhere.
+fn is_label_value(text: &str) -> bool {
+    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= 63
+        && edge(text.bytes().next())
+        && edge(text.bytes().last())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// The Secret, in YAML, that makes `cluster` a member; [`MemberSecret::read`] gives back what went in.
+pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member) -> String {
+    let quoted = |text: &str| Value::from(text).to_string();
+    let (label, value) = ISTIO_SECRET_LABEL;
+    let mut out = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    {label}: {}\n  annotations:\n    {ISTIO_CLUSTER_ANNOTATION}: {}\n",
+        quoted(&name_of(cluster)),
+        quoted(namespace),
+        quoted(value),
+        quoted(cluster.as_str()),
+    );
+    if let Some(network) = &member.network {
+        out += &format!("    {NETWORK_ANNOTATION}: {}\n", quoted(network.as_str()));
+    }
+    match member.mode {
+        Mode::Normal => {}
+        Mode::Drain => out += &format!("    {MODE_ANNOTATION}: drain\n"),
+        Mode::Pause => out += &format!("    {MODE_ANNOTATION}: pause\n"),
+    }
+    out += &format!("type: Opaque\nstringData:\n  {}: |\n", quoted(cluster.as_str()));
+    for line in kubeconfig::write(cluster, &member.access).lines() {
+        out += &format!("    {line}\n");
+    }
+    out
+}
+
+/// The name of the Secret that we make for `cluster`.
+pub fn name_of(cluster: &ClusterId) -> String {
+    format!("strait-cluster-{cluster}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::{Credential, Redacted};
+
+    const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
+users: [{name: a, user: {token: canary}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]";
+
+    fn secret(annotations: &[(&str, &str)], data: &[(&str, &str)]) -> Secret {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        Secret {
+            name: ObjectName::new("strait-system", "a"),
+            labels: BTreeMap::new(),
+            annotations: annotations.iter().map(owned).collect(),
+            created: None,
+            data: data
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), Redacted::new(value.as_bytes().to_vec())))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn one_secret_may_carry_many_clusters_and_a_bad_one_costs_only_itself() {
+        let data = [
+            ("east", KUBECONFIG),
+            ("west.yaml", KUBECONFIG),
+            ("bad", "users: [{name: a, user: {exec: {}}}]"),
+            ("Upper", KUBECONFIG),
+            ("under_score", KUBECONFIG),
+        ];
+        let read = MemberSecret::read(&secret(&[], &data), Loopback::Refused);
+        let usable: Vec<_> = read.clusters.iter().map(|(id, m)| (id.as_str(), m.is_ok())).collect();
+        assert_eq!(usable, [("bad", false), ("east", true), ("west.yaml", true)]);
+        let keys: Vec<_> = read.invalid_keys.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["Upper", "under_score"]);
+        assert!(!format!("{read:?}").contains("canary"));
+    }
+
+    #[test]
+    fn annotations_fix_network_and_mode() {
+        let read = |annotations: &[(&str, &str)]| {
+            let read = MemberSecret::read(
+                &secret(annotations, &[("east", KUBECONFIG)]),
+                Loopback::Refused,
+            );
+            read.clusters["east"].clone().map(|member| (member.network, member.mode))
+        };
+        assert_eq!(read(&[]), Ok((None, Mode::Normal)));
+        assert_eq!(
+            read(&[(NETWORK_ANNOTATION, ""), (MODE_ANNOTATION, "")]),
+            Ok((None, Mode::Normal))
+        );
+        assert_eq!(
+            read(&[(NETWORK_ANNOTATION, "eu-1"), (MODE_ANNOTATION, "drain")]),
+            Ok((Some(NetworkId::from("eu-1")), Mode::Drain))
+        );
+        assert_eq!(read(&[(MODE_ANNOTATION, "pause")]), Ok((None, Mode::Pause)));
+        for (annotation, value) in [
+            (MODE_ANNOTATION, "Drain"),
+            (MODE_ANNOTATION, "off"),
+            (NETWORK_ANNOTATION, "a b"),
+            (NETWORK_ANNOTATION, "-a"),
+            (NETWORK_ANNOTATION, "a\n"),
+            (NETWORK_ANNOTATION, &"a".repeat(64)),
+        ] {
+            let refusal = read(&[(annotation, value)]).expect_err(value);
+            assert_eq!(refusal.code, &codes::ANNOTATION_INVALID);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let member = Member {
+            access: Access {
+                server: "https://10.0.0.1:6443".parse().expect("a URL"),
+                ca_pem: None,
+                tls_server_name: Some("kubernetes.default.svc".to_owned()),
+                credential: Credential::Basic {
+                    username: "a \"quoted\" name".to_owned(),
+                    password: Redacted::new("'{{: #".to_owned()),
+                },
+                loopback: Loopback::Refused,
+            },
+            network: Some(NetworkId::from("eu")),
+            mode: Mode::Pause,
+        };
+        let id = ClusterId::from("prod.eu-1");
+        let yaml = to_yaml("strait-system", &id, &member);
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("a.yaml"), &yaml).expect("written");
+        let objects = crate::store::files::read_once(directory.path(), "strait-system");
+        let secret = &objects.secrets[0];
+        assert_eq!(secret.name.to_string(), "strait-system/strait-cluster-prod.eu-1", "{yaml}");
+        let read = MemberSecret::read(secret, Loopback::Refused);
+        assert_eq!(read.clusters[&id], Ok(member), "{yaml}");
+    }
+}
