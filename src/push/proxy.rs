@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::MergedService;
-use crate::model::{Labels, Port, Proxy, ProxyType, Service, TargetPort, labels_match};
+use crate::model::{Labels, Port, Protocol, Proxy, ProxyType, Service, TargetPort, labels_match};
 
 /// The label that names a network, on Services, pods and namespaces.
 const NETWORK_LABEL: &str = "topology.istio.io/network";
@@ -47,7 +47,8 @@ pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<In
     candidates.sort_by_key(|(_, own)| (own.created, own.hostname.clone()));
     let mut targets = BTreeMap::new();
     for (service, own) in candidates {
-        for port in &own.ports {
+        // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
+        for port in own.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
             let target = if own.selector.is_empty() {
                 endpoint_port(service, port, proxy)
             } else if labels_match(&own.selector, labels) {
