@@ -52,7 +52,7 @@ pub(super) fn listener(
     let mut chains = vec![guard];
     let mut declared = Vec::new();
     for target in inbound_targets(context, proxy) {
-        if target.target == arrival || target.port.protocol == Protocol::Udp {
+        if target.target == arrival {
             continue;
         }
         let kind = Kind::of(target.port.protocol);

@@ -1,0 +1,374 @@
+//! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    SanType,
+};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::xds::generate::lds::inbound;
+use crate::xds::generate::tls::Secrets;
+
+/// How long an Envoy may take to start, and a request to be answered.
+const PATIENCE: Duration = Duration::from_secs(20);
+const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
+
+/// The Envoy of `STRAIT_ENVOY`, else the one that `tests/components/install` brought.
+fn envoy() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    let installed = cache.map(|cache| cache.join("strait/components/envoy-1.40/envoy"));
+    let found = set("STRAIT_ENVOY").or(installed).filter(|path| path.exists());
+    if found.is_none() {
+        let line = format!("SKIPPED {}: no envoy, run tests/components/install\n", module_path!());
+        std::io::stderr().write_all(line.as_bytes()).expect("stderr");
+        if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a file");
+        }
+        let required = std::env::var_os("STRAIT_REAL").is_some_and(|value| value == "required");
+        assert!(!required, "real tests are required here");
+    }
+    found
+}
+
+/// The static secrets of a bootstrap: one identity for everybody.
+fn secrets() -> Value {
+    let mut root = CertificateParams::default();
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    root.distinguished_name.push(DnType::CommonName, "root");
+    let root_key = KeyPair::generate().expect("a key");
+    let root_pem = root.self_signed(&root_key).expect("a certificate").pem();
+    let mut leaf = CertificateParams::default();
+    leaf.subject_alt_names = vec![SanType::URI(IDENTITY.try_into().expect("ASCII"))];
+    leaf.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate().expect("a key");
+    let signed = leaf.signed_by(&key, &Issuer::from_params(&root, &root_key)).expect("signed");
+    json!([
+        {"name": "default", "tls_certificate": {
+            "certificate_chain": {"inline_string": signed.pem()},
+            "private_key": {"inline_string": key.serialize_pem()},
+        }},
+        {"name": "ROOTCA", "validation_context": {"trusted_ca": {"inline_string": root_pem}}},
+    ])
+}
+
+fn at_loopback(port: u16) -> Value {
+    json!({"socket_address": {"address": "127.0.0.1", "port_value": port}})
+}
+
+fn to_loopback(name: &str, port: u16) -> Value {
+    let endpoint = json!({"endpoint": {"address": at_loopback(port)}});
+    json!({"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]})
+}
+
+/// A bootstrap with these listeners and upstream clusters. Its control plane is nowhere.
+fn bootstrap(listeners: Vec<Value>, mut clusters: Vec<Value>) -> Value {
+    clusters.push(json!({
+        "name": "xds", "type": "STATIC", "load_assignment": to_loopback("xds", 1),
+        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        }},
+    }));
+    json!({
+        "node": {"id": "test", "cluster": "test"},
+        "admin": {"address": at_loopback(0)},
+        "dynamic_resources": {"ads_config": {
+            "api_type": "DELTA_GRPC", "transport_api_version": "V3",
+            "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}],
+        }},
+        "static_resources": {"listeners": listeners, "clusters": clusters, "secrets": secrets()},
+    })
+}
+
+fn written(directory: &Path, bootstrap: &Value) -> PathBuf {
+    let file = directory.join("envoy.json");
+    std::fs::write(&file, bootstrap.to_string()).expect("a file");
+    file
+}
+
+fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = written(directory.path(), bootstrap);
+    let run = std::process::Command::new(envoy)
+        .args(["--mode", "validate", "-l", "warning", "-c"])
+        .arg(&file)
+        .output()
+        .expect("envoy runs");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{what}: {said}");
+    assert!(!said.contains("deprecated"), "{what}: {said}");
+}
+
+/// The names of the routes that a listener asks for.
+fn asked_routes(listener: &Value) -> Vec<String> {
+    let config = |line: String| Some(line.split("-> http ").nth(1)?.to_owned());
+    let named = |name: &String| !name.starts_with("inbound|") && !name.starts_with("Inbound");
+    chains(listener).into_iter().filter_map(config).filter(named).collect()
+}
+
+/// Puts the routes into a listener that asks for them.
+fn inlined(context: &Arc<PushContext>, proxy: &Proxy, mut listener: Value) -> Value {
+    let [name] = &asked_routes(&listener)[..] else { return listener };
+    let config = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
+    config["route_config"] = route(context, proxy, name);
+    config.as_object_mut().expect("an object").remove("rds");
+    listener
+}
+
+fn every_protocol() -> Vec<Port> {
+    let protocols = ["http", "http2", "grpc", "grpc-web", "https", "tls", "tcp", "mysql", "redis"];
+    let named = protocols.iter().zip(8001_u16..);
+    let ports = named.map(|(name, number)| port(name, number, number + 1000));
+    ports.chain([port("", 8100, 9100), port("x", 8101, 9101), udp("dns", 53, 53)]).collect()
+}
+
+#[test]
+fn envoy_takes_every_listener_and_route() {
+    let Some(envoy) = envoy() else { return };
+    let app = service("app.ns").vip("10.1.0.1").vip("fd00::1").ports(every_protocol());
+    let db = service("db.ns").headless().ports(vec![port("", 7000, 7000), port("http", 8001, 1)]);
+    let alias = Service { resolution: Resolution::Alias(host("app.ns")), ..service("www.ns") };
+    let odd = Service { hostname: "odd name\n".into(), ..service("odd.ns").vip("10.1.0.9") };
+    let pods = vec![at("10.0.0.2", "", 7000), at("fd00:1::2", "", 7000)];
+    let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
+    let services = shard("east", 1)
+        .network("n1")
+        .with(app, vec![])
+        .with(db, pods)
+        .with(alias, vec![])
+        .with(odd, vec![]);
+    let context = context(vec![services.pod(pod).said()]);
+    let v6 = ip("fd00:1::1");
+    let mut proxies = vec![east_west_gateway(), client()];
+    proxies.push(Proxy { addresses: vec![ip("10.0.0.1"), v6], ..client() });
+    proxies.push(Proxy { addresses: vec![v6], ..client() });
+    for proxy in proxies {
+        let clusters = held(&context, &proxy, ResourceType::Cluster).into_values().collect();
+        let mut all: Vec<_> = listeners(&context, &proxy).into_values().collect();
+        let routed: Vec<_> = all
+            .iter()
+            .filter(|listener| !asked_routes(listener).is_empty())
+            .enumerate()
+            .map(|(index, listener)| {
+                // Beside the listener that asks, on an address of its own.
+                let mut listener = inlined(&context, &proxy, listener.clone());
+                listener["name"] = format!("routed-{index}").into();
+                listener["address"] = at_loopback(20000 + u16::try_from(index).expect("few"));
+                listener.as_object_mut().expect("an object").remove("additional_addresses");
+                listener
+            })
+            .collect();
+        all.extend(routed);
+        assert!(all.iter().any(|listener| chains(listener).len() > 1));
+        validated(&envoy, &proxy.id, &bootstrap(all, clusters));
+    }
+}
+
+#[test]
+fn envoy_takes_what_the_mesh_config_turns_on() {
+    let Some(envoy) = envoy() else { return };
+    let (context, proxy) = serving(every_protocol());
+    let settings = TrafficSettings {
+        access_log_file: Some("/dev/stdout".into()),
+        detection_timeout: Duration::from_secs(5),
+        ..TrafficSettings::of(&context.mesh)
+    };
+    let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
+    let made = inbound::listener(&context, &settings, &proxy, &view, Secrets::of(&proxy));
+    let listener = to_json(ResourceType::Listener.url(), &made.body).expect("a message");
+    assert!(listener.to_string().contains("/dev/stdout"));
+    assert!(listener.to_string().contains("grpc_web"));
+    validated(&envoy, "settings", &bootstrap(vec![listener], vec![]));
+}
+
+/// An Envoy that runs until it is dropped.
+struct Running {
+    _process: tokio::process::Child,
+    _directory: tempfile::TempDir,
+    admin: String,
+}
+
+impl Running {
+    async fn start(envoy: &Path, bootstrap: &Value) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let admin_file = directory.path().join("admin");
+        let log = directory.path().join("log");
+        let process = tokio::process::Command::new(envoy)
+            .args(["--concurrency", "1", "--disable-hot-restart", "-l", "warning", "--log-path"])
+            .arg(&log)
+            .arg("--admin-address-path")
+            .arg(&admin_file)
+            .arg("-c")
+            .arg(written(directory.path(), bootstrap))
+            .kill_on_drop(true)
+            .spawn()
+            .expect("envoy starts");
+        let mut running = Self { _process: process, _directory: directory, admin: String::new() };
+        let mut tick = tokio::time::interval(Duration::from_millis(20));
+        let ready = async {
+            loop {
+                tick.tick().await;
+                running.admin = std::fs::read_to_string(&admin_file).unwrap_or_default();
+                if !running.admin.is_empty() && running.ask("/ready").await.contains("LIVE") {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, ready).await.is_err() {
+            panic!("envoy is not ready: {}", std::fs::read_to_string(log).unwrap_or_default());
+        }
+        running
+    }
+
+    async fn ask(&self, path: &str) -> String {
+        request(&self.admin, path, "").await
+    }
+
+    /// How many TLS handshakes an upstream cluster has made.
+    async fn handshakes(&self, upstream: &str) -> u64 {
+        let stats = self.ask("/stats?filter=ssl.handshake").await;
+        let line = format!("cluster.{upstream}.ssl.handshake: ");
+        let value = stats.split(&line).nth(1).and_then(|rest| rest.lines().next());
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+    }
+}
+
+/// One HTTP/1.1 request, and all that came back.
+async fn request(address: &str, path: &str, headers: &str) -> String {
+    let exchange = async {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: app.ns\r\nconnection: close\r\n{headers}\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(PATIENCE, exchange).await;
+    answer.unwrap_or_else(|_| panic!("{address} does not answer")).unwrap_or_default()
+}
+
+/// A workload that answers with the HTTP version it was spoken to in and the identity it was told of.
+#[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
+async fn workload_server() -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = hyper::service::service_fn(|request: http::Request<_>| async move {
+                let _: &hyper::body::Incoming = request.body();
+                let told = request.headers().get("x-forwarded-client-cert");
+                let told = told.map_or("nobody", |value| value.to_str().unwrap_or("?"));
+                let text = format!("<{:?} from {told}>", request.version());
+                Ok::<_, std::convert::Infallible>(http::Response::new(http_body_util::Full::new(
+                    bytes::Bytes::from(text),
+                )))
+            });
+            tokio::spawn(async move {
+                let io = hyper_util::rt::TokioIo::new(stream);
+                let executor = hyper_util::rt::TokioExecutor::new();
+                let server = hyper_util::server::conn::auto::Builder::new(executor);
+                let _ = server.serve_connection(io, answer).await;
+            });
+        }
+    });
+    port
+}
+
+/// Ports that nobody listens on.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    held.each_ref().map(|listener| listener.local_addr().expect("bound").port())
+}
+
+fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
+    let fields = cluster.as_object_mut().expect("an object");
+    for field in ["eds_cluster_config", "lb_policy"] {
+        fields.remove(field);
+    }
+    cluster["type"] = "STATIC".into();
+    cluster["load_assignment"] = assignment;
+    cluster
+}
+
+/// One Envoy is the sidecar of client and server alike. Without redirection each listener is put on a
+/// port of its own; all else is as generated.
+#[tokio::test]
+async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
+    let Some(envoy) = envoy() else { return };
+    let [http, grpc, bytes, undeclared, unnamed] = free_ports();
+    let entries: [u16; 4] = free_ports();
+    let protocols =
+        [("http", 80, http), ("grpc", 81, grpc), ("tcp", 82, bytes), ("", 83, undeclared)];
+    let ports = protocols.map(|(name, number, target)| port(name, number, target)).to_vec();
+    let endpoints = protocols.map(|(name, _, target)| at("127.0.0.1", name, target)).to_vec();
+    let app = service("app.ns").vip("10.1.0.1").ports(ports);
+    let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
+    let context =
+        context(vec![shard("east", 1).network("n1").with(app, endpoints).pod(pod).said()]);
+    let proxy = client();
+    let echo = workload_server().await;
+
+    let held_listeners = listeners(&context, &proxy);
+    let mut static_listeners = Vec::new();
+    for (name, entry) in
+        ["0.0.0.0_80", "0.0.0.0_81", "10.1.0.1_82", "10.1.0.1_83"].iter().zip(entries)
+    {
+        let mut listener = inlined(&context, &proxy, held_listeners[*name].clone());
+        listener["address"] = at_loopback(entry);
+        listener["bind_to_port"] = true.into();
+        static_listeners.push(listener);
+    }
+    for port in [http, grpc, bytes, undeclared, unnamed] {
+        let mut listener = held_listeners["virtualInbound"].clone();
+        listener["name"] = format!("inbound-{port}").into();
+        listener["address"] = at_loopback(port);
+        static_listeners.push(listener);
+    }
+    let mut static_clusters = Vec::new();
+    for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
+        let assignment = match name.starts_with("outbound|") {
+            true => one(&context, &proxy, ResourceType::Endpoint, &name),
+            false => to_loopback(&name, echo),
+        };
+        static_clusters.push(static_cluster(cluster, assignment));
+    }
+    let envoy = Running::start(&envoy, &bootstrap(static_listeners, static_clusters)).await;
+
+    // Through both: what the workload sees, and that it came by mTLS.
+    let told = format!("URI={IDENTITY}");
+    let expected = [
+        (80, "HTTP/1.1", told.as_str()),
+        (81, "HTTP/2.0", told.as_str()),
+        // Nobody looks into bytes, nor into what a client that has not looked sends.
+        (82, "HTTP/1.1", "nobody"),
+        (83, "HTTP/1.1", "nobody"),
+    ];
+    for ((number, version, from), entry) in expected.into_iter().zip(entries) {
+        let answer = request(&format!("127.0.0.1:{entry}"), "/", "").await;
+        assert!(
+            answer.contains(&format!("<{version} from ")) && answer.contains(from),
+            "{number}: {answer}"
+        );
+        let upstream = format!("outbound|{number}||app.ns.svc.cluster.local");
+        assert!(envoy.handshakes(&upstream).await > 0, "{number} came in plain text");
+    }
+    // From outside the mesh, in plain text; nobody believes what such a client says of itself.
+    let claim = format!("x-forwarded-client-cert: {told}\r\n");
+    for port in [http, undeclared, unnamed] {
+        let answer = request(&format!("127.0.0.1:{port}"), "/", &claim).await;
+        assert!(answer.contains("<HTTP/1.1 from nobody>"), "{port}: {answer}");
+    }
+    let answer = request(&format!("127.0.0.1:{bytes}"), "/", "").await;
+    assert!(answer.contains("<HTTP/1.1 from nobody>"), "{answer}");
+}
