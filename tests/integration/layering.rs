@@ -21,17 +21,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("push", &["model", "mesh", "registry", "aggregate", "network"]),
     (
         "xds",
-        &[
-            "model", "mesh", "registry", "aggregate", "network", "push", "identity", "task",
-            "codes",
-        ],
+        &["model", "mesh", "registry", "aggregate", "network", "push", "identity", "task", "codes"],
     ),
     ("explain", &["model", "mesh", "registry", "aggregate", "network", "push", "codes"]),
     (
         "admin",
         &[
-            "model", "mesh", "registry", "aggregate", "network", "push", "xds", "clusters",
-            "explain", "identity", "apiserver", "metrics", "codes", "task",
+            "model",
+            "mesh",
+            "registry",
+            "aggregate",
+            "network",
+            "push",
+            "xds",
+            "clusters",
+            "explain",
+            "identity",
+            "apiserver",
+            "metrics",
+            "codes",
+            "task",
         ],
     ),
     ("metrics", &["model", "push", "xds", "clusters", "identity", "task"]),
@@ -81,7 +90,8 @@ fn modules_use_only_what_they_may() {
 fn no_two_modules_use_each_other() {
     let mut edges: BTreeSet<(String, String)> = BTreeSet::new();
     for (module, used) in MAY_USE {
-        edges.extend(used.iter().map(|used| (root_of(module).to_owned(), root_of(used).to_owned())));
+        edges
+            .extend(used.iter().map(|used| (root_of(module).to_owned(), root_of(used).to_owned())));
     }
     let mut reach = edges.clone();
     loop {

@@ -74,7 +74,7 @@ pub(super) fn own(
         (ProxyType::Router, None) => Vec::new(),
         (ProxyType::Sidecar, _) => {
             let mut own = outbound::pods(context, &settings, proxy, view, addresses, shared);
-            own.push(inbound::listener(context, &settings, proxy, view, Secrets::of(proxy)));
+            own.extend(inbound::listener(context, &settings, proxy, view, Secrets::of(proxy)));
             own
         }
     }

@@ -1,7 +1,7 @@
 //! An east-west gateway: one port, at which connections arrive as mTLS that it can't open. It reads
 //! the SNI and passes each on to the service named there, or closes it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
@@ -26,7 +26,7 @@ pub(super) fn listener(
     view: &ViewKey,
     port: u16,
 ) -> Option<Resource> {
-    let mut names = BTreeMap::new();
+    let mut names = BTreeSet::new();
     for service in context.services.values().filter(|service| is_exported(context, service)) {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             continue;
@@ -34,12 +34,12 @@ pub(super) fn listener(
         for port in &service.primary.ports {
             if port.protocol != Protocol::Udp && !service.hostname().as_str().contains('*') {
                 let name = OutboundName::sni(service.hostname().clone(), port.number);
-                names.insert(name.to_string(), ());
+                names.insert(name.to_string());
             }
         }
     }
     let filter_chains: Vec<_> = names
-        .into_keys()
+        .into_iter()
         .map(|sni| {
             let matches = listener::FilterChainMatch {
                 server_names: vec![sni.clone()],

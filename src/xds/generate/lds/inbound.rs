@@ -44,7 +44,7 @@ pub(super) fn listener(
     proxy: &Proxy,
     view: &ViewKey,
     secrets: Secrets,
-) -> Resource {
+) -> Option<Resource> {
     let arrival = settings.inbound_port;
     // Somebody who connects to the port itself would be sent round and round.
     let guard =
@@ -87,13 +87,12 @@ pub(super) fn listener(
         ..http_inspector()
     };
     let filters = vec![original_destination(), tls_inspector(), http_inspector];
-    let listener = listening_on(NAME.into(), &wildcards(view), arrival).unwrap_or_default();
     let listener = listener::Listener {
         filter_chains: chains,
         traffic_direction: TrafficDirection::Inbound.into(),
-        ..listener
+        ..listening_on(NAME.into(), &wildcards(view), arrival)?
     };
-    encode(NAME, &detect(settings, filters, listener))
+    Some(encode(NAME, &detect(settings, filters, listener)))
 }
 
 /// How much is known of what a port speaks.

@@ -184,7 +184,8 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
         ..TrafficSettings::of(&context.mesh)
     };
     let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
-    let made = inbound::listener(&context, &settings, &proxy, &view, Secrets::of(&proxy));
+    let made = inbound::listener(&context, &settings, &proxy, &view, Secrets::of(&proxy))
+        .expect("a family");
     let listener = to_json(ResourceType::Listener.url(), &made.body).expect("a message");
     assert!(listener.to_string().contains("/dev/stdout"));
     assert!(listener.to_string().contains("grpc_web"));
