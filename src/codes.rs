@@ -55,6 +55,12 @@ macro_rules! codes {
 }
 
 codes! {
+    /// --mesh-config, --mesh-networks or their ConfigMap.
+    MESH_SETTINGS_UNREADABLE = "STR0102", "mesh config or mesh networks can't be used",
+        "Correct the field named; it is read again by itself.", "\
+The text is not YAML, or a field has a value of the wrong type or range. What was last good stays in \
+force (the defaults, where nothing was), and everything else goes on.";
+
     /// Not a kubeconfig at all.
     KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
         "Check it with: kubectl --kubeconfig FILE config view
@@ -224,6 +230,75 @@ taken, and the old is kept.";
         "Check that the address is the API server's and not that of a login page before it.", "\
 Its answer is not one an API server gives (an HTML page, broken JSON), or exceeds the budget of one cluster. \
 What was last known of the cluster stays in use.";
+
+    /// explain: gateway.
+    NO_GATEWAY = "STR0401", "the network has no gateway",
+        "Label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\
+Endpoints of another network are reached through a gateway of theirs, or not at all: a raw address may \
+belong to somebody else in the proxy's own network. Proxies in the same network are not affected. \
+--allow-direct-cross-network restores the other rule, for flat networks.";
+
+    /// explain: gateway.
+    GATEWAY_PENDING = "STR0402", "the network's gateway has no address yet",
+        "Wait for the load balancer, or correct the DNS name: strait network list", "\
+A gateway is configured, but its Service has no external address or lacks the gateway port, or its name \
+does not resolve. Endpoints behind it are withheld from other networks until it has one.";
+
+    /// explain: family.
+    GATEWAY_FAMILY = "STR0403", "the proxy can't speak to any of the network's gateways",
+        "Give the gateway an address of the proxy's family (IPv4 or IPv6).", "\
+All gateways of the endpoint's network have addresses of a family that the proxy has no address of.";
+
+    /// explain: mtls.
+    PLAIN_TEXT = "STR0404", "the endpoint takes no mTLS, which crossing networks needs",
+        "Give the pod a sidecar and the label security.istio.io/tlsMode=istio.", "\
+Gateways pass connections on by the SNI of their mTLS, which they can't open. An endpoint in plain text can't \
+be told apart there, and would be reachable by anybody. Inside its own network it is reached as before.";
+
+    /// DNS of a gateway.
+    GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
+        "Correct the record, or the Service's external address: strait network list", "\
+When the servers fail or stay silent, the last addresses stay in use. When they say that there is no such \
+name, the addresses stay for ten minutes, after which the network is left with its other gateways, if any.";
+
+    /// explain: network.
+    OTHER_NETWORK = "STR0406", "an east-west gateway forwards into its own network only",
+        "Nothing to do: clients reach that network by its own gateway.", "\
+A gateway holds endpoints of its own network. A second hop would hide loops, and make the first gateway \
+trust what the second says.";
+
+    /// explain: ready.
+    NOT_READY = "STR0420", "the endpoint is not ready",
+        "See why: kubectl describe pod", "\
+The EndpointSlice says that it is not ready, is draining or terminating. Such endpoints are neither sent nor \
+counted.";
+
+    /// explain: pod.
+    POD_MISSING = "STR0421", "the endpoint's pod has not been seen",
+        "It is sent as soon as its pod is seen; if it never is, look at the pod watch of that cluster.", "\
+The EndpointSlice names a pod that the API server has not shown yet. Without it neither identity nor mTLS is \
+known, so it is withheld rather than sent in plain text.";
+
+    /// explain: export.
+    NOT_EXPORTED = "STR0422", "the service is not exported to the proxy",
+        "Change the annotation networking.istio.io/exportTo on the Service.", "\
+exportTo names the namespaces that may see a service. Gateways carry only what is exported to everybody.";
+
+    /// explain: export.
+    CLUSTER_LOCAL = "STR0423", "the service stays in its own cluster",
+        "Change serviceSettings in the mesh config, if it shall be shared.", "\
+kubernetes.default, everything in kube-system, and what serviceSettings calls cluster-local is given only to \
+proxies of the endpoint's own cluster.";
+
+    /// explain: export.
+    NODE_LOCAL = "STR0424", "the service stays on its own node",
+        "Change internalTrafficPolicy of the Service, if it shall not.", "\
+internalTrafficPolicy: Local gives a proxy only endpoints on its own node.";
+
+    /// explain: family.
+    ENDPOINT_FAMILY = "STR0425", "the proxy can't speak to the endpoint",
+        "Give both an address of one family (IPv4 or IPv6).", "\
+The endpoint's address is of a family that the proxy has no address of.";
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::aggregate::MergedService;
+use crate::codes;
 use crate::model::{Endpoint, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
 use crate::network::ResolvedGateway;
 use crate::push::PushContext;
@@ -248,19 +249,20 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
 
 /// The code of a reason; `strait help CODE` prints its page.
 pub fn code(reason: Reason) -> &'static str {
-    match reason {
-        Reason::NoGateway => "STR0401",
-        Reason::GatewayPending => "STR0402",
-        Reason::GatewayFamily => "STR0403",
-        Reason::PlainText => "STR0404",
-        Reason::OtherNetwork => "STR0406",
-        Reason::NotReady(_) => "STR0420",
-        Reason::PodMissing => "STR0421",
-        Reason::NotExported => "STR0422",
-        Reason::ClusterLocal => "STR0423",
-        Reason::NodeLocal => "STR0424",
-        Reason::EndpointFamily => "STR0425",
-    }
+    let code = match reason {
+        Reason::NoGateway => &codes::NO_GATEWAY,
+        Reason::GatewayPending => &codes::GATEWAY_PENDING,
+        Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
+        Reason::PlainText => &codes::PLAIN_TEXT,
+        Reason::OtherNetwork => &codes::OTHER_NETWORK,
+        Reason::NotReady(_) => &codes::NOT_READY,
+        Reason::PodMissing => &codes::POD_MISSING,
+        Reason::NotExported => &codes::NOT_EXPORTED,
+        Reason::ClusterLocal => &codes::CLUSTER_LOCAL,
+        Reason::NodeLocal => &codes::NODE_LOCAL,
+        Reason::EndpointFamily => &codes::ENDPOINT_FAMILY,
+    };
+    code.id
 }
 
 /// One decision, with all it looked at.

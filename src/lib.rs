@@ -17,22 +17,21 @@
 
 #![forbid(unsafe_code)]
 
-
-pub mod model;
-pub mod task;
-pub mod codes;
-pub mod apiserver;
-pub mod store;
-pub mod registry;
-pub mod clusters;
-pub mod mesh;
-pub mod network;
 pub mod aggregate;
-pub mod push;
-pub mod identity;
-pub mod xds;
-pub mod explain;
+pub mod apiserver;
 pub mod cli;
+pub mod clusters;
+pub mod codes;
+pub mod explain;
+pub mod identity;
+pub mod mesh;
+pub mod model;
+pub mod network;
+pub mod push;
+pub mod registry;
+pub mod store;
+pub mod task;
+pub mod xds;
 
 #[cfg(test)]
 mod fixtures;

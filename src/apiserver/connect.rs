@@ -83,7 +83,9 @@ impl Client {
         let mut config = kube::Config::new(base.clone());
         config.tls_server_name.clone_from(&access.tls_server_name);
         config.root_cert = access.ca_pem.as_deref().map(certificates).transpose()?;
-        if let Credential::Certificate { certificate_pem, key_pem } = &access.credential {
+        if let Credential::Certificate { certificate_pem, key_pem }
+        | Credential::CertificateAndToken { certificate_pem, key_pem, .. } = &access.credential
+        {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
             config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
         }
@@ -193,7 +195,9 @@ fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, ConnectError> {
 fn authorization(credential: &Credential) -> Result<Option<HeaderValue>, ConnectError> {
     let (what, text) = match credential {
         Credential::None | Credential::Certificate { .. } => return Ok(None),
-        Credential::Token(token) => ("token", format!("Bearer {}", token.reveal().trim())),
+        Credential::Token(token) | Credential::CertificateAndToken { token, .. } => {
+            ("token", format!("Bearer {}", token.reveal().trim()))
+        }
         Credential::Basic { username, password } => (
             "user name and password",
             format!("Basic {}", BASE64.encode(format!("{username}:{}", password.reveal()))),

@@ -1,14 +1,19 @@
-//! stub
-use crate::model::*;
-/// s
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MeshConfig {}
-impl MeshConfig {
-    /// s
-    pub fn cluster_local(&self, host: &Hostname) -> bool {
-        host.as_str().contains(".kube-system.")
-    }
-}
-/// s
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MeshNetworks {}
+//! What an operator says about the mesh as a whole: mesh config and mesh networks, in Istio's YAML.
+//!
+//! Owns the meaning of both texts and the last good value of each. Knows no cluster, service or
+//! proxy, and never lets a bad text take effect: it is told as a [`Problem`], and what was read
+//! before stays.
+
+mod config;
+mod duration;
+mod networks;
+pub mod watch;
+mod yaml;
+
+pub use config::{
+    AccessLogEncoding, Defaults, MeshConfig, OutboundTrafficPolicy, ParsedConfig, TcpKeepalive,
+};
+pub use duration::{format_duration, parse_duration};
+pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks};
+pub use watch::{Problem, Settings};
+pub use yaml::Invalid;

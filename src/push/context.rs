@@ -92,7 +92,8 @@ impl Placement<'_> {
         label: Option<&NetworkId>,
         address: IpAddr,
     ) -> (NetworkId, PlacedBy) {
-        let fixed = self.clusters.get(cluster).and_then(|known| known.fixed_network.as_ref());
+        let fixed =
+            self.clusters.clusters.get(cluster).and_then(|known| known.fixed_network.as_ref());
         network_of(fixed, label, system_label, self.mesh_networks, cluster, address)
     }
 }

@@ -1,7 +1,6 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -215,7 +214,7 @@ fn original_destination(context: &PushContext, name: String) -> cluster::Cluster
 fn base(context: &PushContext) -> cluster::Cluster {
     let unlimited = || Some(UInt32Value { value: u32::MAX });
     cluster::Cluster {
-        connect_timeout: Some(duration(connect_timeout(context))),
+        connect_timeout: Some(duration(context.mesh.connect_timeout)),
         circuit_breakers: Some(cluster::CircuitBreakers {
             thresholds: vec![cluster::circuit_breakers::Thresholds {
                 max_connections: unlimited(),
@@ -229,10 +228,6 @@ fn base(context: &PushContext) -> cluster::Cluster {
         }),
         ..Default::default()
     }
-}
-
-fn connect_timeout(_context: &PushContext) -> Duration {
-    Duration::from_secs(10)
 }
 
 /// How an upstream is spoken to. HTTP/1.1 is Envoy's default and needs no options; a port whose

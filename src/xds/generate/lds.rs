@@ -19,7 +19,7 @@ pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
 use super::tls::Secrets;
-use crate::mesh::MeshConfig;
+use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
 use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
@@ -46,13 +46,14 @@ pub(super) struct TrafficSettings {
 }
 
 impl TrafficSettings {
-    pub(super) fn of(_mesh: &MeshConfig) -> Self {
+    pub(super) fn of(mesh: &MeshConfig) -> Self {
+        let file = Some(&mesh.access_log_file).filter(|file| !file.is_empty());
         Self {
-            outbound_any: true,
-            access_log_file: None,
-            outbound_port: 15001,
-            inbound_port: 15006,
-            detection_timeout: Duration::ZERO,
+            outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
+            access_log_file: file.cloned(),
+            outbound_port: mesh.proxy_listen_port,
+            inbound_port: mesh.proxy_inbound_listen_port,
+            detection_timeout: mesh.protocol_detection_timeout,
         }
     }
 }

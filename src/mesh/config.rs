@@ -1,0 +1,471 @@
+//! Mesh config: the settings that hold for every proxy.
+//!
+//! Reads the fields Strait acts on from Istio's `MeshConfig` schema and tells the names of the
+//! others, so that nobody believes they have an effect.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::yaml::{Fields, Invalid};
+use super::{format_duration, parse_duration};
+use crate::model::{ExportTo, Hostname, Namespace};
+
+/// The effective settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshConfig {
+    /// `trustDomain`: the first part of a SPIFFE ID.
+    pub trust_domain: String,
+    /// `trustDomainAliases`, sorted.
+    pub trust_domain_aliases: Vec<String>,
+    /// `rootNamespace`: where mesh-wide policy lives.
+    pub root_namespace: Namespace,
+    /// `connectTimeout`: for upstream clusters; above zero.
+    pub connect_timeout: Duration,
+    /// `protocolDetectionTimeout`: how long a listener sniffs; zero for no limit.
+    pub protocol_detection_timeout: Duration,
+    /// `dnsRefreshRate`: for upstream clusters that proxies resolve; above zero.
+    pub dns_refresh_rate: Duration,
+    /// `tcpKeepalive`, where set.
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// `outboundTrafficPolicy.mode`: what becomes of traffic to unknown hosts.
+    pub outbound_traffic_policy: OutboundTrafficPolicy,
+    /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
+    pub enable_auto_mtls: bool,
+    /// `h2UpgradePolicy: UPGRADE`: HTTP/1.1 is carried over HTTP/2 between proxies.
+    pub h2_upgrade: bool,
+    /// `accessLogFile`: empty for none.
+    pub access_log_file: String,
+    /// `accessLogFormat`: empty for Envoy's own.
+    pub access_log_format: String,
+    /// `accessLogEncoding`.
+    pub access_log_encoding: AccessLogEncoding,
+    /// `proxyListenPort`: where outbound traffic is caught.
+    pub proxy_listen_port: u16,
+    /// `proxyInboundListenPort`: where inbound traffic is caught.
+    pub proxy_inbound_listen_port: u16,
+    /// `defaultServiceExportTo`: for services that say nothing; empty for everybody.
+    pub default_service_export_to: Vec<String>,
+    /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
+    cluster_local: BTreeMap<String, bool>,
+}
+
+/// What flags say, for the fields a text leaves out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Defaults {
+    /// `--domain`.
+    pub domain: String,
+    /// `--trust-domain`.
+    pub trust_domain: String,
+    /// The system namespace.
+    pub root_namespace: Namespace,
+}
+
+/// A mesh config, and what of its text has no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedConfig {
+    /// The effective settings.
+    pub config: MeshConfig,
+    /// Top-level fields that were ignored, sorted.
+    pub ignored: Vec<String>,
+}
+
+/// What becomes of traffic to hosts that no registry knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum OutboundTrafficPolicy {
+    /// It goes where it was going.
+    #[serde(rename = "ALLOW_ANY")]
+    AllowAny,
+    /// It is dropped.
+    #[serde(rename = "REGISTRY_ONLY")]
+    RegistryOnly,
+}
+
+/// How a line of the access log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum AccessLogEncoding {
+    /// Words.
+    #[serde(rename = "TEXT")]
+    Text,
+    /// An object.
+    #[serde(rename = "JSON")]
+    Json,
+}
+
+/// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpKeepalive {
+    /// Unanswered probes until the connection is dead.
+    pub probes: Option<u32>,
+    /// Idle time before the first probe.
+    pub time: Option<Duration>,
+    /// Time between probes.
+    pub interval: Option<Duration>,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            domain: "cluster.local".to_owned(),
+            trust_domain: "cluster.local".to_owned(),
+            root_namespace: "strait-system".into(),
+        }
+    }
+}
+
+impl Default for MeshConfig {
+    fn default() -> Self {
+        Self::new(&Defaults::default())
+    }
+}
+
+impl MeshConfig {
+    /// What holds where no mesh config is given.
+    pub fn new(defaults: &Defaults) -> Self {
+        let domain = &defaults.domain;
+        Self {
+            trust_domain: defaults.trust_domain.clone(),
+            trust_domain_aliases: Vec::new(),
+            root_namespace: defaults.root_namespace.clone(),
+            connect_timeout: Duration::from_secs(10),
+            protocol_detection_timeout: Duration::ZERO,
+            dns_refresh_rate: Duration::from_secs(60),
+            tcp_keepalive: None,
+            outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
+            enable_auto_mtls: true,
+            h2_upgrade: false,
+            access_log_file: String::new(),
+            access_log_format: String::new(),
+            access_log_encoding: AccessLogEncoding::Text,
+            proxy_listen_port: 15001,
+            proxy_inbound_listen_port: 15006,
+            default_service_export_to: Vec::new(),
+            cluster_local: [
+                (format!("*.kube-system.svc.{domain}"), true),
+                (format!("kubernetes.default.svc.{domain}"), true),
+            ]
+            .into(),
+        }
+    }
+
+    /// Reads Istio's YAML (or JSON). An empty text is the default.
+    ///
+    /// # Errors
+    /// The first field that has a wrong type or value.
+    pub fn parse(text: &str, defaults: &Defaults) -> Result<ParsedConfig, Invalid> {
+        let mut fields = Fields::parse(text)?;
+        let base = Self::new(defaults);
+        let export_to: Option<Vec<String>> = fields.take("defaultServiceExportTo")?;
+        let config = Self {
+            trust_domain: fields
+                .take("trustDomain")?
+                .filter(|domain: &String| !domain.is_empty())
+                .unwrap_or(base.trust_domain),
+            trust_domain_aliases: sorted(fields.take("trustDomainAliases")?.unwrap_or_default()),
+            root_namespace: fields
+                .take("rootNamespace")?
+                .filter(|namespace: &Namespace| !namespace.is_empty())
+                .unwrap_or(base.root_namespace),
+            connect_timeout: fields
+                .take_with("connectTimeout", positive_duration)?
+                .unwrap_or(base.connect_timeout),
+            protocol_detection_timeout: fields
+                .take_with("protocolDetectionTimeout", |text: String| parse_duration(&text))?
+                .unwrap_or(base.protocol_detection_timeout),
+            dns_refresh_rate: fields
+                .take_with("dnsRefreshRate", positive_duration)?
+                .unwrap_or(base.dns_refresh_rate),
+            tcp_keepalive: fields.take_with("tcpKeepalive", RawKeepalive::read)?,
+            outbound_traffic_policy: fields
+                .take::<RawOutbound>("outboundTrafficPolicy")?
+                .and_then(|policy| policy.mode)
+                .unwrap_or(base.outbound_traffic_policy),
+            enable_auto_mtls: fields.take("enableAutoMtls")?.unwrap_or(base.enable_auto_mtls),
+            h2_upgrade: fields.take::<H2Upgrade>("h2UpgradePolicy")? == Some(H2Upgrade::Upgrade),
+            access_log_file: fields.take("accessLogFile")?.unwrap_or_default(),
+            access_log_format: fields.take("accessLogFormat")?.unwrap_or_default(),
+            access_log_encoding: fields
+                .take("accessLogEncoding")?
+                .unwrap_or(base.access_log_encoding),
+            proxy_listen_port: fields
+                .take_with("proxyListenPort", listen_port)?
+                .unwrap_or(base.proxy_listen_port),
+            proxy_inbound_listen_port: fields
+                .take_with("proxyInboundListenPort", listen_port)?
+                .unwrap_or(base.proxy_inbound_listen_port),
+            default_service_export_to: sorted(export_to.unwrap_or_default()),
+            cluster_local: {
+                let mut rules = base.cluster_local;
+                let settings: Vec<RawServiceSettings> =
+                    fields.take("serviceSettings")?.unwrap_or_default();
+                rules.extend(settings.into_iter().flat_map(RawServiceSettings::rules));
+                rules
+            },
+        };
+        Ok(ParsedConfig { config, ignored: fields.left() })
+    }
+
+    /// Whether endpoints of this service are for proxies of their own cluster only. The most
+    /// specific host that matches decides: an exact one, then the longest wildcard, so that a
+    /// setting can take a single host out of a built-in rule.
+    pub fn cluster_local(&self, hostname: &Hostname) -> bool {
+        let host = hostname.as_str().to_ascii_lowercase();
+        if let Some(decided) = self.cluster_local.get(&host) {
+            return *decided;
+        }
+        // From the longest suffix to the shortest; `*.a.b` matches `x.a.b` and `x.y.a.b`.
+        let suffixes = host.match_indices('.').map(|(dot, _)| format!("*{}", &host[dot..]));
+        suffixes
+            .chain(["*".to_owned()])
+            .find_map(|pattern| self.cluster_local.get(&pattern).copied())
+            .unwrap_or(false)
+    }
+
+    /// Who sees a service of namespace `own` that doesn't say.
+    pub fn default_export_to(&self, own: &Namespace) -> ExportTo {
+        ExportTo::parse(&self.default_service_export_to.join(","), own)
+    }
+
+    /// The effective settings in Istio's words, for `/debug/mesh`.
+    pub fn to_json(&self) -> Value {
+        let policy = match self.outbound_traffic_policy {
+            OutboundTrafficPolicy::AllowAny => "ALLOW_ANY",
+            OutboundTrafficPolicy::RegistryOnly => "REGISTRY_ONLY",
+        };
+        let encoding = match self.access_log_encoding {
+            AccessLogEncoding::Text => "TEXT",
+            AccessLogEncoding::Json => "JSON",
+        };
+        let keepalive = self.tcp_keepalive.map(|keepalive| {
+            json!({
+                "probes": keepalive.probes,
+                "time": keepalive.time.map(format_duration),
+                "interval": keepalive.interval.map(format_duration),
+            })
+        });
+        let service_settings: Vec<Value> = self
+            .cluster_local
+            .iter()
+            .map(|(host, local)| json!({"settings": {"clusterLocal": local}, "hosts": [host]}))
+            .collect();
+        json!({
+            "accessLogEncoding": encoding,
+            "accessLogFile": self.access_log_file,
+            "accessLogFormat": self.access_log_format,
+            "connectTimeout": format_duration(self.connect_timeout),
+            "defaultServiceExportTo": self.default_service_export_to,
+            "dnsRefreshRate": format_duration(self.dns_refresh_rate),
+            "enableAutoMtls": self.enable_auto_mtls,
+            "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
+            "outboundTrafficPolicy": {"mode": policy},
+            "protocolDetectionTimeout": format_duration(self.protocol_detection_timeout),
+            "proxyInboundListenPort": self.proxy_inbound_listen_port,
+            "proxyListenPort": self.proxy_listen_port,
+            "rootNamespace": self.root_namespace,
+            "serviceSettings": service_settings,
+            "tcpKeepalive": keepalive,
+            "trustDomain": self.trust_domain,
+            "trustDomainAliases": self.trust_domain_aliases,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct RawOutbound {
+    mode: Option<OutboundTrafficPolicy>,
+}
+
+#[derive(Deserialize, PartialEq)]
+enum H2Upgrade {
+    #[serde(rename = "DO_NOT_UPGRADE")]
+    DoNotUpgrade,
+    #[serde(rename = "UPGRADE")]
+    Upgrade,
+}
+
+#[derive(Deserialize)]
+struct RawKeepalive {
+    probes: Option<u32>,
+    time: Option<String>,
+    interval: Option<String>,
+}
+
+impl RawKeepalive {
+    fn read(self) -> Result<TcpKeepalive, String> {
+        Ok(TcpKeepalive {
+            probes: self.probes,
+            time: self.time.as_deref().map(parse_duration).transpose()?,
+            interval: self.interval.as_deref().map(parse_duration).transpose()?,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct RawServiceSettings {
+    #[serde(default)]
+    settings: RawSettings,
+    #[serde(default)]
+    hosts: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawSettings {
+    cluster_local: bool,
+}
+
+impl RawServiceSettings {
+    fn rules(self) -> impl Iterator<Item = (String, bool)> {
+        let local = self.settings.cluster_local;
+        self.hosts.into_iter().map(move |host| (host.to_ascii_lowercase(), local))
+    }
+}
+
+/// Envoy refuses a zero here, which would cost every proxy its upstream clusters.
+fn positive_duration(text: String) -> Result<Duration, String> {
+    match parse_duration(&text)? {
+        Duration::ZERO => Err(format!("expected a duration above zero, found {text:?}")),
+        duration => Ok(duration),
+    }
+}
+
+fn listen_port(port: i64) -> Result<u16, String> {
+    u16::try_from(port)
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| format!("expected a port from 1 to 65535, found {port}"))
+}
+
+fn sorted(mut list: Vec<String>) -> Vec<String> {
+    list.sort();
+    list.dedup();
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> ParsedConfig {
+        MeshConfig::parse(text, &Defaults::default()).expect("the text is a mesh config")
+    }
+
+    fn error(text: &str) -> String {
+        MeshConfig::parse(text, &Defaults::default()).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn an_empty_text_is_the_default() {
+        for text in ["", "\n", "{}", "# nothing\n", "trustDomain:\nserviceSettings: null\n"] {
+            assert_eq!(parse(text).config, MeshConfig::default(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn known_fields_take_effect_and_others_are_named() {
+        let parsed = parse(
+            "trustDomain: mesh.example\n\
+             trustDomainAliases: [b, a, a]\n\
+             connectTimeout: 1m\n\
+             outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n\
+             enableAutoMtls: false\n\
+             accessLogFile: /dev/stdout\n\
+             accessLogEncoding: JSON\n\
+             h2UpgradePolicy: UPGRADE\n\
+             tcpKeepalive: {probes: 3, time: 10s}\n\
+             proxyListenPort: 16001\n\
+             defaultConfig: {discoveryAddress: x}\n\
+             enablePrometheusMerge: true\n",
+        );
+        assert_eq!(parsed.ignored, ["defaultConfig", "enablePrometheusMerge"]);
+        let expected = MeshConfig {
+            trust_domain: "mesh.example".to_owned(),
+            trust_domain_aliases: vec!["a".to_owned(), "b".to_owned()],
+            connect_timeout: Duration::from_secs(60),
+            outbound_traffic_policy: OutboundTrafficPolicy::RegistryOnly,
+            enable_auto_mtls: false,
+            access_log_file: "/dev/stdout".to_owned(),
+            access_log_encoding: AccessLogEncoding::Json,
+            h2_upgrade: true,
+            tcp_keepalive: Some(TcpKeepalive {
+                probes: Some(3),
+                time: Some(Duration::from_secs(10)),
+                interval: None,
+            }),
+            proxy_listen_port: 16001,
+            ..MeshConfig::default()
+        };
+        assert_eq!(parsed.config, expected);
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_with_its_line_and_field() {
+        let cases = [
+            ("trustDomain: a\nconnectTimeout: 12x\n", "line 2, connectTimeout: ", "\"12x\""),
+            ("connectTimeout: 0s\n", "line 1, connectTimeout: ", "above zero"),
+            ("\nenableAutoMtls: maybe\n", "line 2, enableAutoMtls: ", "expected a boolean"),
+            ("trustDomain: [a]\n", "line 1, trustDomain: ", "expected a string"),
+            ("proxyListenPort: 65536\n", "line 1, proxyListenPort: ", "65536"),
+            (
+                "outboundTrafficPolicy: {mode: DENY}\n",
+                "line 1, outboundTrafficPolicy: ",
+                "ALLOW_ANY",
+            ),
+            ("serviceSettings: {}\n", "line 1, serviceSettings: ", "expected a sequence"),
+            ("tcpKeepalive: {time: soon}\n", "line 1, tcpKeepalive: ", "soon"),
+            ("a: b\na: c\n", "line 2: ", "a"),
+            ("trustDomain: {\n", "line ", ""),
+            ("just text\n", "line 1: ", ""),
+        ];
+        for (text, start, part) in cases {
+            let told = error(text);
+            assert!(told.starts_with(start) && told.contains(part), "{text:?} gives {told:?}");
+            assert!(!told.contains('\n'), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_host_decides_what_is_cluster_local() {
+        let config = parse(
+            "serviceSettings:\n\
+             - settings: {clusterLocal: true}\n  hosts: ['*.shop.svc.cluster.local', 'one.lab.svc.cluster.local']\n\
+             - settings: {clusterLocal: false}\n  hosts: ['dns.kube-system.svc.cluster.local', '*.open.shop.svc.cluster.local']\n",
+        )
+        .config;
+        let cases = [
+            ("kubernetes.default.svc.cluster.local", true),
+            ("other.default.svc.cluster.local", false),
+            ("metrics.kube-system.svc.cluster.local", true),
+            ("dns.kube-system.svc.cluster.local", false),
+            ("a.shop.svc.cluster.local", true),
+            ("A.Shop.svc.cluster.local", true),
+            ("a.open.shop.svc.cluster.local", false),
+            ("shop.svc.cluster.local", false),
+            ("one.lab.svc.cluster.local", true),
+            ("two.lab.svc.cluster.local", false),
+            ("", false),
+        ];
+        for (host, expected) in cases {
+            assert_eq!(config.cluster_local(&host.into()), expected, "{host}");
+        }
+        let all = parse("serviceSettings: [{settings: {clusterLocal: true}, hosts: ['*']}]").config;
+        assert!(all.cluster_local(&"api.example.com".into()));
+    }
+
+    #[test]
+    fn the_effective_config_reads_back_as_itself() {
+        let config = parse("connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n").config;
+        let again = parse(&config.to_json().to_string());
+        assert_eq!(again, ParsedConfig { config, ignored: Vec::new() });
+    }
+
+    #[test]
+    fn services_that_say_nothing_are_exported_as_the_mesh_says() {
+        let own = Namespace::from("a");
+        assert_eq!(MeshConfig::default().default_export_to(&own), ExportTo::Public);
+        let config = parse("defaultServiceExportTo: ['.']").config;
+        assert!(!config.default_export_to(&own).visible_to(&"b".into()));
+    }
+}

@@ -1,0 +1,90 @@
+//! The network of an endpoint or a proxy.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::mesh::MeshNetworks;
+use crate::model::{ClusterId, NetworkId};
+
+/// The rule that named a network, in the order in which they are asked (interface.md, "Networks").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PlacedBy {
+    /// The annotation `strait.dev/network` of the member's Secret, which is final.
+    SecretAnnotation,
+    /// The label of the pod itself.
+    WorkloadLabel,
+    /// The label of the system namespace of its cluster.
+    NamespaceLabel,
+    /// MeshNetworks: the cluster is named by `fromRegistry`.
+    MeshNetworksRegistry,
+    /// MeshNetworks: the longest `fromCidr` that holds the address.
+    MeshNetworksCidr,
+    /// Nothing named one: the network without a name.
+    Nothing,
+}
+
+impl fmt::Display for PlacedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SecretAnnotation => "annotation strait.dev/network of the cluster's Secret",
+            Self::WorkloadLabel => "label topology.istio.io/network of the pod",
+            Self::NamespaceLabel => "label topology.istio.io/network of the system namespace",
+            Self::MeshNetworksRegistry => "meshNetworks fromRegistry",
+            Self::MeshNetworksCidr => "meshNetworks fromCidr",
+            Self::Nothing => "nothing names one",
+        })
+    }
+}
+
+/// The network of something in `cluster` at `address`, and the rule that said so.
+///
+/// `fixed` is the annotation of the cluster's Secret, `workload_label` the pod's own label,
+/// `namespace_label` that of the cluster's system namespace.
+pub fn network_of(
+    fixed: Option<&NetworkId>,
+    workload_label: Option<&NetworkId>,
+    namespace_label: Option<&NetworkId>,
+    mesh: &MeshNetworks,
+    cluster: &ClusterId,
+    address: IpAddr,
+) -> (NetworkId, PlacedBy) {
+    let named = fixed
+        .map(|network| (network, PlacedBy::SecretAnnotation))
+        .or_else(|| workload_label.map(|network| (network, PlacedBy::WorkloadLabel)))
+        .or_else(|| namespace_label.map(|network| (network, PlacedBy::NamespaceLabel)))
+        .or_else(|| Some((mesh.of_registry(cluster)?, PlacedBy::MeshNetworksRegistry)))
+        .or_else(|| Some((mesh.of_address(address)?, PlacedBy::MeshNetworksCidr)));
+    match named {
+        Some((network, by)) => (network.clone(), by),
+        None => (NetworkId::default(), PlacedBy::Nothing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_are_asked_in_the_documented_order() {
+        let mesh = MeshNetworks::parse(
+            "networks:\n  r: {endpoints: [{fromRegistry: east}]}\n  c: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n  long: {endpoints: [{fromCidr: 10.1.0.0/16}]}\n",
+        )
+        .expect("valid");
+        let id = |name: &str| Some(NetworkId::from(name));
+        let (fixed, pod, namespace) = (id("fixed"), id("pod"), id("namespace"));
+        let cases = [
+            (fixed.as_ref(), pod.as_ref(), namespace.as_ref(), "east", "10.1.0.1", "fixed"),
+            (None, pod.as_ref(), namespace.as_ref(), "east", "10.1.0.1", "pod"),
+            (None, None, namespace.as_ref(), "east", "10.1.0.1", "namespace"),
+            (None, None, None, "east", "10.1.0.1", "r"),
+            (None, None, None, "west", "10.1.0.1", "long"),
+            (None, None, None, "west", "10.2.0.1", "c"),
+            (None, None, None, "west", "192.0.2.1", ""),
+        ];
+        for (fixed, pod, namespace, cluster, address, expected) in cases {
+            let address = address.parse().expect("an address");
+            let (network, _) = network_of(fixed, pod, namespace, &mesh, &cluster.into(), address);
+            assert_eq!(network.as_str(), expected);
+        }
+    }
+}
