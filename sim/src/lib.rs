@@ -1,1 +1,48 @@
+//! Simulated Kubernetes API servers, faithful enough for kube-rs, kubectl and client-go alike.
+//!
+//! [`SimCluster`] is one API server on a loopback port over HTTPS: a [`Store`] of objects, lists with
+//! pages, watches with bookmarks and 410, and [`Fault`]s to switch on. [`objects`] writes the objects a
+//! test needs. [`World`] fills many clusters from one seed, and the binary `strait-sim` serves such a
+//! world to anybody. It simulates what clients see, never what controllers do: nothing here schedules a
+//! pod or fills an EndpointSlice by itself.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use strait_sim::{Fault, Options, SimCluster, objects};
+//!
+//! let east = SimCluster::start("east", Options::default()).await?;
+//! east.store().apply(objects::service("shop", "cart", "10.96.0.10", &[objects::HTTP]))?;
+//! east.fault(Fault::Slow { latency_ms: 100, bytes_per_second: None });
+//! println!("{}", east.kubeconfig());
+//! # Ok(())
+//! # }
+//! ```
 
+mod admit;
+mod body;
+mod cluster;
+mod discovery;
+mod encode;
+mod fault;
+mod http;
+mod kubeconfig;
+pub mod objects;
+mod patch;
+mod requests;
+mod resource;
+mod route;
+mod select;
+mod status;
+mod store;
+mod task;
+mod tls;
+mod watch;
+
+pub use cluster::{Options, SimCluster};
+pub use fault::{Fault, Gone, Refusal};
+pub use kubeconfig::member_secret;
+pub use requests::Request;
+pub use resource::{Family, RESOURCES, Resource};
+pub use status::ApiError;
+pub use store::{DEFAULT_HISTORY, Name, Object, Snapshot, Store};
+pub use tls::Certificate;

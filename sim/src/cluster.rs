@@ -1,0 +1,349 @@
+//! One simulated cluster: a store behind an HTTPS server that can be stopped, restarted and disturbed.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::fault::Fault;
+use crate::http::ApiServer;
+use crate::kubeconfig;
+use crate::requests::Request;
+use crate::resource::Family;
+use crate::store::{DEFAULT_HISTORY, Store};
+use crate::task;
+use crate::tls::{self, Certificate};
+
+/// A client that has not finished its TLS handshake by then is dropped.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a cluster is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// All UIDs follow from this, that of `kube-system` too. Absent: from the cluster's ID. The same
+    /// value twice is one cluster under two names; another value under an old ID is a replaced cluster.
+    pub identity: Option<String>,
+    /// Changes of each kind that are remembered for watches.
+    pub history: usize,
+    /// The time between bookmarks. A real server takes a minute.
+    pub bookmark_interval: Duration,
+    /// The APIs served; the core is always among them.
+    pub families: BTreeSet<Family>,
+    /// Whether requests need a bearer token.
+    pub authenticate: bool,
+    /// The server's certificate.
+    pub certificate: Certificate,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            identity: None,
+            history: DEFAULT_HISTORY,
+            bookmark_interval: Duration::from_secs(5),
+            families: BTreeSet::from([Family::Core]),
+            authenticate: true,
+            certificate: Certificate::Valid,
+        }
+    }
+}
+
+/// A running cluster. Clones are handles to the same one; with the last of them it ends.
+#[derive(Debug, Clone)]
+pub struct SimCluster {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: String,
+    address: SocketAddr,
+    api: Arc<ApiServer>,
+    token: Mutex<String>,
+    /// What the lifecycle task is asked to do; dropping it ends the task.
+    wanted: watch::Sender<Wanted>,
+    serving: watch::Receiver<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Up,
+    Down,
+    Flapping { up: Duration, down: Duration },
+}
+
+impl SimCluster {
+    /// Starts an empty cluster on a free loopback port.
+    ///
+    /// # Errors
+    /// If no port can be had.
+    pub async fn start(id: &str, mut options: Options) -> io::Result<SimCluster> {
+        options.families.insert(Family::Core);
+        let identity = options.identity.as_deref().unwrap_or(id);
+        let store = Arc::new(Store::new(identity, options.history));
+        let token = fresh_token();
+        let api = Arc::new(ApiServer::new(
+            store,
+            options.families,
+            options.bookmark_interval,
+            options.authenticate.then_some(&*token),
+        ));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let wanted = watch::Sender::new(Wanted::Up);
+        let (serving_sender, serving) = watch::channel(true);
+        let lifecycle = Lifecycle {
+            address,
+            tls: tls::acceptor(options.certificate),
+            api: api.clone(),
+            serving: serving_sender,
+        };
+        task::spawn(lifecycle.run(listener, wanted.subscribe()));
+        let token = Mutex::new(token);
+        let inner = Inner { id: id.to_owned(), address, api, token, wanted, serving };
+        Ok(SimCluster { inner: Arc::new(inner) })
+    }
+
+    /// Its ID, as members are called in the config cluster.
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// `https://127.0.0.1:PORT`; the same for all its life, restarts included.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.inner.address)
+    }
+
+    /// The address it listens on while it is up.
+    pub fn address(&self) -> SocketAddr {
+        self.inner.address
+    }
+
+    /// Its objects.
+    pub fn store(&self) -> &Store {
+        &self.inner.api.store
+    }
+
+    /// The bearer token of the administrator.
+    pub fn token(&self) -> String {
+        self.inner.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a new administrator's token; every token before it gets 401 from now on.
+    pub fn rotate_token(&self) -> String {
+        let token = fresh_token();
+        self.inner.api.replace_tokens(&token);
+        token.clone_into(&mut self.inner.token.lock().unwrap_or_else(PoisonError::into_inner));
+        token
+    }
+
+    /// The PEM of the authority that signed its certificate.
+    pub fn certificate_authority(&self) -> &'static str {
+        tls::authority_pem()
+    }
+
+    /// A kubeconfig with everything inline, as JSON.
+    pub fn kubeconfig(&self) -> String {
+        let ca = self.certificate_authority();
+        let config = kubeconfig::kubeconfig(self.id(), &self.url(), ca, &self.token());
+        serde_json::to_string_pretty(&config).expect("a JSON value encodes")
+    }
+
+    /// The Secret that makes this cluster a member of the config cluster.
+    pub fn member_secret(&self, namespace: &str) -> Value {
+        kubeconfig::member_secret(namespace, self.id(), &self.kubeconfig())
+    }
+
+    /// Starts a fault; see [`Fault`].
+    pub fn fault(&self, fault: Fault) {
+        match fault {
+            Fault::Flap { up_ms, down_ms } => {
+                let (up, down) = (Duration::from_millis(up_ms), Duration::from_millis(down_ms));
+                self.inner.wanted.send_replace(Wanted::Flapping { up, down });
+            }
+            fault => self.inner.api.faults.set(fault),
+        }
+    }
+
+    /// Ends the fault of the kind of `fault`, whatever its figures.
+    pub fn end_fault(&self, fault: &Fault) {
+        match fault {
+            Fault::Flap { .. } => self.end_flapping(),
+            fault => self.inner.api.faults.end(fault),
+        }
+    }
+
+    /// Ends all faults. A stopped server stays stopped.
+    pub fn heal(&self) {
+        self.inner.api.faults.heal();
+        self.end_flapping();
+    }
+
+    /// The active faults.
+    pub fn faults(&self) -> Vec<Fault> {
+        let mut faults = self.inner.api.faults.list();
+        if let Wanted::Flapping { up, down } = *self.inner.wanted.borrow() {
+            let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            faults.push(Fault::Flap { up_ms: ms(up), down_ms: ms(down) });
+        }
+        faults
+    }
+
+    fn end_flapping(&self) {
+        self.inner.wanted.send_if_modified(|wanted| {
+            let flapping = matches!(wanted, Wanted::Flapping { .. });
+            if flapping {
+                *wanted = Wanted::Up;
+            }
+            flapping
+        });
+    }
+
+    /// Kills the server: the port is closed and every connection dropped. Objects stay.
+    pub async fn stop(&self) {
+        self.inner.wanted.send_replace(Wanted::Down);
+        self.wait_until_serving(false).await;
+    }
+
+    /// Starts a stopped server again, on its old port, with its objects.
+    pub async fn restart(&self) {
+        self.inner.wanted.send_replace(Wanted::Up);
+        self.wait_until_serving(true).await;
+    }
+
+    /// Whether it listens now.
+    pub fn is_serving(&self) -> bool {
+        *self.inner.serving.borrow()
+    }
+
+    async fn wait_until_serving(&self, serving: bool) {
+        // Fails only when the runtime ends and takes the lifecycle task with it.
+        let _ = self.inner.serving.clone().wait_for(|now| *now == serving).await;
+    }
+
+    /// Serves one more family of APIs, as when its custom resource definitions are installed.
+    pub fn enable(&self, family: Family) {
+        self.inner.api.families.lock().unwrap_or_else(PoisonError::into_inner).insert(family);
+    }
+
+    /// The last 10 000 requests that `filter` lets through, oldest first.
+    pub fn requests(&self, filter: impl Fn(&Request) -> bool) -> Vec<Request> {
+        self.inner.api.requests.last().into_iter().filter(filter).collect()
+    }
+
+    /// How many requests with this verb (as in RBAC) and plural name there were in all.
+    pub fn request_count(&self, verb: &str, resource: &str) -> u64 {
+        self.inner.api.requests.count(verb, resource)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Requests that hang wait for this; nobody else could wake them any more.
+        self.api.faults.heal();
+    }
+}
+
+fn fresh_token() -> String {
+    let bytes = rand::random::<[u8; 16]>();
+    bytes.iter().fold("sim-".to_owned(), |token, byte| token + &format!("{byte:02x}"))
+}
+
+/// The task that opens and closes the port.
+struct Lifecycle {
+    address: SocketAddr,
+    tls: TlsAcceptor,
+    api: Arc<ApiServer>,
+    serving: watch::Sender<bool>,
+}
+
+impl Lifecycle {
+    async fn run(self, listener: TcpListener, mut wanted: watch::Receiver<Wanted>) {
+        let mut listener = Some(listener);
+        loop {
+            let now = *wanted.borrow_and_update();
+            let ended = match now {
+                Wanted::Up => tokio::select! {
+                    ended = wanted.changed() => ended,
+                    () = self.serve(listener.take()) => continue,
+                },
+                Wanted::Down => {
+                    drop(listener.take());
+                    self.serving.send_replace(false);
+                    wanted.changed().await
+                }
+                Wanted::Flapping { up, down } => tokio::select! {
+                    ended = wanted.changed() => ended,
+                    () = self.serve_for(listener.take(), up, down) => continue,
+                },
+            };
+            if ended.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn serve_for(&self, listener: Option<TcpListener>, up: Duration, down: Duration) {
+        let _ = timeout(up, self.serve(listener)).await;
+        self.serving.send_replace(false);
+        sleep(down).await;
+    }
+
+    /// Accepts until dropped; the connections go with it.
+    async fn serve(&self, listener: Option<TcpListener>) {
+        let listener = match listener {
+            Some(listener) => listener,
+            None => self.listen_again().await,
+        };
+        self.serving.send_replace(true);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(connection(stream, self.tls.clone(), self.api.clone()));
+                    }
+                    // Out of descriptors, most likely: let some connections end.
+                    Err(_) => sleep(Duration::from_millis(50)).await,
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    async fn listen_again(&self) -> TcpListener {
+        loop {
+            match TcpListener::bind(self.address).await {
+                Ok(listener) => return listener,
+                // Somebody's outgoing connection may use our port for a moment.
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, tls: TlsAcceptor, api: Arc<ApiServer>) {
+    // Without it small events wait for the acknowledgement of the one before.
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
+    let service = service_fn(move |request| {
+        let api = api.clone();
+        async move { Ok::<_, std::convert::Infallible>(api.answer(request).await) }
+    });
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server.http1().timer(TokioTimer::new());
+    server.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
+    // The client hung up or spoke nonsense; either is its affair.
+    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+}

@@ -1,0 +1,165 @@
+//! What a cluster says it can do: versions, groups, kinds, and just enough OpenAPI for `kubectl apply`.
+//!
+//! Everything follows from the table of kinds and the families that are switched on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::resource::{Family, RESOURCES, Resource};
+
+const VERBS: [&str; 8] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+/// Kinds that are only posted and answered, never stored: group, kind, plural.
+const REVIEWS: [(&str, &str, &str); 3] = [
+    ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
+    ("authentication.k8s.io", "TokenReview", "tokenreviews"),
+    ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+];
+
+/// The answer for a discovery path, or nothing if the path is none.
+pub(crate) fn answer(path: &str, families: &BTreeSet<Family>) -> Option<Value> {
+    let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+    match segments[..] {
+        ["version"] => Some(version()),
+        ["api"] => Some(json!({"kind": "APIVersions", "versions": ["v1"]})),
+        ["api", "v1"] => resource_list("", "v1", families),
+        ["apis"] => {
+            let groups = groups(families);
+            let groups: Vec<_> =
+                groups.iter().map(|(name, versions)| group(name, versions)).collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        ["apis", name] => groups(families).get(name).map(|versions| {
+            let mut group = group(name, versions);
+            group["kind"] = json!("APIGroup");
+            group["apiVersion"] = json!("v1");
+            group
+        }),
+        ["apis", group, version] => resource_list(group, version, families),
+        ["openapi", "v3"] => Some(openapi_index(families)),
+        ["openapi", "v3", "api", "v1"] => Some(openapi("", "v1", families)),
+        ["openapi", "v3", "apis", group, version] => Some(openapi(group, version, families)),
+        _ => None,
+    }
+}
+
+fn version() -> Value {
+    json!({
+        "major": "1", "minor": "34", "gitVersion": "v1.34.0+sim", "gitCommit": "", "gitTreeState": "clean",
+        "buildDate": "2026-01-01T00:00:00Z", "goVersion": "none", "compiler": "rustc",
+        "platform": "linux/amd64",
+    })
+}
+
+fn served<'a>(families: &'a BTreeSet<Family>) -> impl Iterator<Item = &'static Resource> + 'a {
+    RESOURCES.iter().filter(|resource| families.contains(&resource.family))
+}
+
+/// Versions by group, the core group left out.
+fn groups(families: &BTreeSet<Family>) -> BTreeMap<&'static str, &'static [&'static str]> {
+    let mut groups: BTreeMap<_, &[&str]> = REVIEWS.map(|(group, ..)| (group, &["v1"][..])).into();
+    for resource in served(families).filter(|resource| !resource.group.is_empty()) {
+        let versions = groups.entry(resource.group).or_default();
+        if resource.versions.len() > versions.len() {
+            *versions = resource.versions;
+        }
+    }
+    groups
+}
+
+fn group(name: &str, versions: &[&str]) -> Value {
+    let of =
+        |version: &&str| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    let all: Vec<_> = versions.iter().map(of).collect();
+    json!({"name": name, "preferredVersion": all.first(), "versions": all})
+}
+
+fn resource_list(group: &str, version: &str, families: &BTreeSet<Family>) -> Option<Value> {
+    let mut rows = Vec::new();
+    let here = |r: &&Resource| r.group == group && r.versions.contains(&version);
+    for resource in served(families).filter(here) {
+        let Resource { kind, plural, short, namespaced, .. } = resource;
+        let mut row = json!({
+            "name": plural, "singularName": kind.to_lowercase(), "namespaced": namespaced, "kind": kind,
+            "verbs": VERBS,
+        });
+        if !short.is_empty() {
+            row["shortNames"] = json!(short);
+        }
+        rows.push(row);
+        if resource.has_status {
+            rows.push(json!({
+                "name": format!("{plural}/status"), "singularName": "", "namespaced": namespaced,
+                "kind": kind, "verbs": ["get", "patch", "update"],
+            }));
+        }
+        if *plural == "serviceaccounts" {
+            rows.push(json!({
+                "name": "serviceaccounts/token", "singularName": "", "namespaced": true,
+                "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest",
+                "verbs": ["create"],
+            }));
+        }
+    }
+    for (_, kind, plural) in REVIEWS.iter().filter(|review| review.0 == group && version == "v1") {
+        rows.push(json!({
+            "name": plural, "singularName": kind.to_lowercase(), "namespaced": false, "kind": kind,
+            "verbs": ["create"],
+        }));
+    }
+    let group_version =
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    (!rows.is_empty()).then(|| {
+        json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version,
+            "resources": rows,
+        })
+    })
+}
+
+fn openapi_index(families: &BTreeSet<Family>) -> Value {
+    let mut paths = BTreeMap::from([("api/v1".to_owned(), "/openapi/v3/api/v1".to_owned())]);
+    for (group, versions) in groups(families) {
+        for version in versions {
+            let path = format!("apis/{group}/{version}");
+            paths.insert(path.clone(), format!("/openapi/v3/{path}"));
+        }
+    }
+    let paths: BTreeMap<_, _> =
+        paths.into_iter().map(|(path, url)| (path, json!({"serverRelativeURL": url}))).collect();
+    json!({"paths": paths})
+}
+
+/// kubectl asks one thing before it applies: does PATCH of this kind take `fieldValidation`? Strategic
+/// merge is left out, for naming it would oblige us to the schema that says how lists merge; kubectl
+/// knows that of the built-in kinds.
+fn openapi(group: &str, version: &str, families: &BTreeSet<Family>) -> Value {
+    let mut paths = BTreeMap::new();
+    let here = |r: &&Resource| r.group == group && r.versions.contains(&version);
+    for resource in served(families).filter(here) {
+        let root = if group.is_empty() { "/api".to_owned() } else { format!("/apis/{group}") };
+        let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
+        let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}});
+        let parameters = ["dryRun", "fieldManager", "fieldValidation"].map(parameter);
+        let forms: BTreeMap<_, _> = ["apply-patch+yaml", "merge-patch+json"]
+            .map(|form| (format!("application/{form}"), json!({})))
+            .into();
+        let patch = json!({
+            "parameters": parameters,
+            "requestBody": {"content": forms},
+            "responses": {},
+            "x-kubernetes-action": "patch",
+            "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": resource.kind},
+        });
+        let path = format!("{root}/{version}{scope}/{}/{{name}}", resource.plural);
+        paths.insert(path, json!({"patch": patch}));
+    }
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "strait-sim", "version": "v1.34.0"},
+        "paths": paths,
+        "components": {},
+    })
+}

@@ -1,0 +1,245 @@
+//! The ways a simulated API server can misbehave, switched on and off while it runs.
+//!
+//! Owns the set of active faults of one cluster. Requests ask it on their way; running watches are woken
+//! when it changes. A server that is down altogether is not a fault but a state of the cluster
+//! (`SimCluster::stop`).
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// One kind of misbehaviour. Several of different kinds may be active; a second of one kind replaces
+/// the first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "fault", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Fault {
+    /// Connections are accepted, requests never answered, watches fall silent. HTTP/2 pings are still
+    /// answered, so only a deadline on the answer notices.
+    Hang,
+    /// Each answer starts late, and flows slowly.
+    Slow {
+        /// Milliseconds before an answer starts.
+        #[serde(default)]
+        latency_ms: u64,
+        /// At most this many bytes of body per second and request.
+        #[serde(default)]
+        bytes_per_second: Option<u64>,
+    },
+    /// The server comes and goes, starting with up.
+    Flap {
+        /// Milliseconds that it serves.
+        up_ms: u64,
+        /// Milliseconds that it is gone.
+        down_ms: u64,
+    },
+    /// Watches are told that their version is gone.
+    Gone {
+        /// In which of the two ways.
+        how: Gone,
+        /// For so many watch starts; absent: until healed.
+        #[serde(default)]
+        times: Option<u32>,
+    },
+    /// Every continue token is too old.
+    ContinueExpired,
+    /// Streaming lists (`sendInitialEvents`) are not supported.
+    NoStreamingLists {
+        /// How the server says so.
+        how: Refusal,
+    },
+    /// 401 for every token.
+    Unauthorized,
+    /// 403 for one kind.
+    Forbidden {
+        /// Plural name, such as `nodes`.
+        resource: String,
+    },
+    /// 429 for everything.
+    TooManyRequests {
+        /// The value of the `Retry-After` header.
+        retry_after_seconds: u64,
+    },
+    /// Requests fail with these statuses in turn; 200 lets one through.
+    Errors {
+        /// HTTP statuses.
+        codes: Vec<u16>,
+    },
+    /// Each watch is closed, cleanly, after so long.
+    CloseWatches {
+        /// Milliseconds.
+        after_ms: u64,
+    },
+    /// Watches stay open and say nothing, not even bookmarks. Lists are right.
+    Mute,
+    /// Each watch sends one line that never ends.
+    EndlessLine,
+    /// Each list has one more page, for ever.
+    EndlessPages,
+    /// Lists of one kind, or of all, are empty, as seen in the middle of a restored backup.
+    EmptyLists {
+        /// Plural name; absent: all kinds.
+        #[serde(default)]
+        resource: Option<String>,
+    },
+    /// 200 with a web page, as from a login portal.
+    Html,
+    /// Bodies end in their middle.
+    Truncate,
+    /// 302 to another place.
+    Redirect {
+        /// The `Location` header.
+        location: String,
+    },
+    /// The `Date` header is off.
+    ClockSkew {
+        /// Seconds that the server is ahead.
+        seconds: i64,
+    },
+}
+
+/// How a watch is told that its version is gone. Clients must understand both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Gone {
+    /// HTTP status 410.
+    Status,
+    /// An ERROR event on a 200 stream.
+    Event,
+}
+
+/// How a server without streaming lists answers one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Refusal {
+    /// 422: the feature gate is off.
+    Invalid,
+    /// 200 and an ERROR event with a Status 500: the etcd behind is too old.
+    Event,
+    /// The parameter is not known: a plain watch, whose first part never ends.
+    Ignored,
+}
+
+/// The active faults of one cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    active: watch::Sender<Vec<Fault>>,
+}
+
+impl Faults {
+    /// Adds a fault, in the place of one of its kind.
+    pub(crate) fn set(&self, fault: Fault) {
+        self.active.send_modify(|active| {
+            active.retain(|other| !same_kind(other, &fault));
+            active.push(fault);
+        });
+    }
+
+    /// Ends the fault of the kind of `fault`.
+    pub(crate) fn end(&self, fault: &Fault) {
+        self.active.send_modify(|active| active.retain(|other| !same_kind(other, fault)));
+    }
+
+    /// Ends all faults.
+    pub(crate) fn heal(&self) {
+        self.active.send_modify(Vec::clear);
+    }
+
+    /// What the first fault for which `pick` has an answer says.
+    pub(crate) fn find<T>(&self, pick: impl FnMut(&Fault) -> Option<T>) -> Option<T> {
+        self.active.borrow().iter().find_map(pick)
+    }
+
+    pub(crate) fn has(&self, fault: &Fault) -> bool {
+        self.active.borrow().contains(fault)
+    }
+
+    pub(crate) fn list(&self) -> Vec<Fault> {
+        self.active.borrow().clone()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Vec<Fault>> {
+        self.active.subscribe()
+    }
+
+    /// Waits until `fault` is not active.
+    pub(crate) async fn wait_without(&self, fault: &Fault) {
+        // The sender lives as long as we do, so the wait cannot fail.
+        let _ = self.subscribe().wait_for(|active| !active.contains(fault)).await;
+    }
+
+    /// Whether a watch that starts now is told 410, and how; counts it.
+    pub(crate) fn take_gone(&self) -> Option<Gone> {
+        let mut found = None;
+        self.active.send_if_modified(|active| {
+            let index = active.iter().position(|fault| matches!(fault, Fault::Gone { .. }));
+            let Some(index) = index else { return false };
+            let Fault::Gone { how, times } = &mut active[index] else { return false };
+            found = Some(*how);
+            if let Some(times) = times {
+                *times = times.saturating_sub(1);
+                if *times == 0 {
+                    active.remove(index);
+                }
+            }
+            true
+        });
+        found
+    }
+
+    /// The next status of [`Fault::Errors`], which then waits for its next turn.
+    pub(crate) fn take_error(&self) -> Option<u16> {
+        let mut found = None;
+        self.active.send_if_modified(|active| {
+            for fault in active {
+                if let Fault::Errors { codes } = fault
+                    && let Some(first) = codes.first().copied()
+                {
+                    codes.rotate_left(1);
+                    found = Some(first);
+                }
+            }
+            false
+        });
+        found.filter(|code| *code != 200)
+    }
+}
+
+fn same_kind(a: &Fault, b: &Fault) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counted_fault_ends_by_itself() {
+        let faults = Faults::default();
+        faults.set(Fault::Gone { how: Gone::Status, times: Some(2) });
+        let taken = [(); 3].map(|()| faults.take_gone());
+        assert_eq!(taken, [Some(Gone::Status), Some(Gone::Status), None]);
+    }
+
+    #[test]
+    fn errors_take_turns_and_200_lets_through() {
+        let faults = Faults::default();
+        faults.set(Fault::Errors { codes: vec![500, 200, 503] });
+        let taken = [(); 4].map(|()| faults.take_error());
+        assert_eq!(taken, [Some(500), None, Some(503), Some(500)]);
+    }
+
+    #[test]
+    fn a_second_fault_of_a_kind_replaces_the_first() {
+        let faults = Faults::default();
+        faults.set(Fault::CloseWatches { after_ms: 1 });
+        faults.set(Fault::Mute);
+        faults.set(Fault::CloseWatches { after_ms: 2 });
+        assert_eq!(faults.list(), [Fault::Mute, Fault::CloseWatches { after_ms: 2 }]);
+    }
+
+    #[test]
+    fn faults_have_a_plain_json_form() {
+        let fault: Fault =
+            serde_json::from_str(r#"{"fault":"gone","how":"event","times":1}"#).expect("valid");
+        assert_eq!(fault, Fault::Gone { how: Gone::Event, times: Some(1) });
+    }
+}

@@ -1,0 +1,745 @@
+//! The API server itself: one request in, one answer out.
+//!
+//! A request passes the faults, then the token check, then goes to discovery, to a list or watch, or to
+//! an object. Nothing here owns objects; that is the store's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use crate::admit::{self, Part};
+use crate::body::Answer;
+use crate::discovery;
+use crate::encode::error_event;
+use crate::fault::{Fault, Faults, Gone, Refusal};
+use crate::patch::PatchForm;
+use crate::requests::{Request, RequestLog};
+use crate::resource::Family;
+use crate::route::{Query, Target};
+use crate::select::Selector;
+use crate::status::ApiError;
+use crate::store::{At, Name, Object, Page, Store, text};
+use crate::task;
+use crate::watch::{Start, Watch};
+
+/// Larger request bodies are refused, as by the real server.
+const REQUEST_BYTES_MAX: usize = 3 * 1024 * 1024;
+const DEFAULT_WATCH_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// One simulated API server: all that outlives its listener.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    pub(crate) store: Arc<Store>,
+    pub(crate) faults: Faults,
+    pub(crate) requests: RequestLog,
+    pub(crate) bookmark_interval: Duration,
+    pub(crate) families: Mutex<BTreeSet<Family>>,
+    /// Whether requests need a token at all.
+    pub(crate) authenticate: bool,
+    tokens: Mutex<BTreeMap<String, Token>>,
+}
+
+#[derive(Debug)]
+struct Token {
+    user: String,
+    expires: Option<Instant>,
+}
+
+type Outcome = Result<Response<Answer>, ApiError>;
+
+impl ApiServer {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        families: BTreeSet<Family>,
+        bookmark_interval: Duration,
+        admin_token: Option<&str>,
+    ) -> ApiServer {
+        let admin = |token: &str| {
+            (token.to_owned(), Token { user: "system:admin".to_owned(), expires: None })
+        };
+        ApiServer {
+            store,
+            faults: Faults::default(),
+            requests: RequestLog::default(),
+            bookmark_interval,
+            families: Mutex::new(families),
+            authenticate: admin_token.is_some(),
+            tokens: Mutex::new(admin_token.map(admin).into_iter().collect()),
+        }
+    }
+
+    /// Answers one request, as the faults allow.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: http::Request<Incoming>,
+    ) -> Response<Answer> {
+        let (parts, body) = request.into_parts();
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let target = self.target(parts.uri.path());
+        self.requests.record(describe(&parts, target.as_ref(), &query));
+
+        self.faults.wait_without(&Fault::Hang).await;
+        if let Some(latency) = self.faults.find(|fault| match fault {
+            Fault::Slow { latency_ms, .. } => Some(Duration::from_millis(*latency_ms)),
+            _ => None,
+        }) {
+            tokio::time::sleep(latency).await;
+        }
+        let outcome = match self.fault_answer(&parts.headers, target.as_ref(), &query) {
+            Some(outcome) => outcome,
+            None => self.route(&parts, target, &query, body).await,
+        };
+        self.disturb(outcome.unwrap_or_else(|error| refuse(&error)))
+    }
+
+    /// The answer that a fault gives in the place of the right one.
+    fn fault_answer(
+        &self,
+        headers: &HeaderMap,
+        target: Option<&Target>,
+        query: &Query,
+    ) -> Option<Outcome> {
+        if let Some(code) = self.faults.take_error() {
+            return Some(Err(ApiError::server_error(code)));
+        }
+        self.faults.find(|fault| match fault {
+            Fault::Html => {
+                let page = "<!doctype html><title>Sign in</title><h1>Please sign in</h1>\n";
+                Some(Ok(respond(StatusCode::OK, "text/html; charset=utf-8", page)))
+            }
+            Fault::Redirect { location } => {
+                let mut answer = respond(StatusCode::FOUND, "text/plain", "Found\n");
+                if let Ok(location) = HeaderValue::from_str(location) {
+                    answer.headers_mut().insert(LOCATION, location);
+                }
+                Some(Ok(answer))
+            }
+            Fault::TooManyRequests { retry_after_seconds } => {
+                Some(Err(ApiError::too_many_requests(*retry_after_seconds)))
+            }
+            Fault::Unauthorized => Some(Err(ApiError::unauthorized())),
+            Fault::Forbidden { resource } => {
+                let target = target.filter(|t| t.view.resource.plural == resource)?;
+                // Who has no token is told that first.
+                self.user(headers)?;
+                let verb = if query.watch { "watch" } else { "list" };
+                Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
+            }
+            _ => None,
+        })
+    }
+
+    /// What faults do to an answer that is otherwise right.
+    fn disturb(&self, mut answer: Response<Answer>) -> Response<Answer> {
+        for fault in self.faults.list() {
+            match fault {
+                Fault::Truncate => answer = answer.map(Answer::cut),
+                Fault::Slow { bytes_per_second: Some(rate), .. } => {
+                    answer = answer.map(|body| body.throttled(rate));
+                }
+                Fault::ClockSkew { seconds } => {
+                    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+                    let time = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+                    if let Ok(time) = HeaderValue::from_str(&time) {
+                        answer.headers_mut().insert(DATE, time);
+                    }
+                }
+                _ => {}
+            }
+        }
+        answer
+    }
+
+    async fn route(
+        self: &Arc<Self>,
+        parts: &Parts,
+        target: Option<Target>,
+        query: &Query,
+        body: Incoming,
+    ) -> Outcome {
+        let path = parts.uri.path();
+        let reading = matches!(parts.method, Method::GET | Method::HEAD);
+        // Like a real server, tell anybody that we are here and which version we are.
+        match path {
+            "/healthz" | "/livez" | "/readyz" => {
+                return Ok(respond(StatusCode::OK, "text/plain; charset=utf-8", "ok"));
+            }
+            "/version" => return Ok(json_answer(StatusCode::OK, &discovery_of(self, path)?)),
+            _ => {}
+        }
+        let user = self.user(&parts.headers).ok_or_else(ApiError::unauthorized)?;
+        if reading && let Ok(document) = discovery_of(self, path) {
+            return Ok(json_answer(StatusCode::OK, &document));
+        }
+        if !accepts_json(&parts.headers) {
+            return Err(ApiError::not_acceptable());
+        }
+        let body = Limited::new(body, REQUEST_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|_| ApiError::new(413, "RequestEntityTooLarge", "limit is 3145728 bytes"))?;
+        let body = body.to_bytes();
+        if let Some(review) = self.review(&parts.method, path, &user, &body)? {
+            return Ok(json_answer(StatusCode::CREATED, &review));
+        }
+        let target = target.ok_or_else(ApiError::no_such_path)?;
+        match (&parts.method, target.object_name()) {
+            (&Method::GET, None) if query.watch => self.watch(&target, query),
+            (&Method::GET, None) => self.list(&target, query),
+            (&Method::POST, None) => self.create(&target, query, parse(&body)?),
+            (&Method::DELETE, None) => self.delete_collection(&target, query),
+            (&Method::GET, Some(name)) if query.watch => {
+                let one = Query {
+                    field_selector: format!("metadata.name={}", name.name),
+                    watch: true,
+                    label_selector: String::new(),
+                    ..Query::parse(parts.uri.query().unwrap_or_default())
+                };
+                self.watch(&target, &one)
+            }
+            (&Method::GET, Some(name)) => {
+                let object = self.store.find(target.view.resource, &name);
+                let object =
+                    object.ok_or_else(|| ApiError::not_found(target.view.resource, &name.name))?;
+                Ok(object_answer(StatusCode::OK, &target, &object))
+            }
+            (&Method::POST, Some(name)) => self.create_token(&target, &name, parse(&body)?),
+            (&Method::PUT, Some(name)) => self.replace(&target, &name, query, parse(&body)?),
+            (&Method::PATCH, Some(name)) => {
+                let content_type = header(&parts.headers, CONTENT_TYPE);
+                let form = PatchForm::of_content_type(content_type)
+                    .ok_or_else(|| ApiError::unsupported_media_type(content_type))?;
+                self.patch(&target, &name, query, form, parse(&body)?)
+            }
+            (&Method::DELETE, Some(name)) => self.delete(&target, &name, query, &body),
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    fn list(&self, target: &Target, query: &Query) -> Outcome {
+        let resource = target.view.resource;
+        let selector = selector(target, query)?;
+        if self.faults.find(|fault| empties(fault, resource.plural)).is_some() {
+            let metadata = json!({"resourceVersion": self.store.version().to_string()});
+            return Ok(json_bytes(StatusCode::OK, target.view.list(&[], &metadata)));
+        }
+        let endless = self.faults.has(&Fault::EndlessPages);
+        let page = match &query.continue_token {
+            Some(token) if !endless => self.continue_list(target, query, &selector, token)?,
+            _ => {
+                let (at, limit) = moment(target, query)?;
+                let limit = limit.or(endless.then_some(500));
+                self.store.list(resource, &selector, at, None, limit)?
+            }
+        };
+        let mut metadata = json!({"resourceVersion": page.version.to_string()});
+        let last = page.objects.last().map(|object| &object.name).filter(|_| endless);
+        if let Some(after) = page.after.as_ref().or(last) {
+            metadata["continue"] = json!(continue_token(Some(page.version), after));
+        }
+        if let Some(remaining) = page.remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+        Ok(json_bytes(StatusCode::OK, target.view.list(&page.objects, &metadata)))
+    }
+
+    fn continue_list(
+        &self,
+        target: &Target,
+        query: &Query,
+        selector: &Selector,
+        token: &str,
+    ) -> Result<Page, ApiError> {
+        if query.version()?.is_some_and(|version| version != 0) {
+            let why = "specifying resource version is not allowed when using continue";
+            return Err(ApiError::bad_request(why));
+        }
+        let (version, after) = read_continue_token(token)
+            .ok_or_else(|| ApiError::bad_request("continue key is not valid"))?;
+        let expired = || ApiError::continue_expired(continue_token(None, &after));
+        if self.faults.has(&Fault::ContinueExpired) {
+            return Err(expired());
+        }
+        let at = version.map_or(At::Now, At::Exact);
+        let page = self.store.list(target.view.resource, selector, at, Some(&after), query.limit);
+        page.map_err(|error| if error.code == 410 { expired() } else { error })
+    }
+
+    fn watch(self: &Arc<Self>, target: &Target, query: &Query) -> Outcome {
+        let view = target.view;
+        let selector = selector(target, query)?;
+        if let Some(gone) = self.faults.take_gone() {
+            let error =
+                ApiError::too_old(query.version()?.unwrap_or_default(), self.store.version());
+            return match gone {
+                Gone::Status => Err(error),
+                Gone::Event => Ok(json_bytes(StatusCode::OK, error_event(&error))),
+            };
+        }
+        let mut streaming = query.send_initial_events;
+        if streaming.is_some() {
+            let refusal = self.faults.find(|fault| match fault {
+                Fault::NoStreamingLists { how } => Some(*how),
+                _ => None,
+            });
+            let name = "";
+            match refusal {
+                Some(Refusal::Invalid) => {
+                    let why = "Forbidden: sendInitialEvents is forbidden for watch unless the \
+                               WatchList feature gate is enabled";
+                    return Err(ApiError::invalid(view.resource, name, "sendInitialEvents", why));
+                }
+                Some(Refusal::Event) => {
+                    let why = "the WatchList feature is not supported by the storage";
+                    let error = ApiError::new(500, "InternalError", why);
+                    return Ok(json_bytes(StatusCode::OK, error_event(&error)));
+                }
+                Some(Refusal::Ignored) => streaming = None,
+                None if query.resource_version_match.as_deref() != Some("NotOlderThan") => {
+                    let why = "Forbidden: sendInitialEvents requires setting \
+                               resourceVersionMatch to NotOlderThan";
+                    return Err(ApiError::invalid(view.resource, name, "sendInitialEvents", why));
+                }
+                None => {}
+            }
+        }
+        let version = query.version()?;
+        let current = self.store.version();
+        let start = match (streaming, version) {
+            (Some(true), Some(version)) if version > current => {
+                return Err(ApiError::too_large_version(version, current));
+            }
+            (Some(true), _) => Start::Initial { marked: true },
+            (Some(false), None | Some(0)) => Start::Now,
+            (None, None | Some(0)) => Start::Initial { marked: false },
+            (_, Some(version)) => Start::After(version),
+        };
+        let timeout = query.timeout_seconds.filter(|seconds| *seconds > 0);
+        let watch = Watch {
+            view,
+            selector,
+            start,
+            bookmarks: query.bookmarks,
+            timeout: timeout.map_or(DEFAULT_WATCH_TIMEOUT, Duration::from_secs),
+        };
+        let (sender, answer) = Answer::flowing();
+        if self.faults.has(&Fault::EndlessLine) {
+            task::spawn(send_endless_line(sender));
+        } else {
+            task::spawn(watch.run(self.clone(), sender));
+        }
+        Ok(with_type(StatusCode::OK, "application/json", answer))
+    }
+
+    fn create(&self, target: &Target, query: &Query, mut object: Value) -> Outcome {
+        let resource = target.view.resource;
+        check_kind(target, &object)?;
+        settle_name(target, None, &mut object)?;
+        if object.pointer("/metadata/resourceVersion").is_some_and(|v| *v != json!("")) {
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        let object = admit::restrict(resource, Part::Main, &Value::Null, object);
+        let created = self.store.create(resource, object, query.dry_run)?;
+        Ok(object_answer(StatusCode::CREATED, target, &created))
+    }
+
+    fn replace(&self, target: &Target, name: &Name, query: &Query, mut object: Value) -> Outcome {
+        let resource = target.view.resource;
+        let part = part(target)?;
+        check_kind(target, &object)?;
+        settle_name(target, Some(&name.name), &mut object)?;
+        let updated = self.store.update(resource, name, query.dry_run, |current| {
+            check_version(target, &name.name, &current, &object)?;
+            Ok(admit::restrict(resource, part, &current, object))
+        })?;
+        Ok(object_answer(StatusCode::OK, target, &updated))
+    }
+
+    fn patch(
+        &self,
+        target: &Target,
+        name: &Name,
+        query: &Query,
+        form: PatchForm,
+        mut patch: Value,
+    ) -> Outcome {
+        let resource = target.view.resource;
+        let part = part(target)?;
+        if let Some(fields) = patch.as_object_mut() {
+            fields.remove("kind");
+            fields.remove("apiVersion");
+        }
+        let patched = self.store.update(resource, name, query.dry_run, |current| {
+            check_version(target, &name.name, &current, &patch)?;
+            let wanted = form.patch(current.clone(), patch.clone());
+            Ok(admit::restrict(resource, part, &current, wanted))
+        });
+        match patched {
+            Err(error) if error.code == 404 && form == PatchForm::Apply && part == Part::Main => {
+                settle_name(target, Some(&name.name), &mut patch)?;
+                let object = admit::restrict(resource, Part::Main, &Value::Null, patch);
+                let created = self.store.create(resource, object, query.dry_run)?;
+                Ok(object_answer(StatusCode::CREATED, target, &created))
+            }
+            patched => Ok(object_answer(StatusCode::OK, target, &*patched?)),
+        }
+    }
+
+    fn delete(&self, target: &Target, name: &Name, query: &Query, body: &Bytes) -> Outcome {
+        let resource = target.view.resource;
+        let options: Value = serde_json::from_slice(body).unwrap_or_default();
+        let check = |object: &Object| {
+            let value = object.value();
+            let conditions = [
+                ("uid", &value["metadata"]["uid"]),
+                ("resourceVersion", &value["metadata"]["resourceVersion"]),
+            ];
+            for (field, actual) in conditions {
+                let wanted = &options["preconditions"][field];
+                if !wanted.is_null() && wanted != actual {
+                    return Err(ApiError::conflict(resource, &name.name));
+                }
+            }
+            Ok(())
+        };
+        let dry_run = query.dry_run || options["dryRun"] == json!(["All"]);
+        let deleted = if dry_run {
+            let object = self.store.find(resource, name);
+            let object = object.ok_or_else(|| ApiError::not_found(resource, &name.name))?;
+            check(&object)?;
+            object
+        } else {
+            self.store.delete_if(resource, name, check)?
+        };
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {
+                "name": name.name, "group": resource.group, "kind": resource.plural,
+                "uid": deleted.value()["metadata"]["uid"],
+            },
+        });
+        Ok(json_answer(StatusCode::OK, &status))
+    }
+
+    fn delete_collection(&self, target: &Target, query: &Query) -> Outcome {
+        let resource = target.view.resource;
+        let selector = selector(target, query)?;
+        let page = self.store.list(resource, &selector, At::Now, None, None)?;
+        for object in &page.objects {
+            // Somebody else may have been quicker.
+            let _ = self.store.delete_if(resource, &object.name, |_| Ok(()));
+        }
+        let metadata = json!({"resourceVersion": self.store.version().to_string()});
+        Ok(json_bytes(StatusCode::OK, target.view.list(&page.objects, &metadata)))
+    }
+
+    /// TokenRequest: a fresh token for a service account.
+    fn create_token(&self, target: &Target, name: &Name, mut request: Value) -> Outcome {
+        let resource = target.view.resource;
+        if resource.plural != "serviceaccounts" || target.subresource.as_deref() != Some("token") {
+            return Err(ApiError::method_not_allowed());
+        }
+        let account = self.store.find(resource, name);
+        let account = account.ok_or_else(|| ApiError::not_found(resource, &name.name))?;
+        let seconds = request["spec"]["expirationSeconds"].as_u64().unwrap_or(3600);
+        let lifetime = Duration::from_secs(seconds.min(u64::from(u32::MAX)));
+        let expires_at = jiff::Timestamp::now() + lifetime;
+        let user = format!("system:serviceaccount:{}:{}", name.namespace, name.name);
+        let claims = json!({
+            "iss": "https://kubernetes.default.svc",
+            "sub": user,
+            "aud": request["spec"]["audiences"],
+            "exp": expires_at.as_second(),
+            "kubernetes.io": {
+                "namespace": name.namespace,
+                "serviceaccount": {"name": name.name, "uid": account.value()["metadata"]["uid"]},
+            },
+        });
+        // The form of a JWT; the signature is only a nonce, for we know our tokens by heart.
+        let encode = |text: String| URL_SAFE_NO_PAD.encode(text);
+        let header = json!({"alg": "RS256", "kid": "sim"}).to_string();
+        let nonce = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        let token = format!("{}.{}.{nonce}", encode(header), encode(claims.to_string()));
+        self.tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(token.clone(), Token { user, expires: Instant::now().checked_add(lifetime) });
+        request["kind"] = json!("TokenRequest");
+        request["apiVersion"] = json!("authentication.k8s.io/v1");
+        request["metadata"]["name"] = json!(name.name);
+        request["metadata"]["namespace"] = json!(name.namespace);
+        request["spec"]["expirationSeconds"] = json!(seconds);
+        let expires_at = expires_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        request["status"] = json!({"token": token, "expirationTimestamp": expires_at});
+        Ok(json_answer(StatusCode::CREATED, &request))
+    }
+
+    /// The kinds that are a question: posted, answered, not kept.
+    fn review(
+        &self,
+        method: &Method,
+        path: &str,
+        user: &str,
+        body: &Bytes,
+    ) -> Result<Option<Value>, ApiError> {
+        let kind = match path {
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => "SelfSubjectAccessReview",
+            "/apis/authentication.k8s.io/v1/selfsubjectreviews" => "SelfSubjectReview",
+            "/apis/authentication.k8s.io/v1/tokenreviews" => "TokenReview",
+            _ => return Ok(None),
+        };
+        if *method != Method::POST {
+            return Err(ApiError::method_not_allowed());
+        }
+        let mut review = parse(body)?;
+        review["status"] = match kind {
+            "SelfSubjectAccessReview" => {
+                let asked = text(&review, "/spec/resourceAttributes/resource").unwrap_or_default();
+                let forbidden = Fault::Forbidden { resource: asked.to_owned() };
+                json!({"allowed": !self.faults.has(&forbidden)})
+            }
+            "SelfSubjectReview" => json!({"userInfo": {"username": user}}),
+            _ => match text(&review, "/spec/token").and_then(|token| self.user_of(token)) {
+                Some(user) => json!({"authenticated": true, "user": {"username": user}}),
+                None => json!({"authenticated": false}),
+            },
+        };
+        Ok(Some(review))
+    }
+
+    fn target(&self, path: &str) -> Option<Target> {
+        let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        Target::parse(path).filter(|target| families.contains(&target.view.resource.family))
+    }
+
+    /// Who sends these headers, if anybody we know.
+    fn user(&self, headers: &HeaderMap) -> Option<String> {
+        if !self.authenticate {
+            return Some("system:anonymous".to_owned());
+        }
+        self.user_of(header(headers, AUTHORIZATION).strip_prefix("Bearer ")?)
+    }
+
+    fn user_of(&self, token: &str) -> Option<String> {
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = tokens.get(token)?;
+        let expired = known.expires.is_some_and(|time| time < Instant::now());
+        (!expired).then(|| known.user.clone())
+    }
+
+    /// Takes the place of all tokens so far.
+    pub(crate) fn replace_tokens(&self, admin_token: &str) {
+        let admin = Token { user: "system:admin".to_owned(), expires: None };
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        *tokens = BTreeMap::from([(admin_token.to_owned(), admin)]);
+    }
+}
+
+fn discovery_of(server: &ApiServer, path: &str) -> Result<Value, ApiError> {
+    let families = server.families.lock().unwrap_or_else(PoisonError::into_inner);
+    discovery::answer(path, &families).ok_or_else(ApiError::no_such_path)
+}
+
+fn describe(parts: &Parts, target: Option<&Target>, query: &Query) -> Request {
+    let named = target.is_some_and(|target| target.name.is_some());
+    let verb = match (parts.method.as_str(), named) {
+        ("GET", _) if query.watch => "watch",
+        ("GET", false) if target.is_some() => "list",
+        ("GET" | "HEAD", _) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", true) => "delete",
+        ("DELETE", false) => "deletecollection",
+        _ => "other",
+    };
+    Request {
+        verb,
+        resource: target.map_or("", |target| target.view.resource.plural),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        user_agent: header(&parts.headers, USER_AGENT).to_owned(),
+    }
+}
+
+fn header(headers: &HeaderMap, name: http::HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// Whether JSON is among the forms the client takes. Tables, partial metadata and aggregated discovery
+/// are offers that a server may leave out: clients that ask for them name plain JSON as well.
+fn accepts_json(headers: &HeaderMap) -> bool {
+    let accept = header(headers, ACCEPT);
+    let forms = ["application/json", "application/*", "*/*"];
+    accept.is_empty()
+        || accept
+            .split(',')
+            .any(|form| forms.contains(&form.split(';').next().unwrap_or_default().trim()))
+}
+
+fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {
+    Selector::parse(
+        target.view.resource,
+        target.selected_namespace(),
+        &query.label_selector,
+        &query.field_selector,
+    )
+}
+
+/// The moment a first page shows, and its size, by the rules for `resourceVersion`,
+/// `resourceVersionMatch` and `limit` (Kubernetes API concepts, "Resource versions").
+fn moment(target: &Target, query: &Query) -> Result<(At, Option<usize>), ApiError> {
+    let invalid = |why| ApiError::invalid(target.view.resource, "", "resourceVersionMatch", why);
+    match (query.version()?, query.resource_version_match.as_deref()) {
+        (None, None) => Ok((At::Now, query.limit)),
+        (None, Some(_)) => Err(invalid(
+            "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+        )),
+        // Anything will do: served from the watch cache, which knows no pages.
+        (Some(0), None | Some("NotOlderThan")) => Ok((At::Now, None)),
+        (Some(0), Some("Exact")) => Err(invalid(
+            "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+        )),
+        (Some(version), Some("Exact")) => Ok((At::Exact(version), query.limit)),
+        (Some(version), None) if query.limit.is_some() => Ok((At::Exact(version), query.limit)),
+        (Some(version), None | Some("NotOlderThan")) => {
+            Ok((At::NotOlderThan(version), query.limit))
+        }
+        (Some(_), Some(_)) => Err(invalid("Unsupported value")),
+    }
+}
+
+fn empties(fault: &Fault, plural: &str) -> Option<()> {
+    let Fault::EmptyLists { resource } = fault else { return None };
+    resource.as_ref().is_none_or(|resource| resource == plural).then_some(())
+}
+
+/// No version: continue with whatever there is by then.
+fn continue_token(version: Option<u64>, after: &Name) -> String {
+    let version = version.map_or(json!(-1), |version| json!(version));
+    let start = [&*after.namespace, &*after.name];
+    let token = json!({"v": "meta.k8s.io/v1", "rv": version, "start": start});
+    URL_SAFE_NO_PAD.encode(token.to_string())
+}
+
+fn read_continue_token(token: &str) -> Option<(Option<u64>, Name)> {
+    let token: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
+    let name = Name::new(token["start"][0].as_str()?, token["start"][1].as_str()?);
+    Some((token["rv"].as_u64(), name))
+}
+
+fn parse(body: &Bytes) -> Result<Value, ApiError> {
+    serde_json::from_slice(body)
+        .ok()
+        .filter(Value::is_object)
+        .ok_or_else(|| ApiError::bad_request("the body of the request is not a JSON object"))
+}
+
+fn part(target: &Target) -> Result<Part, ApiError> {
+    match target.subresource.as_deref() {
+        None => Ok(Part::Main),
+        Some("status") if target.view.resource.has_status => Ok(Part::Status),
+        Some(_) => Err(ApiError::no_such_path()),
+    }
+}
+
+fn check_kind(target: &Target, object: &Value) -> Result<(), ApiError> {
+    let expected = target.view.resource.kind;
+    match text(object, "/kind") {
+        Some(kind) if kind != expected => Err(ApiError::bad_request(format!(
+            "the kind in the data ({kind}) does not match the expected kind ({expected})"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Namespace and name of the path hold; a body that says otherwise is refused.
+fn settle_name(target: &Target, name: Option<&str>, object: &mut Value) -> Result<(), ApiError> {
+    let resource = target.view.resource;
+    let namespace = Some(target.namespace.as_str()).filter(|_| resource.namespaced);
+    if namespace == Some("") {
+        let why = "an empty namespace may not be set during creation";
+        return Err(ApiError::bad_request(why));
+    }
+    for (field, wanted) in [("namespace", namespace), ("name", name)] {
+        let Some(wanted) = wanted else { continue };
+        match text(object, &format!("/metadata/{field}")) {
+            Some(given) if given != wanted => {
+                return Err(ApiError::bad_request(format!(
+                    "the {field} of the object ({given}) does not match the {field} on the URL ({wanted})"
+                )));
+            }
+            _ => object["metadata"][field] = json!(wanted),
+        }
+    }
+    Ok(())
+}
+
+/// Who sends a resource version wants to change that version and no other.
+fn check_version(
+    target: &Target,
+    name: &str,
+    current: &Value,
+    wanted: &Value,
+) -> Result<(), ApiError> {
+    match text(wanted, "/metadata/resourceVersion") {
+        Some(version) if Some(version) != text(current, "/metadata/resourceVersion") => {
+            Err(ApiError::conflict(target.view.resource, name))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The start of a line that goes on until the client has had enough.
+async fn send_endless_line(out: tokio::sync::mpsc::Sender<Bytes>) {
+    let start = r#"{"type":"ADDED","object":{"metadata":{"annotations":{"a":""#;
+    let more = Bytes::from_static(&[b'a'; 64 * 1024]);
+    let mut chunk = Bytes::from_static(start.as_bytes());
+    while out.send(chunk).await.is_ok() {
+        chunk = more.clone();
+    }
+}
+
+fn object_answer(status: StatusCode, target: &Target, object: &Object) -> Response<Answer> {
+    json_bytes(status, target.view.object(object))
+}
+
+fn json_answer(status: StatusCode, value: &Value) -> Response<Answer> {
+    json_bytes(status, value.to_string().into_bytes())
+}
+
+fn json_bytes(status: StatusCode, body: Vec<u8>) -> Response<Answer> {
+    with_type(status, "application/json", Answer::Whole(Some(body.into())))
+}
+
+fn respond(status: StatusCode, content_type: &'static str, text: &'static str) -> Response<Answer> {
+    with_type(status, content_type, Answer::Whole(Some(Bytes::from_static(text.as_bytes()))))
+}
+
+fn with_type(status: StatusCode, content_type: &'static str, body: Answer) -> Response<Answer> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+fn refuse(error: &ApiError) -> Response<Answer> {
+    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut answer = json_answer(status, &error.to_status());
+    if let Some(seconds) = error.retry_after_seconds {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}

@@ -1,0 +1,140 @@
+//! The patch forms clients send: merge patch, strategic merge patch, and server-side apply, which is
+//! treated as a strategic merge without the book-keeping of who owns which field.
+
+use serde_json::{Map, Value};
+
+/// Which rules a patch follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PatchForm {
+    /// RFC 7386: a list replaces a list.
+    Merge,
+    /// Lists with a merge key are merged by it; `$` directives are understood.
+    Strategic,
+    /// Server-side apply: as strategic, and an absent object is created.
+    Apply,
+}
+
+impl PatchForm {
+    pub(crate) fn of_content_type(content_type: &str) -> Option<PatchForm> {
+        match content_type.split(';').next().unwrap_or_default().trim() {
+            "application/merge-patch+json" => Some(PatchForm::Merge),
+            "application/strategic-merge-patch+json" => Some(PatchForm::Strategic),
+            "application/apply-patch+yaml" => Some(PatchForm::Apply),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn patch(self, mut target: Value, patch: Value) -> Value {
+        match self {
+            PatchForm::Merge => merge(&mut target, patch, None),
+            PatchForm::Strategic | PatchForm::Apply => merge(&mut target, patch, Some("")),
+        }
+        target
+    }
+}
+
+/// `path` says where we are, as in `spec.ports`; `None` throughout means plain merge patch.
+fn merge(target: &mut Value, patch: Value, path: Option<&str>) {
+    match (target, patch) {
+        (target, Value::Object(patch)) => {
+            if !target.is_object() {
+                *target = Value::Object(Map::new());
+            }
+            let Value::Object(fields) = target else { return };
+            if path.is_some() && patch.get("$patch").is_some_and(|d| d == "replace") {
+                fields.clear();
+            }
+            for (key, value) in patch {
+                if path.is_some() && key.starts_with('$') {
+                    continue;
+                }
+                match value {
+                    Value::Null => {
+                        fields.remove(&key);
+                    }
+                    value => {
+                        let inner = path.map(|path| match path {
+                            "" => key.clone(),
+                            path => format!("{path}.{key}"),
+                        });
+                        merge(fields.entry(key).or_insert(Value::Null), value, inner.as_deref());
+                    }
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(patch)) => {
+            match path.and_then(|path| merge_key(path, &patch)) {
+                Some(key) => merge_list(items, patch, path.unwrap_or_default(), key),
+                None => *items = patch,
+            }
+        }
+        (target, patch) => *target = patch,
+    }
+}
+
+fn merge_list(items: &mut Vec<Value>, patch: Vec<Value>, path: &str, key: &str) {
+    for change in patch {
+        let place = items.iter().position(|item| item[key] == change[key]);
+        match (place, change["$patch"] == "delete") {
+            (Some(index), true) => {
+                items.remove(index);
+            }
+            (Some(index), false) => merge(&mut items[index], change, Some(path)),
+            (None, true) => {}
+            (None, false) => {
+                let mut item = Value::Null;
+                merge(&mut item, change, Some(path));
+                items.push(item);
+            }
+        }
+    }
+}
+
+/// The merge keys of the built-in types, as far as our kinds have any.
+fn merge_key(path: &str, patch: &[Value]) -> Option<&'static str> {
+    let key = match path {
+        // The ports of an EndpointSlice, at its top level, are replaced as a whole.
+        "spec.ports" => "port",
+        "spec.taints" => "key",
+        "status.conditions" | "status.addresses" => "type",
+        "metadata.ownerReferences" => "uid",
+        _ => match path.rsplit('.').next()? {
+            "ports" if path.ends_with("ontainers.ports") => "containerPort",
+            "containers" | "initContainers" | "volumes" | "env" | "imagePullSecrets" => "name",
+            _ => return None,
+        },
+    };
+    patch.iter().all(|item| item.get(key).is_some()).then_some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_form_follows_its_rules() {
+        let service = json!({"metadata": {"labels": {"a": "1"}}, "spec": {"ports": [{"port": 80, "name": "x"}]}});
+        let cases = [
+            (
+                PatchForm::Merge,
+                json!({"metadata": {"labels": {"a": null}}, "spec": {"ports": [{"port": 81}]}}),
+                json!({"metadata": {"labels": {}}, "spec": {"ports": [{"port": 81}]}}),
+            ),
+            (
+                PatchForm::Strategic,
+                json!({"spec": {"$setElementOrder/ports": [], "ports": [{"port": 81}, {"port": 80, "name": "y"}]}}),
+                json!({"metadata": {"labels": {"a": "1"}}, "spec": {"ports": [{"port": 80, "name": "y"}, {"port": 81}]}}),
+            ),
+            (
+                PatchForm::Strategic,
+                json!({"spec": {"ports": [{"port": 80, "$patch": "delete"}]}}),
+                json!({"metadata": {"labels": {"a": "1"}}, "spec": {"ports": []}}),
+            ),
+        ];
+        for (form, patch, expected) in cases {
+            assert_eq!(form.patch(service.clone(), patch.clone()), expected, "{form:?} {patch}");
+        }
+    }
+}

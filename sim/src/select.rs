@@ -1,0 +1,273 @@
+//! Label and field selectors: parsed once for each request, asked once for each object.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::resource::Resource;
+use crate::status::ApiError;
+use crate::store::Object;
+
+/// What a list or watch asks for beyond its kind.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Selector {
+    namespace: Option<String>,
+    labels: Vec<LabelRequirement>,
+    fields: Vec<FieldRequirement>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct LabelRequirement {
+    key: String,
+    test: LabelTest,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum LabelTest {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    Absent,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct FieldRequirement {
+    field: String,
+    value: String,
+    equal: bool,
+}
+
+impl Selector {
+    /// Parses the selectors of a request in the forms Kubernetes documents. Empty text selects all.
+    pub(crate) fn parse(
+        resource: &Resource,
+        namespace: Option<&str>,
+        labels: &str,
+        fields: &str,
+    ) -> Result<Selector, ApiError> {
+        let labels = split_outside_parentheses(labels)
+            .map(|text| {
+                LabelRequirement::parse(text).ok_or_else(|| {
+                    ApiError::bad_request(format!("unable to parse requirement: {text:?}"))
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        let fields = fields
+            .split(',')
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+            .map(|text| FieldRequirement::parse(resource, text))
+            .collect::<Result<_, _>>()?;
+        Ok(Selector { namespace: namespace.map(str::to_owned), labels, fields })
+    }
+
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// Whether only the namespace narrows the choice.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether `object` is selected. Objects are kept encoded, so a selector on anything but names
+    /// reads the object; selectors are rare, and memory for thousands of objects is not.
+    pub(crate) fn matches(&self, object: &Object) -> bool {
+        if self.namespace.as_ref().is_some_and(|namespace| **namespace != *object.name.namespace) {
+            return false;
+        }
+        if !self.labels.is_empty() {
+            let labels = labels_of(object);
+            if !self.labels.iter().all(|requirement| requirement.matches(&labels)) {
+                return false;
+            }
+        }
+        if self.fields.is_empty() {
+            return true;
+        }
+        let value = object.value();
+        self.fields.iter().all(|requirement| requirement.matches(&value))
+    }
+}
+
+fn labels_of(object: &Object) -> BTreeMap<String, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        labels: Option<BTreeMap<String, String>>,
+    }
+    serde_json::from_slice::<Head>(object.body())
+        .ok()
+        .and_then(|head| head.metadata.labels)
+        .unwrap_or_default()
+}
+
+impl LabelRequirement {
+    fn parse(text: &str) -> Option<LabelRequirement> {
+        let requirement = |key: &str, test| {
+            let key = key.trim();
+            let plausible = !key.is_empty() && !key.contains(|c: char| c.is_whitespace());
+            plausible.then(|| LabelRequirement { key: key.to_owned(), test })
+        };
+        if let Some((key, value)) = text.split_once("!=") {
+            return requirement(key, LabelTest::NotIn(vec![value.trim().to_owned()]));
+        }
+        if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+            return requirement(key, LabelTest::In(vec![value.trim().to_owned()]));
+        }
+        if let Some((head, set)) = text.split_once('(') {
+            let values = set
+                .trim_end()
+                .strip_suffix(')')?
+                .split(',')
+                .map(|value| value.trim().to_owned())
+                .collect();
+            let mut words = head.split_whitespace();
+            let (key, operator) = (words.next()?, words.next()?);
+            return match operator {
+                "in" => requirement(key, LabelTest::In(values)),
+                "notin" => requirement(key, LabelTest::NotIn(values)),
+                _ => None,
+            };
+        }
+        match text.strip_prefix('!') {
+            Some(key) => requirement(key, LabelTest::Absent),
+            None => requirement(text, LabelTest::Exists),
+        }
+    }
+
+    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        match &self.test {
+            LabelTest::In(values) => value.is_some_and(|value| values.contains(value)),
+            LabelTest::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            LabelTest::Exists => value.is_some(),
+            LabelTest::Absent => value.is_none(),
+        }
+    }
+}
+
+impl FieldRequirement {
+    fn parse(resource: &Resource, text: &str) -> Result<FieldRequirement, ApiError> {
+        let (field, value, equal) = if let Some((field, value)) = text.split_once("!=") {
+            (field, value, false)
+        } else if let Some((field, value)) = text.split_once("==").or_else(|| text.split_once('='))
+        {
+            (field, value, true)
+        } else {
+            return Err(ApiError::bad_request(format!("invalid selector: '{text}'")));
+        };
+        if !is_selectable(resource, field) {
+            return Err(ApiError::bad_request(format!("field label not supported: {field}")));
+        }
+        Ok(FieldRequirement { field: field.to_owned(), value: value.to_owned(), equal })
+    }
+
+    fn matches(&self, object: &Value) -> bool {
+        let found = self.field.split('.').try_fold(object, |value, part| value.get(part));
+        let found = match found {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Null) | None => String::new(),
+            Some(other) => other.to_string(),
+        };
+        (found == self.value) == self.equal
+    }
+}
+
+/// The server indexes a few fields of each kind and refuses all others.
+fn is_selectable(resource: &Resource, field: &str) -> bool {
+    if field == "metadata.name" || (field == "metadata.namespace" && resource.namespaced) {
+        return true;
+    }
+    let fields: &[&str] = match resource.plural {
+        "pods" => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.serviceAccountName",
+            "status.phase",
+            "status.podIP",
+        ],
+        "secrets" => &["type"],
+        "services" => &["spec.clusterIP", "spec.type"],
+        "namespaces" => &["status.phase"],
+        "nodes" => &["spec.unschedulable"],
+        "events" => &[
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "reason",
+            "type",
+        ],
+        _ => &[],
+    };
+    fields.contains(&field)
+}
+
+/// `a in (x,y),b` is two requirements.
+fn split_outside_parentheses(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_u32;
+    text.split(move |c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .map(str::trim)
+    .filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn selects(labels: &str, fields: &str) -> Result<bool, ApiError> {
+        let pods = Resource::by_name("pods").expect("a row");
+        let object = Object::new(
+            7,
+            json!({
+                "metadata": {"namespace": "shop", "name": "cart-1", "labels": {"app": "cart", "v": "2"}},
+                "status": {"phase": "Running"},
+            }),
+        );
+        Ok(Selector::parse(pods, Some("shop"), labels, fields)?.matches(&object))
+    }
+
+    #[test]
+    fn selectors_choose_as_kubernetes_documents_them() {
+        let cases = [
+            ("", "", true),
+            ("app=cart", "", true),
+            ("app==cart,v=2", "", true),
+            ("app!=cart", "", false),
+            ("tier!=web", "", true),
+            ("app in (cart, pay),v notin (1)", "", true),
+            ("app notin (cart)", "", false),
+            ("app", "", true),
+            ("!app", "", false),
+            ("!tier", "", true),
+            ("", "metadata.name=cart-1", true),
+            ("", "metadata.name=cart-2", false),
+            ("", "status.phase=Running,metadata.namespace=shop", true),
+            ("", "status.phase!=Running", false),
+            ("", "spec.nodeName=", true),
+        ];
+        for (labels, fields, expected) in cases {
+            assert_eq!(selects(labels, fields), Ok(expected), "{labels} {fields}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_rather_than_ignored() {
+        for (labels, fields) in [("a b", ""), ("a near (b)", ""), ("", "spec.x=1"), ("", "name")] {
+            assert_eq!(selects(labels, fields).map_err(|e| e.code), Err(400), "{labels} {fields}");
+        }
+    }
+}

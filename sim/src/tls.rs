@@ -1,0 +1,77 @@
+//! Certificates of the simulated servers: one authority for the process, made when first needed and
+//! never written anywhere, and a certificate of its own for each server.
+
+use std::sync::{Arc, LazyLock};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::ServerConfig;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::TlsAcceptor;
+
+/// The certificate a server shows; all but the first make every careful client hang up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Certificate {
+    /// For `127.0.0.1`, `::1` and `localhost`, signed by the authority in the kubeconfig.
+    #[default]
+    Valid,
+    /// Ended in 2020.
+    Expired,
+    /// For a name nobody asked for.
+    WrongName,
+    /// Signed by an authority that is not the one in the kubeconfig.
+    UnknownAuthority,
+}
+
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::new("strait-sim"));
+
+impl Authority {
+    fn new(name: &str) -> Authority {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().expect("ring makes P-256 keys");
+        let certificate = params.self_signed(&key).expect("a plain CA certificate encodes");
+        Authority { pem: certificate.pem(), issuer: Issuer::new(params, key) }
+    }
+}
+
+/// The PEM of the authority that all kubeconfigs carry.
+pub(crate) fn authority_pem() -> &'static str {
+    &AUTHORITY.pem
+}
+
+/// TLS for one server, offering HTTP/2 and HTTP/1.1.
+pub(crate) fn acceptor(kind: Certificate) -> TlsAcceptor {
+    let names = match kind {
+        Certificate::WrongName => vec!["elsewhere.example".to_owned()],
+        _ => vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()],
+    };
+    let mut params = CertificateParams::new(names).expect("the names are valid");
+    params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+    if kind == Certificate::Expired {
+        params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    }
+    let key = KeyPair::generate().expect("ring makes P-256 keys");
+    let signed = match kind {
+        Certificate::UnknownAuthority => params.signed_by(&key, &Authority::new("nobody").issuer),
+        _ => params.signed_by(&key, &AUTHORITY.issuer),
+    };
+    let certificate = signed.expect("a plain server certificate encodes");
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring supports the default versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .expect("the key belongs to the certificate");
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
