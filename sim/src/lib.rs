@@ -21,6 +21,7 @@
 mod admit;
 mod body;
 mod cluster;
+pub mod control;
 mod discovery;
 mod encode;
 mod fault;
@@ -37,6 +38,8 @@ mod store;
 mod task;
 mod tls;
 mod watch;
+mod weight;
+mod world;
 
 pub use cluster::{Options, SimCluster};
 pub use fault::{Fault, Gone, Refusal};
@@ -46,3 +49,4 @@ pub use resource::{Family, RESOURCES, Resource};
 pub use status::ApiError;
 pub use store::{DEFAULT_HISTORY, Name, Object, Snapshot, Store};
 pub use tls::Certificate;
+pub use world::{Stamp, World, WorldError, WorldOptions};

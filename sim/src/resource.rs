@@ -150,7 +150,7 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 const MULTICLUSTER: &str = "multicluster.x-k8s.io";
 
 /// All kinds, grouped as discovery shows them.
-pub const RESOURCES: &[Resource] = &[
+pub static RESOURCES: &[Resource] = &[
     core("Namespace", "namespaces", &["ns"]).cluster_wide().with_status(),
     core("Node", "nodes", &["no"]).cluster_wide().with_status(),
     core("Pod", "pods", &["po"]).with_status(),

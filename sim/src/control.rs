@@ -1,0 +1,302 @@
+//! The control port of `strait-sim`: `POST /v1/VERB` with a JSON object, for scripts and load clients.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::cluster::SimCluster;
+use crate::fault::{Fault, Gone};
+use crate::task;
+use crate::world::{World, WorldError};
+
+const REQUEST_BYTES_MAX: usize = 64 * 1024;
+
+/// A refusal: the HTTP status and the reason.
+type Refusal = (StatusCode, String);
+
+/// Answers requests on `listener` until dropped.
+pub async fn serve(world: Arc<World>, listener: TcpListener) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: let some connections end.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let world = world.clone();
+        task::spawn(async move {
+            let service = service_fn(|request| answer(world.clone(), request));
+            let mut server = hyper::server::conn::http1::Builder::new();
+            // The client hung up or spoke nonsense; either is its affair.
+            let _ = server
+                .timer(TokioTimer::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+async fn answer(
+    world: Arc<World>,
+    request: http::Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (parts, body) = request.into_parts();
+    let outcome = match Limited::new(body, REQUEST_BYTES_MAX).collect().await {
+        Ok(body) => run(&world, &parts.method, parts.uri.path(), &body.to_bytes()).await,
+        Err(_) => Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 64 KiB".to_owned())),
+    };
+    let (status, value) = match outcome {
+        Ok(value) => (StatusCode::OK, value),
+        Err((status, error)) => (status, json!({"error": error})),
+    };
+    let mut response = Response::new(Full::from(format!("{value}\n")));
+    *response.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
+    Ok(response)
+}
+
+async fn run(
+    world: &Arc<World>,
+    method: &Method,
+    path: &str,
+    body: &[u8],
+) -> Result<Value, Refusal> {
+    let verb = path.strip_prefix("/v1/").unwrap_or_default();
+    if !VERBS.contains(&verb) {
+        let known = VERBS.join(" ");
+        let error = format!("no verb at {path:?}: POST /v1/VERB, where VERB is one of {known}");
+        return Err((StatusCode::NOT_FOUND, error));
+    }
+    if *method != Method::POST {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, format!("{path} takes POST only")));
+    }
+    let bad = |error: String| (StatusCode::BAD_REQUEST, error);
+    let mut body: Value = serde_json::from_slice(body)
+        .map_err(|error| bad(format!("the body is not JSON: {error}")))?;
+    let id = match body.as_object_mut().and_then(|body| body.remove("cluster")) {
+        Some(Value::String(id)) => id,
+        _ => return Err(bad("the body needs \"cluster\": the ID of a cluster".to_owned())),
+    };
+    let cluster = world.cluster(&id).map_err(refusal)?;
+    perform(world, verb, cluster, body).await
+}
+
+const VERBS: [&str; 14] = [
+    "change",
+    "rollout",
+    "scale",
+    "kill",
+    "start",
+    "hang",
+    "slow",
+    "flap",
+    "gone",
+    "unauthorized",
+    "resync",
+    "fault",
+    "heal",
+    "requests",
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    service: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Rollout {
+    service: Option<String>,
+    #[serde(default = "ten")]
+    per_second: f64,
+    #[serde(default)]
+    wait: bool,
+}
+
+fn ten() -> f64 {
+    10.0
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scale {
+    service: Option<String>,
+    endpoints: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Switch {
+    #[serde(default = "on")]
+    on: bool,
+}
+
+fn on() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Slow {
+    #[serde(default)]
+    latency_ms: u64,
+    bytes_per_second: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Flap {
+    #[serde(default = "ten_seconds")]
+    up_ms: u64,
+    #[serde(default = "ten_seconds")]
+    down_ms: u64,
+    #[serde(default = "on")]
+    on: bool,
+}
+
+fn ten_seconds() -> u64 {
+    10_000
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GoneBody {
+    #[serde(default)]
+    how: GoneHow,
+    times: Option<u32>,
+    #[serde(default = "on")]
+    on: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+enum GoneHow {
+    #[default]
+    Status,
+    Event,
+    Continue,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Requests {
+    verb: String,
+    resource: String,
+}
+
+async fn perform(
+    world: &Arc<World>,
+    verb: &str,
+    cluster: &SimCluster,
+    body: Value,
+) -> Result<Value, Refusal> {
+    let id = cluster.id();
+    match verb {
+        "change" => {
+            let Change { service } = read(body)?;
+            let stamp = world.change(id, service.as_deref()).map_err(refusal)?;
+            return Ok(json!(stamp));
+        }
+        "rollout" => return rollout(world, id, read(body)?).await,
+        "scale" => {
+            let Scale { service, endpoints } = read(body)?;
+            let stamps = world.scale(id, service.as_deref(), endpoints).map_err(refusal)?;
+            return Ok(json!({"endpoints": endpoints, "stamps": stamps}));
+        }
+        "requests" => {
+            let Requests { verb, resource } = read(body)?;
+            return Ok(json!({"count": cluster.request_count(&verb, &resource)}));
+        }
+        "kill" => {
+            let Nothing {} = read(body)?;
+            cluster.stop().await;
+        }
+        "start" => {
+            let Nothing {} = read(body)?;
+            cluster.restart().await;
+        }
+        "hang" => switch(cluster, Fault::Hang, read(body)?),
+        "unauthorized" => switch(cluster, Fault::Unauthorized, read(body)?),
+        "slow" => {
+            let Slow { latency_ms, bytes_per_second } = read(body)?;
+            let on = latency_ms > 0 || bytes_per_second.is_some();
+            switch(cluster, Fault::Slow { latency_ms, bytes_per_second }, Switch { on });
+        }
+        "flap" => {
+            let Flap { up_ms, down_ms, on } = read(body)?;
+            switch(cluster, Fault::Flap { up_ms, down_ms }, Switch { on });
+        }
+        "gone" => {
+            let GoneBody { how, times, on } = read(body)?;
+            let fault = match how {
+                GoneHow::Status => Fault::Gone { how: Gone::Status, times: times.or(Some(1)) },
+                GoneHow::Event => Fault::Gone { how: Gone::Event, times: times.or(Some(1)) },
+                GoneHow::Continue => Fault::ContinueExpired,
+            };
+            switch(cluster, fault, Switch { on });
+        }
+        "resync" => {
+            let Nothing {} = read(body)?;
+            cluster.store().compact();
+        }
+        "fault" => cluster.fault(read(body)?),
+        _ => {
+            let Nothing {} = read(body)?;
+            cluster.heal();
+        }
+    }
+    Ok(json!({"cluster": id, "serving": cluster.is_serving(), "faults": cluster.faults()}))
+}
+
+async fn rollout(world: &Arc<World>, id: &str, body: Rollout) -> Result<Value, Refusal> {
+    let Rollout { service, per_second, wait } = body;
+    if per_second <= 0.0 {
+        return Err((StatusCode::BAD_REQUEST, "perSecond must be more than 0".to_owned()));
+    }
+    let rolled = {
+        let (world, id) = (world.clone(), id.to_owned());
+        async move { world.rollout(&id, service.as_deref(), per_second).await }
+    };
+    if wait {
+        return rolled.await.map(|stamps| json!({"stamps": stamps})).map_err(refusal);
+    }
+    task::spawn(rolled);
+    Ok(json!({"started": true}))
+}
+
+fn switch(cluster: &SimCluster, fault: Fault, Switch { on }: Switch) {
+    if on {
+        cluster.fault(fault);
+    } else {
+        cluster.end_fault(&fault);
+    }
+}
+
+fn read<T: DeserializeOwned>(body: Value) -> Result<T, Refusal> {
+    serde_json::from_value(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
+}
+
+fn refusal(error: WorldError) -> Refusal {
+    let status = match error {
+        WorldError::NoSuchCluster(_) | WorldError::NoSuchService(_) => StatusCode::NOT_FOUND,
+        WorldError::NoEndpoints(_) => StatusCode::CONFLICT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, error.to_string())
+}

@@ -1,0 +1,167 @@
+//! `strait-sim`: serves a generated world of simulated clusters until it is told to stop.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use serde_json::json;
+use strait_sim::{Family, World, WorldError, WorldOptions, control};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Wrong usage, as in sysexits.h.
+const USAGE: u8 = 64;
+
+/// Simulated Kubernetes API servers on loopback ports, from one seeded world.
+#[derive(Debug, Parser)]
+#[command(name = "strait-sim", version)]
+struct Arguments {
+    /// Number of clusters: c1, c2, ...
+    #[arg(long, value_name = "K", value_parser = at_least_one)]
+    clusters: usize,
+    /// Services in each cluster
+    #[arg(long, value_name = "S")]
+    services: usize,
+    /// Endpoints of each service in each cluster
+    #[arg(long, value_name = "E")]
+    endpoints: usize,
+    /// Number of networks: n1, n2, ...; pod addresses repeat in each
+    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
+    networks: usize,
+    /// Everything random follows from this
+    #[arg(long, value_name = "X", default_value_t = 1)]
+    seed: u64,
+    /// The same services in all clusters
+    #[arg(long)]
+    same_names: bool,
+    /// A pod in the mesh for each endpoint; worlds with more than one network need it
+    #[arg(long)]
+    pods: bool,
+    /// Endpoint changes a second, at random in the whole world
+    #[arg(long, value_name = "R/s", value_parser = rate)]
+    churn: Option<f64>,
+    /// Where to write ID.kubeconfig and secrets/ID.yaml
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// System namespace of all clusters and of the Secrets
+    #[arg(long, value_name = "NS", default_value = "strait-system")]
+    namespace: String,
+    /// APIs served besides the core ones, without objects: istio, gateway-api, multi-cluster
+    #[arg(long, value_name = "API,...", value_delimiter = ',', value_parser = family)]
+    apis: Vec<Family>,
+    /// Address of the control port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    control_address: std::net::SocketAddr,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("not a number".to_owned()),
+    }
+}
+
+/// `100` and `100/s` are the same.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.trim_end_matches("/s").parse().map_err(|_| "not a rate")?;
+    let sane = rate.is_finite() && rate > 0.0;
+    sane.then_some(rate).ok_or_else(|| "must be more than 0".to_owned())
+}
+
+fn family(text: &str) -> Result<Family, String> {
+    match text {
+        "istio" => Ok(Family::Istio),
+        "gateway-api" => Ok(Family::GatewayApi),
+        "multi-cluster" => Ok(Family::MultiCluster),
+        _ => Err("one of istio, gateway-api, multi-cluster".to_owned()),
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Nothing is left to do if nobody reads it.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(USAGE),
+            };
+        }
+    };
+    match run(arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ WorldError::TooLarge(_)) => {
+            eprintln!("strait-sim: {error}");
+            ExitCode::from(USAGE)
+        }
+        Err(error) => {
+            let cause = std::error::Error::source(&error);
+            let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+            eprintln!("strait-sim: {error}{cause}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), WorldError> {
+    let mut terminated = signal(SignalKind::terminate()).map_err(WorldError::Io)?;
+    let listener = TcpListener::bind(arguments.control_address).await.map_err(WorldError::Io)?;
+    let control = listener.local_addr().map_err(WorldError::Io)?;
+    let world = World::generate(WorldOptions {
+        clusters: arguments.clusters,
+        services: arguments.services,
+        endpoints: arguments.endpoints,
+        networks: arguments.networks,
+        seed: arguments.seed,
+        same_names: arguments.same_names,
+        pods: arguments.pods,
+        system_namespace: arguments.namespace.clone(),
+        families: BTreeSet::from_iter(arguments.apis),
+    });
+    let world = Arc::new(world.await?);
+    if let Some(directory) = &arguments.out {
+        write_files(&world, directory, &arguments.namespace).map_err(WorldError::Io)?;
+    }
+    let clusters: Vec<_> =
+        world.clusters().map(|cluster| json!({"id": cluster.id(), "url": cluster.url()})).collect();
+    println!("{}", json!({"control": control.to_string(), "clusters": clusters}));
+    let churn = async {
+        match arguments.churn {
+            Some(rate) => world.churn(rate).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = control::serve(world.clone(), listener) => {}
+        () = churn => {}
+        _ = terminated.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    Ok(())
+}
+
+fn write_files(world: &World, directory: &Path, namespace: &str) -> io::Result<()> {
+    let secrets = directory.join("secrets");
+    std::fs::create_dir_all(&secrets)?;
+    for cluster in world.clusters() {
+        let id = cluster.id();
+        replace(&directory.join(format!("{id}.kubeconfig")), &cluster.kubeconfig())?;
+        let secret = format!("{:#}\n", cluster.member_secret(namespace));
+        replace(&secrets.join(format!("{id}.yaml")), &secret)?;
+    }
+    Ok(())
+}
+
+/// Written whole or not at all, for somebody may watch the directory.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path)
+}

@@ -1,0 +1,37 @@
+//! What a Kubernetes API server does, as cases that run against the simulator and, where
+//! `STRAIT_CONTRACT_KUBECONFIG` names a kubeconfig, against a real server too; and what the simulator
+//! does beyond that: faults, whole worlds, the control port.
+
+#![allow(clippy::panic, reason = "a failed expectation names the case")]
+
+mod binary;
+mod cases;
+mod faults;
+mod kubectl;
+mod script;
+mod worlds;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use strait_sim::SimCluster;
+
+/// A client as the product makes it, without retries that would hide an answer.
+async fn client_of(kubeconfig: &str) -> Client {
+    // Others may have been first; there is but one provider to install.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let kubeconfig: Kubeconfig = serde_json::from_str(kubeconfig).expect("a kubeconfig as JSON");
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .expect("a usable kubeconfig");
+    config.default_retry = false;
+    Client::try_from(config).expect("a client")
+}
+
+async fn client(cluster: &SimCluster) -> Client {
+    client_of(&cluster.kubeconfig()).await
+}
+
+/// A directory that goes with the test.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}

@@ -1,0 +1,102 @@
+//! Generated worlds, seen from inside.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use strait_sim::{Object, SimCluster, World, WorldOptions};
+
+async fn world(options: WorldOptions) -> World {
+    World::generate(options).await.expect("a small world")
+}
+
+fn text(object: &Object, pointer: &str) -> String {
+    object.value().pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// The addresses and pod names of all endpoints of a cluster.
+fn endpoints(cluster: &SimCluster) -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for slice in cluster.store().all("EndpointSlice") {
+        let slice = slice.value();
+        for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+            let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            found.insert((field(&endpoint["addresses"][0]), field(&endpoint["targetRef"]["name"])));
+        }
+    }
+    found
+}
+
+fn pods(cluster: &SimCluster) -> BTreeSet<(String, String)> {
+    let pods = cluster.store().all("Pod");
+    pods.iter().map(|pod| (text(pod, "/status/podIP"), text(pod, "/metadata/name"))).collect()
+}
+
+#[tokio::test]
+async fn two_networks_share_pod_addresses_and_each_has_a_gateway() {
+    let options = WorldOptions { clusters: 2, networks: 2, pods: true, ..WorldOptions::default() };
+    let world = world(options).await;
+    let [c1, c2] = ["c1", "c2"].map(|id| world.cluster(id).expect("there"));
+    let addresses = |cluster| endpoints(cluster).into_iter().map(|e| e.0).collect::<BTreeSet<_>>();
+    assert_eq!(addresses(c1), addresses(c2));
+    for (cluster, network) in [(c1, "n1"), (c2, "n2")] {
+        assert_eq!(endpoints(cluster), pods(cluster), "each endpoint has its pod");
+        let system = cluster.store().get("Namespace", "", "strait-system").expect("there");
+        assert_eq!(text(&system, "/metadata/labels/topology.istio.io~1network"), network);
+        let gateway = cluster.store().get("Service", "strait-system", "eastwestgateway");
+        let gateway = gateway.expect("there");
+        assert!(text(&gateway, "/status/loadBalancer/ingress/0/ip").starts_with("198.18."));
+    }
+    let cluster_ips = |cluster: &SimCluster| {
+        let services = cluster.store().all("Service");
+        services.iter().map(|service| text(service, "/spec/clusterIP")).collect::<BTreeSet<_>>()
+    };
+    assert!(cluster_ips(c1).is_disjoint(&cluster_ips(c2)));
+}
+
+#[tokio::test]
+async fn changes_keep_slices_and_pods_together() {
+    let options = WorldOptions { clusters: 1, pods: true, ..WorldOptions::default() };
+    let world = world(options).await;
+    let cluster = world.cluster("c1").expect("there");
+    let before = endpoints(cluster);
+    let stamp = world.change("c1", Some("shop/cart")).expect("a change");
+    let after = endpoints(cluster);
+    assert_eq!(after.len(), before.len());
+    assert!(after.iter().any(|(address, _)| *address == stamp.address.to_string()));
+    assert_eq!(after, pods(cluster));
+    let stamps = world.rollout("c1", Some("shop/cart"), 1000.0).await.expect("a rollout");
+    let stamped = endpoints(cluster).into_iter().filter(|e| e.0.starts_with("100.")).count();
+    assert_eq!((stamps.len(), stamped), (3, 3));
+    assert_eq!(endpoints(cluster), pods(cluster));
+}
+
+#[tokio::test]
+async fn scaling_fills_slices_of_a_hundred_and_empties_them_again() {
+    let options = WorldOptions { clusters: 1, services: 1, pods: true, ..WorldOptions::default() };
+    let world = world(options).await;
+    let cluster = world.cluster("c1").expect("there");
+    for (size, slices) in [(250, 3), (100, 1), (101, 2), (0, 1), (5, 1)] {
+        world.scale("c1", None, size).expect("scaled");
+        let got = (endpoints(cluster).len(), cluster.store().all("EndpointSlice").len());
+        assert_eq!(got, (size, slices));
+        assert_eq!(endpoints(cluster), pods(cluster));
+    }
+}
+
+#[tokio::test]
+async fn churn_changes_the_world_at_its_rate() {
+    let world = world(WorldOptions::default()).await;
+    let versions = || world.clusters().map(|c| c.store().version()).sum::<u64>();
+    let before = versions();
+    let reached = async {
+        while versions() < before + 20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = world.churn(1000.0) => {}
+        reached = tokio::time::timeout(std::time::Duration::from_secs(20), reached) => {
+            reached.expect("twenty changes");
+        }
+    }
+}
