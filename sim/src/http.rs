@@ -189,6 +189,12 @@ impl ApiServer {
             .await
             .map_err(|_| ApiError::new(413, "RequestEntityTooLarge", "limit is 3145728 bytes"))?;
         let body = body.to_bytes();
+        // A DELETE may have options in any form; the others bring an object.
+        let content_type = header(&parts.headers, CONTENT_TYPE);
+        let plain = ["", "application/json"].contains(&media_type(content_type));
+        if matches!(parts.method, Method::POST | Method::PUT) && !plain {
+            return Err(ApiError::unsupported_media_type(content_type));
+        }
         if let Some(review) = self.review(&parts.method, path, &user, &body)? {
             return Ok(json_answer(StatusCode::CREATED, &review));
         }
@@ -216,8 +222,7 @@ impl ApiServer {
             (&Method::POST, Some(name)) => self.create_token(&target, &name, parse(&body)?),
             (&Method::PUT, Some(name)) => self.replace(&target, &name, query, parse(&body)?),
             (&Method::PATCH, Some(name)) => {
-                let content_type = header(&parts.headers, CONTENT_TYPE);
-                let form = PatchForm::of_content_type(content_type)
+                let form = PatchForm::of_media_type(media_type(content_type))
                     .ok_or_else(|| ApiError::unsupported_media_type(content_type))?;
                 self.patch(&target, &name, query, form, parse(&body)?)
             }
@@ -578,15 +583,17 @@ fn header(headers: &HeaderMap, name: http::HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
+/// A content type without its parameters.
+fn media_type(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
 /// Whether JSON is among the forms the client takes. Tables, partial metadata and aggregated discovery
 /// are offers that a server may leave out: clients that ask for them name plain JSON as well.
 fn accepts_json(headers: &HeaderMap) -> bool {
     let accept = header(headers, ACCEPT);
     let forms = ["application/json", "application/*", "*/*"];
-    accept.is_empty()
-        || accept
-            .split(',')
-            .any(|form| forms.contains(&form.split(';').next().unwrap_or_default().trim()))
+    accept.is_empty() || accept.split(',').any(|form| forms.contains(&media_type(form)))
 }
 
 fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {

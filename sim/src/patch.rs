@@ -15,8 +15,8 @@ pub(crate) enum PatchForm {
 }
 
 impl PatchForm {
-    pub(crate) fn of_content_type(content_type: &str) -> Option<PatchForm> {
-        match content_type.split(';').next().unwrap_or_default().trim() {
+    pub(crate) fn of_media_type(media_type: &str) -> Option<PatchForm> {
+        match media_type {
             "application/merge-patch+json" => Some(PatchForm::Merge),
             "application/strategic-merge-patch+json" => Some(PatchForm::Strategic),
             "application/apply-patch+yaml" => Some(PatchForm::Apply),
