@@ -170,7 +170,7 @@ impl SimCluster {
         match fault {
             Fault::Flap { up_ms, down_ms } => {
                 let (up, down) = (Duration::from_millis(up_ms), Duration::from_millis(down_ms));
-                self.inner.wanted.send_replace(Wanted::Flapping { up, down });
+                self.want(Wanted::Flapping { up, down });
             }
             fault => self.inner.api.faults.set(fault),
         }
@@ -201,24 +201,25 @@ impl SimCluster {
     }
 
     fn end_flapping(&self) {
-        self.inner.wanted.send_if_modified(|wanted| {
-            let flapping = matches!(wanted, Wanted::Flapping { .. });
-            if flapping {
-                *wanted = Wanted::Up;
-            }
-            flapping
-        });
+        if matches!(*self.inner.wanted.borrow(), Wanted::Flapping { .. }) {
+            self.want(Wanted::Up);
+        }
+    }
+
+    /// Wanting what is wanted already disturbs nobody: connections live on.
+    fn want(&self, wanted: Wanted) {
+        self.inner.wanted.send_if_modified(|now| std::mem::replace(now, wanted) != wanted);
     }
 
     /// Kills the server: the port is closed and every connection dropped. Objects stay.
     pub async fn stop(&self) {
-        self.inner.wanted.send_replace(Wanted::Down);
+        self.want(Wanted::Down);
         self.wait_until_serving(false).await;
     }
 
     /// Starts a stopped server again, on its old port, with its objects.
     pub async fn restart(&self) {
-        self.inner.wanted.send_replace(Wanted::Up);
+        self.want(Wanted::Up);
         self.wait_until_serving(true).await;
     }
 

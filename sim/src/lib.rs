@@ -34,6 +34,7 @@ mod resource;
 mod route;
 mod select;
 mod status;
+mod stencil;
 mod store;
 mod task;
 mod tls;

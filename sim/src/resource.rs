@@ -3,8 +3,7 @@
 
 /// Which APIs a cluster serves; beyond the core they can be switched on at run time, as when somebody
 /// installs custom resource definitions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// What every Kubernetes cluster has.
     Core,

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Options, SimCluster};
 use crate::objects::{self, Endpoint, HTTP, NETWORK_LABEL, Port, TCP};
-use crate::resource::Family;
+use crate::resource::{Family, Resource};
 use crate::status::ApiError;
+use crate::stencil::{Stencil, mark};
 use crate::store::{Name, Store};
 use crate::weight;
 
@@ -456,6 +457,17 @@ fn pod_object(service: &Name, name: &str, ip: &str, node: &str) -> Value {
     weight::pod(objects::pod(&service.namespace, name, &service.name, ip, node))
 }
 
+/// The pods of a service; values: name, address, node, UID, version.
+fn pod_stencil(service: &Name) -> Stencil {
+    let mut pod = pod_object(service, &mark(0), &mark(1), &mark(2));
+    pod["metadata"]["uid"] = json!(mark(3));
+    pod["metadata"]["resourceVersion"] = json!(mark(4));
+    if let Some(fields) = pod.as_object_mut() {
+        fields.retain(|field, _| field != "kind" && field != "apiVersion");
+    }
+    Stencil::cut(&pod)
+}
+
 /// Options, and the address plan that follows from them.
 #[derive(Debug)]
 struct Plan {
@@ -551,6 +563,7 @@ impl Plan {
             store.apply(weight::node(objects::node(&name, &region, &zone)))?;
         }
         let mut random = StdRng::seed_from_u64(options.seed.wrapping_add(cluster as u64));
+        let pods_resource = Resource::by_name("pods").expect("the table has them");
         let mut services = Vec::with_capacity(options.services);
         for number in 0..options.services {
             let name = self.service(cluster, number);
@@ -564,14 +577,17 @@ impl Plan {
                     "metadata": {"namespace": namespace, "name": service},
                 }))?;
             }
+            let pod_stencil = options.pods.then(|| pod_stencil(&name));
             let mut endpoints = Vec::with_capacity(options.endpoints);
             for i in 0..options.endpoints {
                 let (node, _, zone) = place(random.random_range(0..nodes));
                 let ip = self.pod_ip(cluster, number * options.endpoints + i);
                 let mut endpoint = Endpoint::new(&ip);
-                if options.pods {
+                if let Some(pods) = &pod_stencil {
                     let pod = format!("{service}-7d9c-{i:04x}");
-                    store.apply(pod_object(&name, &pod, &ip, &node))?;
+                    store.load(pods_resource, Name::new(namespace, &pod), |version, uid| {
+                        pods.fill(&[&pod, &ip, &node, uid, &version.to_string()])
+                    });
                     endpoint = endpoint.with_pod(&pod);
                 }
                 endpoint.node = Some(node);

@@ -114,12 +114,15 @@ async fn a_hanging_server_answers_nothing_until_healed() {
     let client = client(&cluster).await;
     cluster.fault(Fault::Hang);
     assert!(!works(&client).await);
-    let waiting = tokio::task::spawn({
-        let client = client.clone();
-        async move { send(&client, MAPS).await.status() }
-    });
-    cluster.heal();
-    assert_eq!(waiting.await.expect("no panic").as_u16(), 200);
+    let seen = cluster.request_count("list", "configmaps");
+    let heal = async {
+        while cluster.request_count("list", "configmaps") == seen {
+            tokio::task::yield_now().await;
+        }
+        cluster.heal();
+    };
+    let (answer, ()) = tokio::join!(send(&client, MAPS), heal);
+    assert_eq!(answer.status().as_u16(), 200);
 }
 
 #[tokio::test]
