@@ -62,8 +62,7 @@ impl View {
 
     /// A bookmark; `initial_events_end` marks the end of a streaming list.
     pub(crate) fn bookmark(self, version: u64, initial_events_end: bool) -> Vec<u8> {
-        let mut metadata =
-            json!({"resourceVersion": version.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": version.to_string()});
         if initial_events_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

@@ -198,7 +198,7 @@ impl ApiServer {
         if let Some(review) = self.review(&parts.method, path, &user, &body)? {
             return Ok(json_answer(StatusCode::CREATED, &review));
         }
-        let target = target.ok_or_else(ApiError::no_such_path)?;
+        let Some(target) = target else { return self.nothing_at(path) };
         match (&parts.method, target.object_name()) {
             (&Method::GET, None) if query.watch => self.watch(&target, query),
             (&Method::GET, None) => self.list(&target, query),
@@ -214,6 +214,7 @@ impl ApiServer {
                 self.watch(&target, &one)
             }
             (&Method::GET, Some(name)) => {
+                part(&target)?;
                 let object = self.store.find(target.view.resource, &name);
                 let object =
                     object.ok_or_else(|| ApiError::not_found(target.view.resource, &name.name))?;
@@ -231,6 +232,22 @@ impl ApiServer {
         }
     }
 
+    /// A group that is served says in its own words that it lacks a kind; beyond them nobody knows
+    /// what a Status is.
+    fn nothing_at(&self, path: &str) -> Outcome {
+        let mut segments = path.trim_matches('/').split('/');
+        let served = match (segments.next(), segments.next()) {
+            (Some("api"), Some(_)) => true,
+            (Some("apis"), Some(group)) => discovery_of(self, &format!("/apis/{group}")).is_ok(),
+            _ => false,
+        };
+        if served {
+            return Err(ApiError::no_such_path());
+        }
+        let text = "404 page not found\n";
+        Ok(respond(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text))
+    }
+
     fn list(&self, target: &Target, query: &Query) -> Outcome {
         let resource = target.view.resource;
         let selector = selector(target, query)?;
@@ -242,7 +259,7 @@ impl ApiServer {
         let page = match &query.continue_token {
             Some(token) if !endless => self.continue_list(target, query, &selector, token)?,
             _ => {
-                let (at, limit) = moment(target, query)?;
+                let (at, limit) = moment(query)?;
                 let limit = limit.or(endless.then_some(500));
                 self.store.list(resource, &selector, at, None, limit)?
             }
@@ -297,12 +314,11 @@ impl ApiServer {
                 Fault::NoStreamingLists { how } => Some(*how),
                 _ => None,
             });
-            let name = "";
             match refusal {
                 Some(Refusal::Invalid) => {
                     let why = "Forbidden: sendInitialEvents is forbidden for watch unless the \
                                WatchList feature gate is enabled";
-                    return Err(ApiError::invalid(view.resource, name, "sendInitialEvents", why));
+                    return Err(ApiError::invalid_options("sendInitialEvents", why));
                 }
                 Some(Refusal::Event) => {
                     let why = "the WatchList feature is not supported by the storage";
@@ -313,7 +329,7 @@ impl ApiServer {
                 None if query.resource_version_match.as_deref() != Some("NotOlderThan") => {
                     let why = "Forbidden: sendInitialEvents requires setting \
                                resourceVersionMatch to NotOlderThan";
-                    return Err(ApiError::invalid(view.resource, name, "sendInitialEvents", why));
+                    return Err(ApiError::invalid_options("resourceVersionMatch", why));
                 }
                 None => {}
             }
@@ -322,7 +338,8 @@ impl ApiServer {
         let current = self.store.version();
         let start = match (streaming, version) {
             (Some(true), Some(version)) if version > current => {
-                return Err(ApiError::too_large_version(version, current));
+                let error = ApiError::too_large_version(version, current);
+                return Ok(json_bytes(StatusCode::OK, error_event(&error)));
             }
             (Some(true), _) => Start::Initial { marked: true },
             (Some(false), None | Some(0)) => Start::Now,
@@ -607,8 +624,8 @@ fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {
 
 /// The moment a first page shows, and its size, by the rules for `resourceVersion`,
 /// `resourceVersionMatch` and `limit` (Kubernetes API concepts, "Resource versions").
-fn moment(target: &Target, query: &Query) -> Result<(At, Option<usize>), ApiError> {
-    let invalid = |why| ApiError::invalid(target.view.resource, "", "resourceVersionMatch", why);
+fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
+    let invalid = |why| ApiError::invalid_options("resourceVersionMatch", why);
     match (query.version()?, query.resource_version_match.as_deref()) {
         (None, None) => Ok((At::Now, query.limit)),
         (None, Some(_)) => Err(invalid(

@@ -98,10 +98,23 @@ impl ApiError {
         ApiError::new(422, "Invalid", message).about(resource, name)
     }
 
-    /// A watch, or a list at an exact version, whose past was compacted away.
+    /// Options of a list or watch that don't go together.
+    pub(crate) fn invalid_options(field: &str, why: &str) -> ApiError {
+        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: {why}");
+        let mut error = ApiError::new(422, "Invalid", message);
+        error.details = Some(json!({"group": "meta.k8s.io", "kind": "ListOptions"}));
+        error
+    }
+
+    /// A watch whose start was compacted away.
     pub(crate) fn too_old(requested: u64, oldest: u64) -> ApiError {
         let message = format!("too old resource version: {requested} ({oldest})");
         ApiError::new(410, "Expired", message)
+    }
+
+    /// A list at an exact version that was compacted away.
+    pub(crate) fn list_too_old() -> ApiError {
+        ApiError::new(410, "Expired", "The resourceVersion for the provided list is too old.")
     }
 
     /// `fresh` continues at the same place with what is there now.

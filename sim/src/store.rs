@@ -329,7 +329,7 @@ impl Store {
             }
             At::NotOlderThan(_) => current,
             At::Exact(version) if version < table.compacted => {
-                return Err(ApiError::too_old(version, table.compacted));
+                return Err(ApiError::list_too_old());
             }
             At::Exact(version) => version,
         };

@@ -56,7 +56,9 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
             "what is absent is 404 and what exists can't be made again",
             after(made(&["a"]), [
                 get(&red("b")).gives(404, reason("NotFound")),
-                get("/apis/nothing.example/v1/things").gives(404, json!({})),
+                get("/apis/nothing.example/v1/things").gives(404, Value::Null),
+                    get("/apis/discovery.k8s.io/v1/things").gives(404, reason("NotFound")),
+                    get(&format!("{MAPS}/a/status")).gives(404, reason("NotFound")),
                 post(MAPS, map("a", "red")).gives(409, reason("AlreadyExists")),
                 post("/api/v1/namespaces/{ns}-not/configmaps", map("a", "red"))
                     .gives(404, reason("NotFound")),
@@ -219,8 +221,14 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
         ),
         (
             "a version that has not come yet is too large",
-            vec![maps("resourceVersion=999999999999&resourceVersionMatch=NotOlderThan")
-                .gives(504, json!({"reason": "Timeout", "details": {"causes": [{"reason": "ResourceVersionTooLarge"}]}}))],
+            vec![
+                maps("resourceVersion=999999999999&resourceVersionMatch=NotOlderThan").gives(
+                    504,
+                    json!({"reason": "Timeout", "details": {"causes": [{"reason": "ResourceVersionTooLarge"}]}}),
+                ),
+                maps("watch=1&sendInitialEvents=true&resourceVersion=999999999999&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+                    .sees(&["ERROR 504"]),
+            ],
         ),
         (
             "a service account gets a token that works",
