@@ -1,6 +1,7 @@
 //! Objects, lists and events as the bytes of an answer. The one place that knows the wire form, so a
 //! second form belongs beside it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -9,14 +10,48 @@ use crate::resource::Resource;
 use crate::status::ApiError;
 use crate::store::Object;
 
-/// A kind as one served version shows it.
+/// A kind as one client sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     pub(crate) resource: &'static Resource,
     pub(crate) version: &'static str,
+    pub(crate) form: Form,
+}
+
+/// How much of an object is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Full,
+    /// As `PartialObjectMetadata`, for clients that keep an eye on what there is.
+    Metadata,
 }
 
 impl View {
+    fn kind(self) -> &'static str {
+        match self.form {
+            Form::Full => self.resource.kind,
+            Form::Metadata => "PartialObjectMetadata",
+        }
+    }
+
+    fn api_version(self) -> String {
+        match self.form {
+            Form::Full => self.resource.api_version(self.version),
+            Form::Metadata => "meta.k8s.io/v1".to_owned(),
+        }
+    }
+
+    /// The object without its kind: what is shown of it, never empty, for it has metadata.
+    fn body(self, object: &Object) -> Cow<'_, [u8]> {
+        match self.form {
+            Form::Full => Cow::Borrowed(object.body()),
+            Form::Metadata => {
+                let metadata = &object.value()["metadata"];
+                Cow::Owned(json!({"metadata": metadata}).to_string().into_bytes())
+            }
+        }
+    }
+
     /// The object on its own.
     pub(crate) fn object(self, object: &Object) -> Vec<u8> {
         let mut out = Vec::with_capacity(object.body().len() + 64);
@@ -26,11 +61,9 @@ impl View {
     }
 
     fn write_object(self, out: &mut Vec<u8>, object: &Object) {
-        let api_version = self.resource.api_version(self.version);
-        let head = format!(r#"{{"kind":"{}","apiVersion":"{api_version}","#, self.resource.kind);
+        let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, self.kind(), self.api_version());
         out.extend_from_slice(head.as_bytes());
-        // The body is a JSON object that is never empty: it has metadata.
-        out.extend_from_slice(&object.body()[1..]);
+        out.extend_from_slice(&self.body(object)[1..]);
     }
 
     /// A list. Its items carry no kind, as those of a real server.
@@ -39,15 +72,15 @@ impl View {
         let mut out = Vec::with_capacity(size + 256);
         let head = format!(
             r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
-            self.resource.kind,
-            self.resource.api_version(self.version),
+            self.kind(),
+            self.api_version(),
         );
         out.extend_from_slice(head.as_bytes());
         for (i, object) in objects.iter().enumerate() {
             if i > 0 {
                 out.push(b',');
             }
-            out.extend_from_slice(object.body());
+            out.extend_from_slice(&self.body(object));
         }
         out.extend_from_slice(b"]}\n");
         out
@@ -67,8 +100,8 @@ impl View {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = json!({
-            "kind": self.resource.kind,
-            "apiVersion": self.resource.api_version(self.version),
+            "kind": self.kind(),
+            "apiVersion": self.api_version(),
             "metadata": metadata,
         });
         line("BOOKMARK", object)

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::admit::{self, Part};
 use crate::body::Answer;
 use crate::discovery;
-use crate::encode::error_event;
+use crate::encode::{Form, error_event};
 use crate::fault::{Fault, Faults, Gone, Refusal};
 use crate::patch::PatchForm;
 use crate::requests::{Request, RequestLog};
@@ -181,9 +181,7 @@ impl ApiServer {
         if reading && let Ok(document) = discovery_of(self, path) {
             return Ok(json_answer(StatusCode::OK, &document));
         }
-        if !accepts_json(&parts.headers) {
-            return Err(ApiError::not_acceptable());
-        }
+        let form = accepted_form(&parts.headers).ok_or_else(ApiError::not_acceptable)?;
         let body = Limited::new(body, REQUEST_BYTES_MAX)
             .collect()
             .await
@@ -198,7 +196,8 @@ impl ApiServer {
         if let Some(review) = self.review(&parts.method, path, &user, &body)? {
             return Ok(json_answer(StatusCode::CREATED, &review));
         }
-        let Some(target) = target else { return self.nothing_at(path) };
+        let Some(mut target) = target else { return self.nothing_at(path) };
+        target.view.form = form;
         match (&parts.method, target.object_name()) {
             (&Method::GET, None) if query.watch => self.watch(&target, query),
             (&Method::GET, None) => self.list(&target, query),
@@ -605,12 +604,23 @@ fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// Whether JSON is among the forms the client takes. Tables, partial metadata and aggregated discovery
-/// are offers that a server may leave out: clients that ask for them name plain JSON as well.
-fn accepts_json(headers: &HeaderMap) -> bool {
+/// The first form the client takes that we have. Tables are an offer that a server may leave out:
+/// clients that ask for them name plain JSON as well.
+fn accepted_form(headers: &HeaderMap) -> Option<Form> {
     let accept = header(headers, ACCEPT);
-    let forms = ["application/json", "application/*", "*/*"];
-    accept.is_empty() || accept.split(',').any(|form| forms.contains(&media_type(form)))
+    if accept.is_empty() {
+        return Some(Form::Full);
+    }
+    accept.split(',').find_map(|form| {
+        let shown = form.split(';').find_map(|parameter| parameter.trim().strip_prefix("as="));
+        match (media_type(form), shown) {
+            ("application/json" | "application/*" | "*/*", None) => Some(Form::Full),
+            ("application/json", Some("PartialObjectMetadata" | "PartialObjectMetadataList")) => {
+                Some(Form::Metadata)
+            }
+            _ => None,
+        }
+    })
 }
 
 fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {

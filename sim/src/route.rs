@@ -1,6 +1,6 @@
 //! Reading a request line: which objects a path names, and what its query asks.
 
-use crate::encode::View;
+use crate::encode::{Form, View};
 use crate::resource::Resource;
 use crate::status::ApiError;
 use crate::store::Name;
@@ -41,7 +41,7 @@ impl Target {
             return None;
         }
         Some(Target {
-            view: View { resource, version },
+            view: View { resource, version, form: Form::Full },
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
             subresource: subresource.map(str::to_owned),

@@ -335,6 +335,17 @@ mod typed {
         let services = Api::<Service>::all(client.clone()).list(&all).await.expect("a list");
         let slices = Api::<EndpointSlice>::all(client.clone()).list(&all).await.expect("a list");
         let pods = Api::<Pod>::all(client.clone()).list_metadata(&all).await.expect("a list");
+        let kind = pods.types.kind.clone();
+        assert_eq!(kind, "PartialObjectMetadataList");
+        assert_eq!(pods.items[0].metadata.labels.as_ref().expect("labels")["app"], "cart");
+        let mut seen = Api::<Pod>::all(client.clone())
+            .watch_metadata(&WatchParams::default(), "0")
+            .await
+            .expect("a watch")
+            .boxed();
+        let event = seen.try_next().await.expect("no error").expect("an event");
+        let WatchEvent::Added(pod) = event else { panic!("{event:?}") };
+        assert_eq!(pod.metadata.name.as_deref(), Some("cart-1"));
         assert_eq!([services.items.len(), slices.items.len(), pods.items.len()], [1, 1, 1]);
         assert_eq!(slices.items[0].endpoints.len(), 1);
         let groups = client.list_api_groups().await.expect("groups");
