@@ -143,7 +143,7 @@ impl SimCluster {
     /// Makes a new administrator's token; every token before it gets 401 from now on.
     pub fn rotate_token(&self) -> String {
         let token = fresh_token();
-        self.inner.api.replace_tokens(&token);
+        self.inner.api.tokens.replace_all(&token);
         token.clone_into(&mut self.inner.token.lock().unwrap_or_else(PoisonError::into_inner));
         token
     }

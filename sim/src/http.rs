@@ -3,14 +3,12 @@
 //! A request passes the faults, then the token check, then goes to discovery, to a list or watch, or to
 //! an object. Nothing here owns objects; that is the store's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -22,7 +20,9 @@ use crate::body::Answer;
 use crate::discovery;
 use crate::encode::{Form, error_event};
 use crate::fault::{Fault, Faults, Gone, Refusal};
+use crate::paging::{continue_token, moment, read_continue_token};
 use crate::patch::PatchForm;
+use crate::reply::{json_answer, json_bytes, object_answer, refuse, respond, with_type};
 use crate::requests::{Request, RequestLog};
 use crate::resource::Family;
 use crate::route::{Query, Target};
@@ -30,6 +30,7 @@ use crate::select::Selector;
 use crate::status::ApiError;
 use crate::store::{At, Name, Object, Page, Store, text};
 use crate::task;
+use crate::tokens::Tokens;
 use crate::watch::{Start, Watch};
 
 /// Larger request bodies are refused, as by the real server.
@@ -44,15 +45,7 @@ pub(crate) struct ApiServer {
     pub(crate) requests: RequestLog,
     pub(crate) bookmark_interval: Duration,
     pub(crate) families: Mutex<BTreeSet<Family>>,
-    /// Whether requests need a token at all.
-    pub(crate) authenticate: bool,
-    tokens: Mutex<BTreeMap<String, Token>>,
-}
-
-#[derive(Debug)]
-struct Token {
-    user: String,
-    expires: Option<Instant>,
+    pub(crate) tokens: Tokens,
 }
 
 type Outcome = Result<Response<Answer>, ApiError>;
@@ -64,17 +57,13 @@ impl ApiServer {
         bookmark_interval: Duration,
         admin_token: Option<&str>,
     ) -> ApiServer {
-        let admin = |token: &str| {
-            (token.to_owned(), Token { user: "system:admin".to_owned(), expires: None })
-        };
         ApiServer {
             store,
             faults: Faults::default(),
             requests: RequestLog::default(),
             bookmark_interval,
             families: Mutex::new(families),
-            authenticate: admin_token.is_some(),
-            tokens: Mutex::new(admin_token.map(admin).into_iter().collect()),
+            tokens: Tokens::new(admin_token),
         }
     }
 
@@ -217,7 +206,7 @@ impl ApiServer {
                 let object = self.store.find(target.view.resource, &name);
                 let object =
                     object.ok_or_else(|| ApiError::not_found(target.view.resource, &name.name))?;
-                Ok(object_answer(StatusCode::OK, &target, &object))
+                Ok(object_answer(StatusCode::OK, target.view, &object))
             }
             (&Method::POST, Some(name)) => self.create_token(&target, &name, parse(&body)?),
             (&Method::PUT, Some(name)) => self.replace(&target, &name, query, parse(&body)?),
@@ -373,7 +362,7 @@ impl ApiServer {
         }
         let object = admit::restrict(resource, Part::Main, &Value::Null, object);
         let created = self.store.create(resource, object, query.dry_run)?;
-        Ok(object_answer(StatusCode::CREATED, target, &created))
+        Ok(object_answer(StatusCode::CREATED, target.view, &created))
     }
 
     fn replace(&self, target: &Target, name: &Name, query: &Query, mut object: Value) -> Outcome {
@@ -385,7 +374,7 @@ impl ApiServer {
             check_version(target, &name.name, &current, &object)?;
             Ok(admit::restrict(resource, part, &current, object))
         })?;
-        Ok(object_answer(StatusCode::OK, target, &updated))
+        Ok(object_answer(StatusCode::OK, target.view, &updated))
     }
 
     fn patch(
@@ -412,9 +401,9 @@ impl ApiServer {
                 settle_name(target, Some(&name.name), &mut patch)?;
                 let object = admit::restrict(resource, Part::Main, &Value::Null, patch);
                 let created = self.store.create(resource, object, query.dry_run)?;
-                Ok(object_answer(StatusCode::CREATED, target, &created))
+                Ok(object_answer(StatusCode::CREATED, target.view, &created))
             }
-            patched => Ok(object_answer(StatusCode::OK, target, &*patched?)),
+            patched => Ok(object_answer(StatusCode::OK, target.view, &*patched?)),
         }
     }
 
@@ -488,15 +477,7 @@ impl ApiServer {
                 "serviceaccount": {"name": name.name, "uid": account.value()["metadata"]["uid"]},
             },
         });
-        // The form of a JWT; the signature is only a nonce, for we know our tokens by heart.
-        let encode = |text: String| URL_SAFE_NO_PAD.encode(text);
-        let header = json!({"alg": "RS256", "kid": "sim"}).to_string();
-        let nonce = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-        let token = format!("{}.{}.{nonce}", encode(header), encode(claims.to_string()));
-        self.tokens
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(token.clone(), Token { user, expires: Instant::now().checked_add(lifetime) });
+        let token = self.tokens.issue(user, &claims, lifetime);
         request["kind"] = json!("TokenRequest");
         request["apiVersion"] = json!("authentication.k8s.io/v1");
         request["metadata"]["name"] = json!(name.name);
@@ -532,7 +513,7 @@ impl ApiServer {
                 json!({"allowed": !self.faults.has(&forbidden)})
             }
             "SelfSubjectReview" => json!({"userInfo": {"username": user}}),
-            _ => match text(&review, "/spec/token").and_then(|token| self.user_of(token)) {
+            _ => match text(&review, "/spec/token").and_then(|token| self.tokens.user_of(token)) {
                 Some(user) => json!({"authenticated": true, "user": {"username": user}}),
                 None => json!({"authenticated": false}),
             },
@@ -547,24 +528,7 @@ impl ApiServer {
 
     /// Who sends these headers, if anybody we know.
     fn user(&self, headers: &HeaderMap) -> Option<String> {
-        if !self.authenticate {
-            return Some("system:anonymous".to_owned());
-        }
-        self.user_of(header(headers, AUTHORIZATION).strip_prefix("Bearer ")?)
-    }
-
-    fn user_of(&self, token: &str) -> Option<String> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = tokens.get(token)?;
-        let expired = known.expires.is_some_and(|time| time < Instant::now());
-        (!expired).then(|| known.user.clone())
-    }
-
-    /// Takes the place of all tokens so far.
-    pub(crate) fn replace_tokens(&self, admin_token: &str) {
-        let admin = Token { user: "system:admin".to_owned(), expires: None };
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        *tokens = BTreeMap::from([(admin_token.to_owned(), admin)]);
+        self.tokens.user_of_header(header(headers, AUTHORIZATION))
     }
 }
 
@@ -632,46 +596,9 @@ fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {
     )
 }
 
-/// The moment a first page shows, and its size, by the rules for `resourceVersion`,
-/// `resourceVersionMatch` and `limit` (Kubernetes API concepts, "Resource versions").
-fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
-    let invalid = |why| ApiError::invalid_options("resourceVersionMatch", why);
-    match (query.version()?, query.resource_version_match.as_deref()) {
-        (None, None) => Ok((At::Now, query.limit)),
-        (None, Some(_)) => Err(invalid(
-            "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-        )),
-        // Anything will do: served from the watch cache, which knows no pages.
-        (Some(0), None | Some("NotOlderThan")) => Ok((At::Now, None)),
-        (Some(0), Some("Exact")) => Err(invalid(
-            "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
-        )),
-        (Some(version), Some("Exact")) => Ok((At::Exact(version), query.limit)),
-        (Some(version), None) if query.limit.is_some() => Ok((At::Exact(version), query.limit)),
-        (Some(version), None | Some("NotOlderThan")) => {
-            Ok((At::NotOlderThan(version), query.limit))
-        }
-        (Some(_), Some(_)) => Err(invalid("Unsupported value")),
-    }
-}
-
 fn empties(fault: &Fault, plural: &str) -> Option<()> {
     let Fault::EmptyLists { resource } = fault else { return None };
     resource.as_ref().is_none_or(|resource| resource == plural).then_some(())
-}
-
-/// No version: continue with whatever there is by then.
-fn continue_token(version: Option<u64>, after: &Name) -> String {
-    let version = version.map_or(json!(-1), |version| json!(version));
-    let start = [&*after.namespace, &*after.name];
-    let token = json!({"v": "meta.k8s.io/v1", "rv": version, "start": start});
-    URL_SAFE_NO_PAD.encode(token.to_string())
-}
-
-fn read_continue_token(token: &str) -> Option<(Option<u64>, Name)> {
-    let token: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
-    let name = Name::new(token["start"][0].as_str()?, token["start"][1].as_str()?);
-    Some((token["rv"].as_u64(), name))
 }
 
 fn parse(body: &Bytes) -> Result<Value, ApiError> {
@@ -744,36 +671,4 @@ async fn send_endless_line(out: tokio::sync::mpsc::Sender<Bytes>) {
     while out.send(chunk).await.is_ok() {
         chunk = more.clone();
     }
-}
-
-fn object_answer(status: StatusCode, target: &Target, object: &Object) -> Response<Answer> {
-    json_bytes(status, target.view.object(object))
-}
-
-fn json_answer(status: StatusCode, value: &Value) -> Response<Answer> {
-    json_bytes(status, value.to_string().into_bytes())
-}
-
-fn json_bytes(status: StatusCode, body: Vec<u8>) -> Response<Answer> {
-    with_type(status, "application/json", Answer::Whole(Some(body.into())))
-}
-
-fn respond(status: StatusCode, content_type: &'static str, text: &'static str) -> Response<Answer> {
-    with_type(status, content_type, Answer::Whole(Some(Bytes::from_static(text.as_bytes()))))
-}
-
-fn with_type(status: StatusCode, content_type: &'static str, body: Answer) -> Response<Answer> {
-    let mut answer = Response::new(body);
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    answer
-}
-
-fn refuse(error: &ApiError) -> Response<Answer> {
-    let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut answer = json_answer(status, &error.to_status());
-    if let Some(seconds) = error.retry_after_seconds {
-        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    answer
 }

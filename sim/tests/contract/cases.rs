@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use strait_sim::{Options, SimCluster};
 
 use crate::script::{Step, apply, delete, get, merge_patch, post, put, run};
-use crate::{client, client_of};
+use crate::{client, client_of, skipped};
 
 const MAPS: &str = "/api/v1/namespaces/{ns}/configmaps";
 
@@ -287,9 +287,9 @@ async fn the_simulator_keeps_the_contract() {
 #[tokio::test]
 async fn a_real_server_keeps_the_contract() {
     let Ok(path) = std::env::var("STRAIT_CONTRACT_KUBECONFIG") else {
-        eprintln!(
-            "SKIPPED: STRAIT_CONTRACT_KUBECONFIG is not set, so nobody checked that the contract is \
-             that of a real server. It takes a kubeconfig as JSON with everything inline."
+        skipped(
+            "STRAIT_CONTRACT_KUBECONFIG is not set, so nobody checked that the contract is that of \
+             a real server; it takes a kubeconfig as JSON with everything inline",
         );
         return;
     };

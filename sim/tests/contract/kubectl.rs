@@ -7,7 +7,7 @@ use strait_sim::{Options, SimCluster, objects};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use crate::directory;
+use crate::{directory, skipped};
 
 fn kubectl(kubeconfig: &Path, home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("kubectl");
@@ -32,9 +32,7 @@ fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
 #[tokio::test]
 async fn kubectl_is_at_home() {
     if Command::new("kubectl").arg("version").arg("--client").output().await.is_err() {
-        eprintln!(
-            "SKIPPED: no kubectl on PATH, so nobody checked that it works with the simulator"
-        );
+        skipped("no kubectl on PATH, so nobody checked that it works with the simulator");
         return;
     }
     let cluster = SimCluster::start("c1", Options::default()).await.expect("a free port");
