@@ -29,8 +29,14 @@ const ENTRIES_MAX: usize = 1 << 20;
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
     pub(super) clusters: Kept<(Hostname, ViewKey, Secrets), ServiceInputs, Shared>,
-    pub(super) addresses: Kept<(ClusterId, Namespace, bool, bool), u64, Arc<Addresses>>,
+    pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
+    pub(super) listeners: Kept<Class, u64, Shared>,
+    pub(super) routes: Kept<(Class, Arc<str>, Arc<str>), u64, Arc<Resource>>,
 }
+
+/// Proxies that share addresses: cluster, namespace, whether they speak IPv4, and IPv6. What is kept
+/// for a class was made at a version of the definitions.
+pub(super) type Class = (ClusterId, Namespace, bool, bool);
 
 /// The parts of a context that the answer for one service depends on.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use prost::{Message, Name};
 use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 pub use self::cache::Cache;
-use self::cache::ServiceInputs;
+use self::cache::{Class, ServiceInputs};
 use self::tls::Secrets;
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
@@ -53,8 +53,7 @@ impl<'a> Picture<'a> {
 
     fn addresses(&self) -> Arc<Addresses> {
         let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
-        let key = (cluster.clone(), namespace.clone(), *ipv4, *ipv6);
-        self.cache.addresses.get_or_make(key, self.context.definitions, || {
+        self.cache.addresses.get_or_make(self.class(), self.context.definitions, || {
             Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
         })
     }
@@ -159,11 +158,14 @@ impl Picture<'_> {
     fn listeners(&self) -> Vec<Arc<Resource>> {
         let addresses = self.addresses();
         let shared = match self.proxy.kind {
-            ProxyType::Sidecar => lds::shared(self.context, &self.view, &addresses)
-                .into_iter()
-                .map(Arc::new)
-                .collect(),
-            ProxyType::Router => Vec::new(),
+            ProxyType::Sidecar => {
+                let inputs = self.context.definitions;
+                self.cache.listeners.get_or_make(self.class(), inputs, || {
+                    let listeners = lds::shared(self.context, &self.view, &addresses);
+                    listeners.into_iter().map(Arc::new).collect()
+                })
+            }
+            ProxyType::Router => Arc::new([]),
         };
         let own = lds::own(
             self.context,
@@ -173,15 +175,27 @@ impl Picture<'_> {
             &addresses,
             &shared,
         );
-        shared.into_iter().chain(own.into_iter().map(Arc::new)).collect()
+        shared.iter().cloned().chain(own.into_iter().map(Arc::new)).collect()
     }
 
     fn route(&self, name: &str) -> Arc<Resource> {
-        Arc::new(match self.proxy.kind {
-            ProxyType::Sidecar => {
-                rds::route(self.context, &self.addresses(), &self.proxy.dns_domain, name)
-            }
-            ProxyType::Router => rds::empty(name),
-        })
+        if self.proxy.kind == ProxyType::Router {
+            return Arc::new(rds::empty(name));
+        }
+        let addresses = self.addresses();
+        let domain = &self.proxy.dns_domain;
+        let make = || Arc::new(rds::route(self.context, &addresses, domain, name));
+        // Clients choose names: only those that listeners have named are worth keeping.
+        if !rds::is_named(&addresses, name) {
+            return make();
+        }
+        let key = (self.class(), Arc::clone(domain), name.into());
+        self.cache.routes.get_or_make(key, self.context.definitions, make)
+    }
+
+    /// What addresses, shared listeners and routes depend on, besides the mesh.
+    fn class(&self) -> Class {
+        let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
+        (cluster.clone(), namespace.clone(), *ipv4, *ipv6)
     }
 }

@@ -46,6 +46,11 @@ pub(super) fn route(
     encode(name, &message)
 }
 
+/// Whether a listener may have named this route: a port, or a service and its port.
+pub(super) fn is_named(addresses: &Addresses, name: &str) -> bool {
+    name.parse::<u16>().is_ok() || one_service(addresses, name).is_some()
+}
+
 /// A route configuration without routes: without an answer a listener would wait for ever.
 pub(super) fn empty(name: &str) -> Resource {
     encode(name, &route::RouteConfiguration { name: name.into(), ..Default::default() })
