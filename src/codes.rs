@@ -299,6 +299,30 @@ internalTrafficPolicy: Local gives a proxy only endpoints on its own node.";
     ENDPOINT_FAMILY = "STR0425", "the proxy can't speak to the endpoint",
         "Give both an address of one family (IPv4 or IPv6).", "\
 The endpoint's address is of a family that the proxy has no address of.";
+
+    /// A node's claim against its certificate.
+    CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
+        "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\
+Trust domain, namespace and service account of a proxy come from its certificate. A node that claims others \
+is refused: it would be given somebody else's configuration.";
+
+    /// A node's cluster.
+    CLAIM_CLUSTER = "STR0511", "the node claims a cluster that is no member",
+        "Set CLUSTER_ID to a cluster of: strait cluster list", "\
+CLUSTER_ID decides which addresses a proxy may use, so it must name a member when the proxy connects. \
+A cluster that is removed later doesn't end the stream.";
+
+    /// A node's pod.
+    CLAIM_POD = "STR0512", "the node contradicts its pod",
+        "Check that the proxy runs in the pod it names, in the cluster it names.", "\
+The cluster's registry has a pod of the name that the node claims, with another service account or another \
+address. Somebody may use a certificate out of place.";
+
+    /// A node's network.
+    CLAIM_NETWORK = "STR0513", "the node claims a network it is not in",
+        "Remove NETWORK from the node's metadata, or correct the pod's label or the Secret's annotation.", "\
+A proxy that is believed to be in another network would be sent addresses that mean somebody else where it \
+runs.";
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::clusters::ClusterStatus;
+use crate::clusters::status::ClusterStatus;
 use crate::identity::ServerIdentity;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
@@ -96,16 +96,16 @@ impl Metrics {
     fn clusters(&self, out: &mut String, clusters: &[ClusterStatus]) -> fmt::Result {
         let mut states = std::collections::BTreeMap::new();
         for cluster in clusters {
-            *states.entry(cluster.state.to_string()).or_insert(0) += 1;
+            *states.entry(cluster.state.as_str()).or_insert(0) += 1;
         }
         let mut family = Family::gauge(out, "strait_clusters", "Member clusters by state.")?;
         for (state, count) in states {
-            family.sample(&[("state", &state)], count)?;
+            family.sample(&[("state", state)], count)?;
         }
         let name = "strait_cluster_last_contact_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a cluster's API server last answered.")?;
         for cluster in clusters {
-            if let Some(at) = cluster.last_contact.and_then(seconds) {
+            if let Some(at) = cluster.last_contact.map(|at| at.as_second()) {
                 family.sample(&[("cluster", &cluster.id)], at)?;
             }
         }
@@ -139,7 +139,7 @@ impl Metrics {
         let identity = self.identity.borrow();
         let name = "strait_cert_expiry_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a certificate in use expires.")?;
-        if let Some(at) = seconds(identity.certificate_not_after) {
+        if let Some(at) = seconds(identity.serving_not_after) {
             family.sample(&[("cert", "serving")], at)?;
         }
         Ok(())

@@ -20,10 +20,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use self::views::cluster_network;
 pub use self::token::{Token, TokenError, runtime_directory};
-use crate::clusters::ClusterStatus;
+use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
 use crate::metrics::Metrics;
+use crate::model::ClusterId;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::push::proxy::east_west_port;
@@ -129,7 +131,8 @@ async fn readyz(
             text.push_str(&format!("[-] waiting for {missing}\n"));
         }
         for cluster in sources.clusters.borrow().iter() {
-            text.push_str(&format!("[{}] cluster {}: {}\n", "+", cluster.id, cluster.state));
+            let state = cluster.state.as_str();
+            text.push_str(&format!("[+] cluster {}: {state}\n", cluster.id));
         }
     }
     text.push_str(if readiness.ready { "ready\n" } else { "not ready\n" });
@@ -149,27 +152,31 @@ async fn metrics(State(sources): Shared) -> Answer {
 async fn clusters(State(sources): Shared) -> Answer {
     let statuses = Arc::clone(&sources.clusters.borrow());
     let context = sources.context.borrow().clone();
-    let counts = context.map(|context| {
+    let counts = context.as_ref().map_or_else(Default::default, |context| {
         let views: BTreeSet<ViewKey> = sources
             .connections
             .list()
             .iter()
-            .map(|connection| view_of(&context, connection))
+            .map(|connection| view_of(context, connection))
             // A gateway is meant to hold its own network only.
             .filter(|view| view.role == Role::Client)
             .collect();
-        views::withheld(&context, &views)
+        views::withheld(context, &views)
     });
-    let rows: Vec<Value> = statuses
+    let rows: Vec<ClusterStatus> = statuses
         .iter()
         .map(|status| {
-            let withheld = counts.as_ref().and_then(|counts| counts.get(&*status.id)).copied();
-            let mut row = serde_json::to_value(status).unwrap_or_default();
-            row["withheld"] = json!(withheld.unwrap_or_default());
+            let id = ClusterId::from(status.id.as_str());
+            let mut row = status.clone();
+            if let Some(context) = &context {
+                row.withheld = counts.get(&id).copied().unwrap_or_default();
+                let held = context.network_labels.contains_key(&id);
+                row.network = row.network.or_else(|| held.then(|| cluster_network(context, &id)));
+            }
             row
         })
         .collect();
-    Ok(pretty(StatusCode::OK, &json!(rows)))
+    Ok(pretty(StatusCode::OK, &rows))
 }
 
 #[derive(Deserialize)]

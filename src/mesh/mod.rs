@@ -14,6 +14,6 @@ pub use config::{
     AccessLogEncoding, Defaults, MeshConfig, OutboundTrafficPolicy, ParsedConfig, TcpKeepalive,
 };
 pub use duration::{format_duration, parse_duration};
-pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks};
-pub use watch::{Problem, Settings};
+pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
+pub use watch::{Problem, Settings, Source, Watcher};
 pub use yaml::Invalid;

@@ -1,24 +1,42 @@
-//! Mesh networks: which addresses and clusters belong to which network, and by which gateways each is
-//! entered. Istio's `MeshNetworks` schema.
+//! Mesh networks: which clusters and address ranges belong to which network, and by which gateways
+//! a network is entered.
+//!
+//! A value built whole from one text, so that nothing of an earlier text stays in force. Claims that
+//! contradict each other are settled by a rule and told, never left to chance.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::Deserialize;
+use serde_json::Value;
+use serde_saphyr::Spanned;
 
-use super::yaml::{Invalid, parse};
+use super::yaml::{self, Invalid};
 use crate::model::{ClusterId, GatewayHost, Hostname, NetworkId};
 
-/// All networks that are described. The default describes none.
+/// All configured networks. The default is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MeshNetworks {
-    registries: BTreeMap<ClusterId, Vec<NetworkId>>,
+    networks: BTreeMap<NetworkId, Network>,
+    registries: BTreeMap<ClusterId, NetworkId>,
+    /// Longest prefix first, then by range; each range once.
     ranges: Vec<(IpNet, NetworkId)>,
-    gateways: Vec<(NetworkId, GatewayConfig)>,
+    conflicts: Vec<String>,
 }
 
-/// One gateway of a network.
+/// One network as it is configured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// `fromRegistry`, as claimed.
+    pub registries: Vec<ClusterId>,
+    /// `fromCidr`, as claimed, without host bits.
+    pub ranges: Vec<IpNet>,
+    /// By what it is entered.
+    pub gateways: Vec<GatewayConfig>,
+}
+
+/// One entry of a network's `gateways`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GatewayConfig {
     /// Where it is.
@@ -30,224 +48,366 @@ pub struct GatewayConfig {
 /// Where a configured gateway is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GatewayTarget {
-    /// At an address or a name.
+    /// `address`: an IP address or a DNS name.
     Address(GatewayHost),
-    /// At the external addresses of a Service of the network's clusters.
+    /// `registryServiceName`: the external addresses of that service, in the network's own clusters.
     Service(Hostname),
 }
 
-#[derive(Deserialize)]
-struct Raw {
-    #[serde(default)]
-    networks: Option<BTreeMap<String, Option<RawNetwork>>>,
+impl MeshNetworks {
+    /// Reads Istio's YAML (or JSON). An empty text is no networks.
+    ///
+    /// # Errors
+    /// The first entry that makes no sense.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        let raw: Option<RawNetworks> = yaml::parse(text)?;
+        let mut networks = BTreeMap::new();
+        for (name, network) in raw.unwrap_or_default().networks.unwrap_or_default() {
+            let read = network.value.unwrap_or_default().read(&format!("networks.{name}"))?;
+            if name.is_empty() {
+                return Err(Invalid {
+                    line: line(&network.referenced),
+                    field: "networks".to_owned(),
+                    fact: "a network needs a name".to_owned(),
+                });
+            }
+            networks.insert(NetworkId::from(name), read);
+        }
+        Ok(Self::new(networks))
+    }
+
+    /// Settles the claims of `networks`.
+    pub fn new(networks: BTreeMap<NetworkId, Network>) -> Self {
+        let mut registries = BTreeMap::<ClusterId, NetworkId>::new();
+        let mut ranges = BTreeMap::<IpNet, NetworkId>::new();
+        let mut conflicts = Vec::new();
+        // By name, so that the first claim is the same one each time.
+        for (name, network) in &networks {
+            for cluster in &network.registries {
+                if let Err(error) = ClusterId::parse(cluster.as_str()) {
+                    conflicts.push(format!(
+                        "fromRegistry {cluster} of network {name} names no possible cluster: {error}"
+                    ));
+                }
+                let winner = registries.entry(cluster.clone()).or_insert_with(|| name.clone());
+                if winner != name {
+                    conflicts.push(format!(
+                        "cluster {cluster} is claimed by the networks {winner} and {name}: {winner} has it"
+                    ));
+                }
+            }
+            for range in &network.ranges {
+                let winner = ranges.entry(*range).or_insert_with(|| name.clone());
+                if winner != name {
+                    conflicts.push(format!(
+                        "range {range} is claimed by the networks {winner} and {name}: {winner} has it"
+                    ));
+                }
+            }
+        }
+        let mut ranges: Vec<(IpNet, NetworkId)> = ranges.into_iter().collect();
+        ranges.sort_by_key(|(range, _)| std::cmp::Reverse(range.prefix_len()));
+        conflicts.dedup();
+        Self { networks, registries, ranges, conflicts }
+    }
+
+    /// The network of an address of `cluster`: the one that claims the cluster, else the one with
+    /// the longest range around the address.
+    pub fn network_of(&self, cluster: &ClusterId, address: IpAddr) -> Option<&NetworkId> {
+        self.of_registry(cluster).or_else(|| self.of_address(address))
+    }
+
+    /// The network that has a cluster by `fromRegistry`.
+    pub fn of_registry(&self, cluster: &ClusterId) -> Option<&NetworkId> {
+        self.registries.get(cluster)
+    }
+
+    /// The network that has the longest range around an address by `fromCidr`.
+    pub fn of_address(&self, address: IpAddr) -> Option<&NetworkId> {
+        let address = address.to_canonical();
+        self.ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, network)| network)
+    }
+
+    /// Every configured gateway with its network.
+    pub fn gateways(&self) -> impl Iterator<Item = (&NetworkId, &GatewayConfig)> {
+        self.networks
+            .iter()
+            .flat_map(|(name, network)| network.gateways.iter().map(move |gateway| (name, gateway)))
+    }
+
+    /// The configured networks by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&NetworkId, &Network)> {
+        self.networks.iter()
+    }
+
+    /// Claims that contradict each other or can't mean anything, and how they were settled.
+    pub fn conflicts(&self) -> &[String] {
+        &self.conflicts
+    }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+struct RawNetworks {
+    networks: Option<BTreeMap<String, Spanned<Option<RawNetwork>>>>,
+}
+
+#[derive(Deserialize, Default)]
 struct RawNetwork {
-    #[serde(default)]
-    endpoints: Option<Vec<RawEndpoints>>,
-    #[serde(default)]
-    gateways: Option<Vec<RawGateway>>,
+    endpoints: Option<Vec<Spanned<RawEndpoints>>>,
+    gateways: Option<Vec<Spanned<RawGateway>>>,
 }
 
+/// One of the two, never both: a `oneof` in Istio's schema.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawEndpoints {
+    #[serde(alias = "from_cidr")]
     from_cidr: Option<String>,
+    #[serde(alias = "from_registry")]
     from_registry: Option<String>,
 }
 
+/// One of `address` and `registryServiceName`. `locality` means nothing, here as in Istio.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawGateway {
     address: Option<String>,
+    #[serde(alias = "registry_service_name")]
     registry_service_name: Option<String>,
-    port: Option<i64>,
+    /// A number, or a string with one, as in protobuf's JSON.
+    port: Option<Value>,
 }
 
-impl MeshNetworks {
-    /// Reads Istio's YAML (or JSON). An empty text describes no network.
-    ///
-    /// # Errors
-    /// The first field that has a wrong type or value.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let raw: Option<Raw> = parse(text)?;
-        let mut networks = Self::default();
-        for (name, network) in raw.and_then(|raw| raw.networks).unwrap_or_default() {
-            let Some(network) = network else { continue };
-            let id = NetworkId::from(name.as_str());
-            for (index, endpoints) in network.endpoints.into_iter().flatten().enumerate() {
-                networks
-                    .add_endpoints(&id, endpoints)
-                    .map_err(|fact| invalid(&name, "endpoints", index, fact))?;
-            }
-            for (index, gateway) in network.gateways.into_iter().flatten().enumerate() {
-                let gateway =
-                    gateway.read().map_err(|fact| invalid(&name, "gateways", index, fact))?;
-                networks.gateways.push((id.clone(), gateway));
+/// What one entry says: a cluster or a range.
+enum Members {
+    Registry(ClusterId),
+    Range(IpNet),
+}
+
+impl RawNetwork {
+    fn read(self, path: &str) -> Result<Network, Invalid> {
+        let mut network = Network::default();
+        for (index, entry) in self.endpoints.unwrap_or_default().into_iter().enumerate() {
+            let line = line(&entry.referenced);
+            match entry.value.read() {
+                Ok(Members::Registry(cluster)) => network.registries.push(cluster),
+                Ok(Members::Range(range)) => network.ranges.push(range),
+                Err((field, fact)) => {
+                    let field = format!("{path}.endpoints[{index}]{field}");
+                    return Err(Invalid { line, field, fact });
+                }
             }
         }
-        // The longest range first; of equal ones the first network by name.
-        networks.ranges.sort_by(|(a, of_a), (b, of_b)| {
-            b.prefix_len().cmp(&a.prefix_len()).then_with(|| (a, of_a).cmp(&(b, of_b)))
-        });
-        networks.gateways.sort();
-        Ok(networks)
-    }
-
-    fn add_endpoints(&mut self, network: &NetworkId, raw: RawEndpoints) -> Result<(), String> {
-        match (raw.from_cidr, raw.from_registry) {
-            (Some(cidr), None) => {
-                let range: IpNet =
-                    cidr.parse().map_err(|_| format!("fromCidr {cidr:?} is not a CIDR range"))?;
-                self.ranges.push((range.trunc(), network.clone()));
-            }
-            (None, Some(registry)) => {
-                let cluster = ClusterId::parse(&registry)
-                    .map_err(|error| format!("fromRegistry {registry:?}: {error}"))?;
-                self.registries.entry(cluster).or_default().push(network.clone());
-            }
-            _ => return Err("needs either fromCidr or fromRegistry".to_owned()),
-        }
-        Ok(())
-    }
-
-    /// The network that claims the endpoints of a cluster; of several the first by name.
-    pub fn of_registry(&self, cluster: &ClusterId) -> Option<&NetworkId> {
-        self.registries.get(cluster)?.iter().min()
-    }
-
-    /// The network with the longest range that holds the address.
-    pub fn of_address(&self, address: IpAddr) -> Option<&NetworkId> {
-        self.ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, network)| network)
-    }
-
-    /// Whether the network names this cluster by `fromRegistry`.
-    pub fn claims_registry(&self, network: &NetworkId, cluster: &ClusterId) -> bool {
-        self.registries.get(cluster).is_some_and(|networks| networks.contains(network))
-    }
-
-    /// Every configured gateway, by network.
-    pub fn gateways(&self) -> impl Iterator<Item = (&NetworkId, &GatewayConfig)> {
-        self.gateways.iter().map(|(network, gateway)| (network, gateway))
-    }
-
-    /// What is claimed by more than one network, in words.
-    pub fn conflicts(&self) -> Vec<String> {
-        let mut conflicts = Vec::new();
-        for (cluster, networks) in self.registries.iter().filter(|(_, list)| list.len() > 1) {
-            if let Some(first) = networks.iter().min() {
-                conflicts.push(format!(
-                    "cluster {cluster} is claimed by {} networks; {first} has it, the first by name",
-                    networks.len()
-                ));
+        for (index, entry) in self.gateways.unwrap_or_default().into_iter().enumerate() {
+            let line = line(&entry.referenced);
+            match entry.value.read() {
+                Ok(gateway) => network.gateways.push(gateway),
+                Err((field, fact)) => {
+                    let field = format!("{path}.gateways[{index}]{field}");
+                    return Err(Invalid { line, field, fact });
+                }
             }
         }
-        for pair in self.ranges.windows(2) {
-            if let [(range, first), (other, second)] = pair
-                && range == other
-                && first != second
-            {
-                conflicts.push(format!(
-                    "range {range} is claimed by {first} and {second}; {first} has it, the first by name"
-                ));
+        network.gateways.sort();
+        network.gateways.dedup();
+        Ok(network)
+    }
+}
+
+/// The field below the entry, and what is wrong with it.
+type Wrong = (&'static str, String);
+
+impl RawEndpoints {
+    fn read(self) -> Result<Members, Wrong> {
+        match (self.from_cidr, self.from_registry) {
+            (Some(text), None) => text
+                .trim()
+                .parse::<IpNet>()
+                .map(|range| Members::Range(range.trunc()))
+                .map_err(|_| {
+                    (".fromCidr", format!("expected a range such as 10.0.0.0/8, found {text:?}"))
+                }),
+            (None, Some(cluster)) if cluster.is_empty() => {
+                Err((".fromRegistry", "expected a cluster ID, found an empty text".to_owned()))
             }
+            (None, Some(cluster)) => Ok(Members::Registry(cluster.into())),
+            _ => Err(("", "expected either fromCidr or fromRegistry".to_owned())),
         }
-        conflicts
     }
 }
 
 impl RawGateway {
-    fn read(self) -> Result<GatewayConfig, String> {
-        let port = self.port.unwrap_or_default();
-        let port = u16::try_from(port)
-            .ok()
-            .filter(|port| *port != 0)
-            .ok_or_else(|| format!("port {port} is not in 1 to 65535"))?;
+    fn read(self) -> Result<GatewayConfig, Wrong> {
         let target = match (self.address, self.registry_service_name) {
-            (Some(address), None) => {
-                let host = GatewayHost::parse(&address);
-                if let GatewayHost::Name(name) = &host
-                    && !is_dns_name(name)
-                {
-                    return Err(format!("address {address:?} is neither an IP nor a DNS name"));
+            (Some(text), None) => {
+                GatewayTarget::Address(host(&text).map_err(|fact| (".address", fact))?)
+            }
+            (None, Some(text)) => match GatewayHost::parse(&text) {
+                GatewayHost::Name(name) if is_dns_name(&name) && name.contains('.') => {
+                    GatewayTarget::Service(Hostname::new(name))
                 }
-                GatewayTarget::Address(host)
-            }
-            (None, Some(service)) if is_dns_name(&service) => {
-                GatewayTarget::Service(service.as_str().into())
-            }
-            (None, Some(service)) => {
-                return Err(format!("registryServiceName {service:?} is not a DNS name"));
-            }
-            _ => return Err("needs either address or registryServiceName".to_owned()),
+                _ => {
+                    return Err((
+                        ".registryServiceName",
+                        format!(
+                            "expected a full name such as gw.ns.svc.cluster.local, found {text:?}"
+                        ),
+                    ));
+                }
+            },
+            _ => return Err(("", "expected either address or registryServiceName".to_owned())),
         };
-        Ok(GatewayConfig { target, port })
+        Ok(GatewayConfig { target, port: port(self.port).map_err(|fact| (".port", fact))? })
     }
 }
 
-fn is_dns_name(name: &str) -> bool {
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.len() <= 63
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-    };
-    name.len() <= 253 && name.split('.').all(label)
+fn host(text: &str) -> Result<GatewayHost, String> {
+    match GatewayHost::parse(text) {
+        GatewayHost::Address(address) if address.is_unspecified() || address.is_multicast() => {
+            Err(format!("{address} is no address of a single host"))
+        }
+        GatewayHost::Name(name) if !is_dns_name(&name) => {
+            Err(format!("expected an IP address or a DNS name, found {text:?}"))
+        }
+        host => Ok(host),
+    }
 }
 
-fn invalid(network: &str, list: &str, index: usize, fact: String) -> Invalid {
-    Invalid { line: None, field: format!("networks.{network}.{list}[{index}]"), fact }
+fn port(value: Option<Value>) -> Result<u16, String> {
+    let value = value.ok_or("expected a port, found none")?;
+    let number = match &value {
+        Value::String(text) => text.parse::<u16>().ok(),
+        other => other.as_u64().and_then(|number| u16::try_from(number).ok()),
+    };
+    number
+        .filter(|port| *port > 0)
+        .ok_or_else(|| format!("expected a port from 1 to 65535, found {value}"))
+}
+
+/// Whether `name`, in lower case, could be looked up. (RFC 1123, and `_` as it is seen in the wild.)
+fn is_dns_name(name: &str) -> bool {
+    let label_ok = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    // What ends in a number is a mistyped address: no top-level domain does.
+    let last_is_number =
+        name.rsplit('.').next().is_some_and(|l| l.bytes().all(|b| b.is_ascii_digit()));
+    name.len() <= 253 && name.split('.').all(label_ok) && !last_is_number
+}
+
+fn line(location: &serde_saphyr::Location) -> Option<u64> {
+    Some(location.line()).filter(|line| *line > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn ranges_and_registries_name_a_network_the_longest_and_the_first_winning() {
-        let text = "networks:
-  b:
-    endpoints: [{fromCidr: 10.0.0.0/8}, {fromRegistry: east}]
-  a:
-    endpoints: [{fromCidr: 10.1.0.0/16}, {fromRegistry: east}, {fromCidr: 10.0.0.0/8}]
+    fn parse(text: &str) -> MeshNetworks {
+        MeshNetworks::parse(text).expect("the text is mesh networks")
+    }
+
+    const TWO: &str = "
+networks:
+  west:
+    endpoints:
+    - fromRegistry: c-west
+    - fromCidr: 10.1.0.0/16
+    gateways:
+    - address: Gw.West.Example.
+      port: 443
+    - address: 192.0.2.7
+      port: '15443'
+      locality: somewhere
+  east:
+    endpoints: [{fromRegistry: c-east}, {from_cidr: 10.0.0.1/8}, {fromCidr: 'fd00::/8'}]
+    gateways: [{registryServiceName: gw.istio-system.svc.cluster.local, port: 15443}]
+  flat:
 ";
-        let networks = MeshNetworks::parse(text).expect("valid");
-        let of = |address: &str| {
-            networks.of_address(address.parse().expect("an address")).map(NetworkId::as_str)
-        };
-        assert_eq!(of("10.1.2.3"), Some("a"));
-        assert_eq!(of("10.2.2.3"), Some("a"), "equal ranges: the first by name");
-        assert_eq!(of("192.0.2.1"), None);
-        assert_eq!(networks.of_registry(&"east".into()).map(NetworkId::as_str), Some("a"));
-        assert!(networks.claims_registry(&"b".into(), &"east".into()));
-        assert_eq!(networks.conflicts().len(), 2);
-    }
 
     #[test]
-    fn an_empty_text_describes_nothing() {
-        for text in ["", "networks:", "networks: {}", "{}", "networks: {n1: }"] {
-            assert_eq!(MeshNetworks::parse(text), Ok(MeshNetworks::default()), "{text:?}");
+    fn networks_are_read_whole() {
+        let networks = parse(TWO);
+        let names: Vec<&str> = networks.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["east", "flat", "west"]);
+        assert!(networks.conflicts().is_empty());
+        let west = &networks.networks["west"];
+        let host = |text| GatewayTarget::Address(GatewayHost::parse(text));
+        assert_eq!(
+            west.gateways,
+            [
+                GatewayConfig { target: host("192.0.2.7"), port: 15443 },
+                GatewayConfig { target: host("gw.west.example"), port: 443 },
+            ]
+        );
+        for empty in ["", "networks:", "networks: {}", "{}"] {
+            assert_eq!(parse(empty), MeshNetworks::default(), "{empty:?}");
         }
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn the_cluster_decides_before_the_longest_range() {
+        let networks = parse(TWO);
         let cases = [
-            ("networks: {n: {endpoints: [{fromCidr: x}]}}", "networks.n.endpoints[0]"),
-            ("networks: {n: {endpoints: [{}]}}", "networks.n.endpoints[0]"),
-            ("networks: {n: {endpoints: [{fromRegistry: A_B}]}}", "networks.n.endpoints[0]"),
-            ("networks: {n: {gateways: [{address: 1.2.3.4}]}}", "networks.n.gateways[0]"),
-            (
-                "networks: {n: {gateways: [{address: 1.2.3.4, port: 70000}]}}",
-                "networks.n.gateways[0]",
-            ),
-            ("networks: {n: {gateways: [{address: a b, port: 1}]}}", "networks.n.gateways[0]"),
-            ("networks: {n: {gateways: [{port: 1}]}}", "networks.n.gateways[0]"),
+            ("c-west", "10.0.0.1", Some("west")),
+            ("c-east", "10.1.0.1", Some("east")),
+            ("other", "10.1.0.1", Some("west")),
+            ("other", "10.2.0.1", Some("east")),
+            ("other", "::ffff:10.1.0.1", Some("west")),
+            ("other", "fd00::1", Some("east")),
+            ("other", "192.0.2.1", None),
         ];
-        for (text, field) in cases {
-            let error = MeshNetworks::parse(text).expect_err(text);
-            assert_eq!(error.field, field, "{error}");
+        for (cluster, address, expected) in cases {
+            let address = address.parse().expect("an address");
+            let found = networks.network_of(&cluster.into(), address).map(NetworkId::as_str);
+            assert_eq!(found, expected, "{cluster} {address}");
         }
-        assert!(MeshNetworks::parse("networks: [").is_err());
+    }
+
+    #[test]
+    fn contradicting_claims_go_to_the_first_network_by_name_and_are_told() {
+        let networks = parse(
+            "networks:\n  \
+               b: {endpoints: [{fromRegistry: c1}, {fromCidr: 10.0.0.0/8}]}\n  \
+               a: {endpoints: [{fromRegistry: c1}, {fromCidr: 10.9.9.9/8}, {fromRegistry: Kubernetes}]}\n",
+        );
+        assert_eq!(networks.of_registry(&"c1".into()), Some(&"a".into()));
+        let address = "10.1.1.1".parse().expect("an address");
+        assert_eq!(networks.network_of(&"x".into(), address), Some(&"a".into()));
+        let told = networks.conflicts().join("\n");
+        assert_eq!(networks.conflicts().len(), 3, "{told}");
+        for part in ["Kubernetes", "cluster c1 is claimed", "range 10.0.0.0/8 is claimed"] {
+            assert!(told.contains(part), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_entry_is_told_with_its_line_and_path() {
+        let cases = [
+            ("{endpoints: [{fromCidr: 10.0.0.0/33}]}", "networks.n.endpoints[0].fromCidr"),
+            ("{endpoints: [{fromRegistry: c}, {}]}", "networks.n.endpoints[1]: expected either"),
+            ("{endpoints: [{fromRegistry: ''}]}", "networks.n.endpoints[0].fromRegistry"),
+            ("{endpoints: [{fromRegistry: c, fromCidr: 10.0.0.0/8}]}", "expected either"),
+            ("{gateways: [{address: 1.2.3.4, port: 0}]}", "networks.n.gateways[0].port"),
+            ("{gateways: [{address: 1.2.3.4, port: 65536}]}", "65536"),
+            ("{gateways: [{address: 1.2.3.4}]}", "expected a port, found none"),
+            ("{gateways: [{address: 1.2.3, port: 1}]}", "networks.n.gateways[0].address"),
+            ("{gateways: [{address: 'a b', port: 1}]}", "networks.n.gateways[0].address"),
+            ("{gateways: [{address: 0.0.0.0, port: 1}]}", "no address of a single host"),
+            ("{gateways: [{address: 224.0.0.1, port: 1}]}", "no address of a single host"),
+            ("{gateways: [{address: a.b, registryServiceName: a.b.c, port: 1}]}", "either address"),
+            ("{gateways: [{registryServiceName: gw, port: 1}]}", "registryServiceName"),
+            ("{gateways: [{port: 1}]}", "either address"),
+            ("[1]", "line 2"),
+        ];
+        for (network, part) in cases {
+            let told = MeshNetworks::parse(&format!("networks:\n  n: {network}\n"))
+                .expect_err(network)
+                .to_string();
+            assert!(told.starts_with("line 2") && told.contains(part), "{network}: {told}");
+        }
     }
 }

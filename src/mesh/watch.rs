@@ -1,282 +1,524 @@
-//! The last good mesh config and mesh networks, from files or from the texts of a ConfigMap.
+//! The last good mesh config and mesh networks, kept up to date from files or a ConfigMap.
 //!
-//! A text is read when it differs from the one before. A bad one keeps the value before and leaves a
-//! [`Problem`]; a missing one stands for the defaults.
+//! A bad text never takes effect: what was read before stays (the defaults, if nothing was), and the
+//! [`Problem`] is told until a good text comes. Files are read again on a hint of the file system and
+//! every two seconds, by content, so that renames and the `..data` swap of a mounted ConfigMap are
+//! seen wherever the file lies. Knows nothing of Kubernetes: a ConfigMap's data comes by a channel.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
-use super::config::{Defaults, MeshConfig};
-use super::networks::MeshNetworks;
-use super::yaml::Invalid;
-use crate::codes::{self, Code};
+use super::{Defaults, Invalid, MeshConfig, MeshNetworks};
 
-/// How often files are looked at. They are small, and looking at the content sees every way of
-/// replacing a file: atomic renames and swapped links alike.
-const FILE_INTERVAL: Duration = Duration::from_secs(1);
+/// The key of mesh config in a ConfigMap.
+pub const MESH_KEY: &str = "mesh";
+/// The key of mesh networks in a ConfigMap.
+pub const NETWORKS_KEY: &str = "meshNetworks";
 
-/// Both values, and what is wrong with the texts they should come from.
-#[derive(Debug, Clone, Default)]
-pub struct Settings {
-    /// The effective mesh config.
-    pub config: Arc<MeshConfig>,
-    /// The effective mesh networks.
-    pub networks: Arc<MeshNetworks>,
-    /// What could not be read, in a stable order.
-    pub problems: Vec<Problem>,
+/// How often a file is read even where nothing hints at a change.
+const POLL: Duration = Duration::from_secs(2);
+/// How long a changed file must stay as it is until it is believed, so that a half-written one isn't.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How often a file that keeps changing is looked at until it is taken as it is.
+const SETTLE_TRIES: usize = 20;
+/// The most bytes of a file; a ConfigMap holds no more either.
+const FILE_SIZE_MAX: u64 = 1 << 20;
+
+/// The data of a ConfigMap; `None` where there is none.
+pub type ConfigMapData = Option<Arc<BTreeMap<String, String>>>;
+
+/// Where a text comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// Nowhere: the defaults hold.
+    Defaults,
+    /// A file named by a flag.
+    File(PathBuf),
+    /// A ConfigMap; without it, or without the key, the defaults hold.
+    ConfigMap {
+        /// As it is named in problems, such as `strait-system/strait`.
+        name: String,
+        /// Its data. The sender's end means that the last data stays.
+        data: watch::Receiver<ConfigMapData>,
+    },
 }
 
-/// A text that can't be used. The value before it stays in force.
+/// What is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// The mesh config.
+    pub config: Arc<MeshConfig>,
+    /// The mesh networks.
+    pub networks: Arc<MeshNetworks>,
+}
+
+/// Why the last text of a source is not in force, or what of it is doubtful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The code.
-    pub code: &'static Code,
-    /// Where the text is from, such as a path or `ConfigMap strait-system/istio key mesh`.
-    pub origin: String,
-    /// What is wrong with it.
-    pub fact: String,
+    /// The page `strait help` prints.
+    pub code: &'static str,
+    /// What failed, the fact, what still works, and the next step.
+    pub text: String,
 }
 
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { code, origin, fact } = self;
-        write!(f, "{code}: {origin}: {fact}; the value before it stays in force. {}", code.next)
-    }
-}
-
-/// The two texts as their source has them; `None` where it has none.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Texts {
-    /// The mesh config and where it is from.
-    pub config: Option<Text>,
-    /// The mesh networks and where they are from.
-    pub networks: Option<Text>,
-}
-
-/// One text.
+/// A value, and what was wrong with the last text that should have replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text {
-    /// Where it is from.
-    pub origin: String,
-    /// The text, or why it can't be had.
-    pub text: Result<String, String>,
+pub struct Held<T> {
+    /// The last good value.
+    pub value: Arc<T>,
+    /// What was wrong with the last text.
+    pub problem: Option<Unusable>,
 }
 
-/// Reads texts and remembers what was good.
-#[derive(Debug, Clone)]
-pub struct Reader {
-    defaults: Defaults,
-    seen: Texts,
-    settings: Settings,
+/// Why a text was not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// It could not be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// It makes no sense.
+    #[error("{0}")]
+    Invalid(#[from] Invalid),
 }
 
-impl Reader {
-    /// Nothing read yet: the defaults hold.
-    pub fn new(defaults: Defaults) -> Self {
-        let config = Arc::new(MeshConfig::new(&defaults));
-        let settings = Settings { config, ..Settings::default() };
-        Self { defaults, seen: Texts::default(), settings }
-    }
-
-    /// What holds now.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Takes the texts as they are now. Returns whether anything changed, problems included.
-    pub fn read(&mut self, texts: &Texts) -> bool {
-        if *texts == self.seen {
-            return false;
-        }
-        let before = self.settings.clone();
-        let mut problems = Vec::new();
-        let config = texts.config.as_ref();
-        match read(config, |text| MeshConfig::parse(text, &self.defaults)) {
-            Ok(Some(parsed)) => {
-                if !parsed.ignored.is_empty() && texts.config != self.seen.config {
-                    info!(fields = parsed.ignored.join(", "), "mesh config: fields without effect");
-                }
-                keep_if_equal(&mut self.settings.config, parsed.config);
-            }
-            Ok(None) => keep_if_equal(&mut self.settings.config, MeshConfig::new(&self.defaults)),
-            Err(problem) => problems.push(problem),
-        }
-        match read(texts.networks.as_ref(), MeshNetworks::parse) {
-            Ok(networks) => {
-                let networks = networks.unwrap_or_default();
-                for conflict in networks.conflicts() {
-                    warn!("mesh networks: {conflict}");
-                }
-                keep_if_equal(&mut self.settings.networks, networks);
-            }
-            Err(problem) => problems.push(problem),
-        }
-        for problem in problems.iter().filter(|problem| !before.problems.contains(problem)) {
-            warn!(code = %problem.code, "{problem}");
-        }
-        self.settings.problems = problems;
-        self.seen = texts.clone();
-        !Arc::ptr_eq(&before.config, &self.settings.config)
-            || !Arc::ptr_eq(&before.networks, &self.settings.networks)
-            || before.problems != self.settings.problems
-    }
-}
-
-fn read<T>(
-    text: Option<&Text>,
+/// What holds after a text was read: the text's value; the default where there is no text; what held
+/// before where the text is unusable. An equal value stays the same `Arc`.
+pub fn reload<T: PartialEq>(
+    previous: &Held<T>,
+    text: Result<Option<&str>, Unusable>,
+    default: impl FnOnce() -> T,
     parse: impl FnOnce(&str) -> Result<T, Invalid>,
-) -> Result<Option<T>, Problem> {
-    let Some(Text { origin, text }) = text else { return Ok(None) };
-    let parsed = match text {
-        Ok(text) => parse(text).map_err(|invalid| invalid.to_string()),
-        Err(fact) => Err(fact.clone()),
-    };
-    parsed.map(Some).map_err(|fact| Problem {
-        code: &codes::MESH_SETTINGS_UNREADABLE,
-        origin: origin.clone(),
-        fact,
-    })
-}
-
-/// The same `Arc` stays where the value is the same, so that nobody is told of no change.
-fn keep_if_equal<T: PartialEq>(current: &mut Arc<T>, new: T) {
-    if **current != new {
-        *current = Arc::new(new);
+) -> Held<T> {
+    let read = text.and_then(|text| Ok(text.map(parse).transpose()?));
+    match read.map(|value| value.unwrap_or_else(default)) {
+        Ok(value) if value == *previous.value => {
+            Held { value: Arc::clone(&previous.value), problem: None }
+        }
+        Ok(value) => Held { value: Arc::new(value), problem: None },
+        Err(problem) => Held { value: Arc::clone(&previous.value), problem: Some(problem) },
     }
 }
 
-/// Keeps `settings` up to date: with the files where they are named, else with `config_map`. Runs
-/// until nobody listens.
-///
-/// `first` has been read already, by [`read_files`] or from a first `config_map`.
-pub async fn run(
-    mut reader: Reader,
-    files: Files,
-    mut config_map: watch::Receiver<Texts>,
+/// The task that keeps [`Settings`] up to date.
+#[derive(Debug)]
+pub struct Watcher {
+    defaults: Defaults,
+    config_source: Source,
+    networks_source: Source,
+    config: Held<MeshConfig>,
+    networks: Held<MeshNetworks>,
+    /// Top-level fields told as ignored, so that each list is told once.
+    ignored: Vec<String>,
     settings: watch::Sender<Settings>,
-) {
-    let mut look = tokio::time::interval(FILE_INTERVAL);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        let texts = files.over(config_map.borrow_and_update().clone());
-        if reader.read(&texts) {
-            settings.send_replace(reader.settings().clone());
+    problems: watch::Sender<Vec<Problem>>,
+}
+
+impl Watcher {
+    /// Reads both sources once, now. What the receivers hold is in force already; [`Self::run`]
+    /// changes the settings only when they mean something else.
+    pub fn new(
+        config: Source,
+        networks: Source,
+        defaults: Defaults,
+    ) -> (Self, watch::Receiver<Settings>, watch::Receiver<Vec<Problem>>) {
+        let start = Settings {
+            config: Arc::new(MeshConfig::new(&defaults)),
+            networks: Arc::new(MeshNetworks::default()),
+        };
+        let (settings, settings_receiver) = watch::channel(start.clone());
+        let (problems, problems_receiver) = watch::channel(Vec::new());
+        let mut watcher = Self {
+            defaults,
+            config_source: config,
+            networks_source: networks,
+            config: Held { value: start.config, problem: None },
+            networks: Held { value: start.networks, problem: None },
+            ignored: Vec::new(),
+            settings,
+            problems,
+        };
+        let config_text = watcher.config_source.read(MESH_KEY);
+        watcher.take_config(config_text);
+        let networks_text = watcher.networks_source.read(NETWORKS_KEY);
+        watcher.take_networks(networks_text);
+        watcher.publish();
+        (watcher, settings_receiver, problems_receiver)
+    }
+
+    /// Runs until its task is stopped.
+    pub async fn run(mut self) {
+        let mut config_input = Input::of(&self.config_source, MESH_KEY);
+        let mut networks_input = Input::of(&self.networks_source, NETWORKS_KEY);
+        loop {
+            tokio::select! {
+                text = config_input.changed() => self.take_config(text),
+                text = networks_input.changed() => self.take_networks(text),
+            }
+            self.publish();
         }
-        tokio::select! {
-            _ = look.tick(), if files.any() => {}
-            changed = config_map.changed() => if changed.is_err() {
-                // The source has ended; files, where there are any, are still looked at.
-                if !files.any() {
-                    return;
-                }
-                look.tick().await;
+    }
+
+    fn take_config(&mut self, text: Text) {
+        let mut ignored = Vec::new();
+        let next = reload(
+            &self.config,
+            text.as_ref().map(Option::as_deref).map_err(Clone::clone),
+            || MeshConfig::new(&self.defaults),
+            |text| {
+                let parsed = MeshConfig::parse(text, &self.defaults)?;
+                ignored = parsed.ignored;
+                Ok(parsed.config)
             },
-            () = settings.closed() => return,
+        );
+        let source = self.config_source.describe(MESH_KEY);
+        if next.problem.is_none() && ignored != self.ignored {
+            if !ignored.is_empty() {
+                warn!(%source, fields = ignored.join(", "), "mesh config has fields without an effect");
+            }
+            self.ignored = ignored;
+        }
+        if !Arc::ptr_eq(&next.value, &self.config.value) {
+            info!(%source, "mesh config changed");
+        }
+        self.config = next;
+    }
+
+    fn take_networks(&mut self, text: Text) {
+        let next = reload(
+            &self.networks,
+            text.as_ref().map(Option::as_deref).map_err(Clone::clone),
+            MeshNetworks::default,
+            MeshNetworks::parse,
+        );
+        if !Arc::ptr_eq(&next.value, &self.networks.value) {
+            info!(source = %self.networks_source.describe(NETWORKS_KEY), "mesh networks changed");
+        }
+        self.networks = next;
+    }
+
+    fn publish(&self) {
+        let settings = Settings {
+            config: Arc::clone(&self.config.value),
+            networks: Arc::clone(&self.networks.value),
+        };
+        self.settings.send_if_modified(|current| replace(current, settings));
+        let problems = self.problems();
+        self.problems.send_if_modified(|current| {
+            for problem in problems.iter().filter(|problem| !current.contains(problem)) {
+                warn!(code = problem.code, "{}", problem.text);
+            }
+            replace(current, problems)
+        });
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let unusable = |code, what: &str, source: &Source, key, problem: &Unusable| Problem {
+            code,
+            text: format!(
+                "{what} from {} is not used: {problem}. What was read before stays in force. \
+                 Correct it; it is read again by itself.",
+                source.describe(key)
+            ),
+        };
+        let mut problems = Vec::new();
+        if let Some(problem) = &self.config.problem {
+            problems.push(unusable(
+                "STR0110",
+                "mesh config",
+                &self.config_source,
+                MESH_KEY,
+                problem,
+            ));
+        }
+        let source = &self.networks_source;
+        if let Some(problem) = &self.networks.problem {
+            problems.push(unusable("STR0410", "mesh networks", source, NETWORKS_KEY, problem));
+        }
+        problems.extend(self.networks.value.conflicts().iter().map(|fact| Problem {
+            code: "STR0411",
+            text: format!(
+                "mesh networks from {}: {fact}. All else in it is in force. Correct that claim.",
+                source.describe(NETWORKS_KEY)
+            ),
+        }));
+        problems
+    }
+}
+
+/// What a source says: a text, nothing, or why it can't be told.
+type Text = Result<Option<String>, Unusable>;
+
+impl Source {
+    fn read(&self, key: &str) -> Text {
+        match self {
+            Self::Defaults => Ok(None),
+            Self::File(path) => read_file(path),
+            Self::ConfigMap { data, .. } => Ok(value_of(&data.borrow(), key)),
+        }
+    }
+
+    fn describe(&self, key: &str) -> String {
+        match self {
+            Self::Defaults => "the defaults".to_owned(),
+            Self::File(path) => format!("file {}", path.display()),
+            Self::ConfigMap { name, .. } => format!("configmap {name} key {key}"),
         }
     }
 }
 
-/// The files an operator names, each in place of its ConfigMap key.
-#[derive(Debug, Clone, Default)]
-pub struct Files {
-    /// `--mesh-config`.
-    pub config: Option<PathBuf>,
-    /// `--mesh-networks`.
-    pub networks: Option<PathBuf>,
+fn value_of(data: &ConfigMapData, key: &str) -> Option<String> {
+    data.as_ref().and_then(|data| data.get(key)).cloned()
 }
 
-impl Files {
-    /// The texts as they are now: of the files, where they are named, else `others`.
-    pub fn over(&self, others: Texts) -> Texts {
-        Texts {
-            config: self.config.as_deref().map(text_of).or(others.config),
-            networks: self.networks.as_deref().map(text_of).or(others.networks),
+/// Replaces `current` and tells whether that made a difference.
+fn replace<T: PartialEq>(current: &mut T, next: T) -> bool {
+    let differs = *current != next;
+    if differs {
+        *current = next;
+    }
+    differs
+}
+
+/// A source while it is being watched.
+enum Input {
+    Still,
+    File(FileInput),
+    ConfigMap { data: watch::Receiver<ConfigMapData>, key: &'static str },
+}
+
+impl Input {
+    fn of(source: &Source, key: &'static str) -> Self {
+        match source {
+            Source::Defaults => Self::Still,
+            Source::File(path) => Self::File(FileInput::new(path.clone())),
+            Source::ConfigMap { data, .. } => Self::ConfigMap { data: data.clone(), key },
         }
     }
 
-    fn any(&self) -> bool {
-        self.config.is_some() || self.networks.is_some()
+    /// Waits for the next text. May be dropped while it waits.
+    async fn changed(&mut self) -> Text {
+        match self {
+            Self::Still => std::future::pending().await,
+            Self::File(file) => file.changed().await,
+            Self::ConfigMap { data, key } => match data.changed().await {
+                Ok(()) => Ok(value_of(&data.borrow_and_update(), key)),
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 }
 
-fn text_of(path: &Path) -> Text {
-    Text {
-        origin: path.display().to_string(),
-        text: std::fs::read_to_string(path).map_err(|error| format!("can't be read: {error}")),
+/// A file, watched by its content.
+struct FileInput {
+    path: PathBuf,
+    /// What was told last. `None` at first: the content may have changed since it was first read.
+    told: Option<Text>,
+    /// One place: a hint that waits stands for all that came after it.
+    hints: mpsc::Receiver<()>,
+    tick: tokio::time::Interval,
+    /// Sends hints for as long as it lives; `None` where the system has no more watches to give.
+    _watcher: Option<RecommendedWatcher>,
+}
+
+impl FileInput {
+    fn new(path: PathBuf) -> Self {
+        let (sender, hints) = mpsc::channel(1);
+        // The folder, not the file: a rename replaces the file, and with it what would be watched.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let hint = move |_| {
+            let _ = sender.try_send(());
+        };
+        let watcher = notify::recommended_watcher(hint).and_then(|mut watcher| {
+            watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        if let Err(error) = &watcher {
+            info!(path = %path.display(), %error, "file is polled, as it can't be watched");
+        }
+        let mut tick = interval(POLL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { path, told: None, hints, tick, _watcher: watcher.ok() }
     }
+
+    async fn changed(&mut self) -> Text {
+        loop {
+            tokio::select! {
+                // Without a watcher no hint ever comes, and the tick does it.
+                Some(()) = self.hints.recv() => {}
+                _ = self.tick.tick() => {}
+            }
+            let text = self.settled().await;
+            if self.told.as_ref() != Some(&text) {
+                self.told = Some(text.clone());
+                return text;
+            }
+        }
+    }
+
+    /// The content, once it has stayed the same for a moment.
+    async fn settled(&self) -> Text {
+        let mut text = read_file(&self.path);
+        for _ in 0..SETTLE_TRIES {
+            if self.told.as_ref() == Some(&text) {
+                break;
+            }
+            sleep(SETTLE).await;
+            let again = read_file(&self.path);
+            if again == text {
+                break;
+            }
+            text = again;
+        }
+        text
+    }
+}
+
+/// A small local file; reading it blocks no longer than a page fault.
+fn read_file(path: &Path) -> Text {
+    let unreadable = |error: std::io::Error| Unusable::Unreadable(error.to_string());
+    let size = std::fs::metadata(path).map_err(unreadable)?.len();
+    if size > FILE_SIZE_MAX {
+        return Err(Unusable::Unreadable(format!(
+            "it has {size} bytes, more than {FILE_SIZE_MAX}"
+        )));
+    }
+    std::fs::read_to_string(path).map(Some).map_err(unreadable)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::task::Supervisor;
 
-    fn texts(config: &str, networks: &str) -> Texts {
-        let text = |text: &str| Some(Text { origin: "test".into(), text: Ok(text.into()) });
-        Texts { config: text(config), networks: text(networks) }
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// Waits until a receiver's value satisfies `wanted`.
+    async fn until<T: Clone>(receiver: &mut watch::Receiver<T>, wanted: impl Fn(&T) -> bool) -> T {
+        let found = tokio::time::timeout(LIMIT, receiver.wait_for(|value| wanted(value))).await;
+        found.expect("in time").expect("the task runs").clone()
     }
 
     #[test]
-    fn a_bad_text_keeps_the_last_good_value_and_says_so() {
-        let mut reader = Reader::new(Defaults::default());
-        assert!(reader.read(&texts("connectTimeout: 3s", "networks: {}")));
-        assert_eq!(reader.settings().config.connect_timeout, Duration::from_secs(3));
-        assert!(reader.read(&texts("connectTimeout: soon", "networks: {}")));
-        assert_eq!(reader.settings().config.connect_timeout, Duration::from_secs(3));
-        assert_eq!(reader.settings().problems.len(), 1);
-        assert!(reader.read(&texts("connectTimeout: 4s", "networks: {}")));
-        assert_eq!(reader.settings().config.connect_timeout, Duration::from_secs(4));
-        assert!(reader.settings().problems.is_empty());
-    }
-
-    #[test]
-    fn another_text_with_the_same_meaning_changes_nothing() {
-        let mut reader = Reader::new(Defaults::default());
-        reader.read(&texts("connectTimeout: 3s", "networks: {}"));
-        let before = reader.settings().clone();
-        assert!(!reader.read(&texts("# a comment\nconnectTimeout: 3s", "")));
-        assert!(Arc::ptr_eq(&before.config, &reader.settings().config));
-    }
-
-    #[test]
-    fn a_missing_text_stands_for_the_defaults() {
-        let mut reader = Reader::new(Defaults::default());
-        reader.read(&texts(
-            "connectTimeout: 3s",
-            "networks: {n: {endpoints: [{fromCidr: 10.0.0.0/8}]}}",
-        ));
-        assert!(reader.read(&Texts::default()));
-        assert_eq!(*reader.settings().config, MeshConfig::default());
-        assert_eq!(*reader.settings().networks, MeshNetworks::default());
+    fn a_bad_text_keeps_what_held_before() {
+        let parse = |text: &str| {
+            text.parse::<u32>().map_err(|_| Invalid {
+                line: Some(1),
+                field: "x".to_owned(),
+                fact: "no number".to_owned(),
+            })
+        };
+        let start = Held { value: Arc::new(0), problem: None };
+        let good = reload(&start, Ok(Some("7")), || 0, parse);
+        assert_eq!((*good.value, &good.problem), (7, &None));
+        let bad = reload(&good, Ok(Some("seven")), || 0, parse);
+        assert_eq!(*bad.value, 7);
+        assert_eq!(
+            bad.problem.as_ref().map(ToString::to_string).as_deref(),
+            Some("line 1, x: no number")
+        );
+        let same = reload(&bad, Ok(Some("7")), || 0, parse);
+        assert!(Arc::ptr_eq(&same.value, &good.value) && same.problem.is_none());
+        let gone = reload(&same, Ok(None), || 0, parse);
+        assert_eq!((*gone.value, &gone.problem), (0, &None));
+        let never_good = reload(&start, Ok(Some("?")), || 0, parse);
+        assert_eq!(*never_good.value, 0);
     }
 
     #[tokio::test]
-    async fn a_replaced_file_is_seen() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("mesh.yaml");
-        std::fs::write(&path, "connectTimeout: 3s").expect("written");
-        let files = Files { config: Some(path.clone()), networks: None };
-        let (_texts, config_map) = watch::channel(Texts::default());
-        let (sender, mut settings) = watch::channel(Settings::default());
-        let task = run(Reader::new(Defaults::default()), files, config_map, sender);
-        let wanted = async {
-            let is = |seconds| {
-                move |settings: &Settings| {
-                    settings.config.connect_timeout == Duration::from_secs(seconds)
-                }
-            };
-            settings.wait_for(is(3)).await.expect("first");
-            let other = directory.path().join("other");
-            std::fs::write(&other, "connectTimeout: 4s").expect("written");
-            std::fs::rename(&other, &path).expect("renamed");
-            settings.wait_for(is(4)).await.expect("second");
+    async fn a_file_is_followed_through_renames_and_mistakes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("mesh.yaml");
+        fs::write(&path, "trustDomain: one\n").expect("written");
+        let (watcher, mut settings, mut problems) =
+            Watcher::new(Source::File(path.clone()), Source::Defaults, Defaults::default());
+        assert_eq!(settings.borrow_and_update().config.trust_domain, "one");
+        let tasks = Supervisor::new();
+        tasks.spawn("mesh", watcher.run());
+
+        let rename = |text: &str| {
+            fs::write(folder.path().join("new"), text).expect("written");
+            fs::rename(folder.path().join("new"), &path).expect("renamed");
         };
-        tokio::select! {
-            () = task => panic!("ended"),
-            done = tokio::time::timeout(Duration::from_secs(20), wanted) => done.expect("in time"),
-        }
+        rename("trustDomain: two\n");
+        until(&mut settings, |settings| settings.config.trust_domain == "two").await;
+
+        rename("trustDomain: [\n");
+        let told = until(&mut problems, |problems| !problems.is_empty()).await;
+        assert_eq!(told[0].code, "STR0110");
+        assert!(told[0].text.contains("mesh.yaml"), "{}", told[0].text);
+        assert_eq!(settings.borrow_and_update().config.trust_domain, "two");
+
+        // Another way to write the same settings is no change.
+        rename("# comment\ntrustDomain: two\n");
+        until(&mut problems, Vec::is_empty).await;
+        assert!(!settings.has_changed().expect("the task runs"));
+
+        fs::remove_file(&path).expect("removed");
+        until(&mut problems, |problems| !problems.is_empty()).await;
+        assert_eq!(settings.borrow().config.trust_domain, "two");
+        assert!(tasks.shut_down(LIMIT).await);
+    }
+
+    #[tokio::test]
+    async fn a_mounted_config_map_is_followed_through_its_swap() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let version = |name: &str, text: &str| {
+            fs::create_dir(at(name)).expect("made");
+            fs::write(at(name).join("meshNetworks"), text).expect("written");
+            std::os::unix::fs::symlink(name, at("..data_tmp")).expect("linked");
+            fs::rename(at("..data_tmp"), at("..data")).expect("swapped");
+        };
+        version("..1", "networks: {n1: {endpoints: [{fromRegistry: a}]}}");
+        std::os::unix::fs::symlink("..data/meshNetworks", at("meshNetworks")).expect("linked");
+        let (watcher, mut settings, _problems) =
+            Watcher::new(Source::Defaults, Source::File(at("meshNetworks")), Defaults::default());
+        assert_eq!(
+            settings.borrow_and_update().networks.of_registry(&"a".into()),
+            Some(&"n1".into())
+        );
+        let tasks = Supervisor::new();
+        tasks.spawn("mesh", watcher.run());
+        version("..2", "networks: {n2: {endpoints: [{fromRegistry: a}]}}");
+        until(&mut settings, |settings| {
+            settings.networks.of_registry(&"a".into()) == Some(&"n2".into())
+        })
+        .await;
+        assert!(tasks.shut_down(LIMIT).await);
+    }
+
+    #[tokio::test]
+    async fn a_config_map_that_goes_leaves_the_defaults() {
+        let data = |text: &str| {
+            let both = [(MESH_KEY, text), (NETWORKS_KEY, "networks: {n: }")];
+            Some(Arc::new(both.map(|(key, text)| (key.to_owned(), text.to_owned())).into()))
+        };
+        let (sender, receiver) = watch::channel::<ConfigMapData>(None);
+        let source = || Source::ConfigMap { name: "s/strait".to_owned(), data: receiver.clone() };
+        let (watcher, mut settings, mut problems) =
+            Watcher::new(source(), source(), Defaults::default());
+        assert_eq!(*settings.borrow_and_update(), Settings::default());
+        let tasks = Supervisor::new();
+        tasks.spawn("mesh", watcher.run());
+
+        sender.send_replace(data("trustDomain: x"));
+        until(&mut settings, |settings| settings.config.trust_domain == "x").await;
+        until(&mut settings, |settings| settings.networks.iter().count() == 1).await;
+        sender.send_replace(data("trustDomain: 5"));
+        let told = until(&mut problems, |problems| !problems.is_empty()).await;
+        assert!(told[0].text.contains("configmap s/strait key mesh"), "{}", told[0].text);
+        sender.send_replace(None);
+        until(&mut settings, |settings| *settings == Settings::default()).await;
+        until(&mut problems, Vec::is_empty).await;
+        assert!(tasks.shut_down(LIMIT).await);
     }
 }

@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::resolver::ResolvedNames;
+use super::names::ResolvedNames;
 use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
-use crate::model::{ClusterId, GatewayHost, GatewaySource, NetworkId, Service};
+use crate::model::{ClusterId, GatewayHost, GatewaySource, NetworkId, Port, Protocol, Service};
 
 /// The label that names a network.
 const NETWORK_LABEL: &str = "topology.istio.io/network";
@@ -24,6 +24,9 @@ const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 const MTLS_PORT: u16 = 15443;
 /// The HBONE port.
 const HBONE_PORT: u16 = 15008;
+/// The most gateway names DNS is asked for on one cluster's behalf, so that a cluster with a flood of
+/// them can't keep the resolver from the others'.
+const NAMES_PER_CLUSTER_MAX: usize = 64;
 
 /// A gateway that can be dialled.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +72,9 @@ pub struct Networks {
     names: BTreeSet<Arc<str>>,
 }
 
+/// The names DNS is asked for on a cluster's behalf.
+type NamesByCluster = BTreeMap<ClusterId, BTreeSet<Arc<str>>>;
+
 /// A gateway before its host is turned into addresses.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
@@ -104,8 +110,10 @@ impl Networks {
                 });
             }
         }
+        networks.note_missing_services(mesh, &found);
+        let mut asked = NamesByCluster::new();
         for gateway in found {
-            networks.resolve(gateway, names);
+            networks.resolve(gateway, names, &mut asked);
         }
         networks.index();
         networks
@@ -118,10 +126,18 @@ impl Networks {
     }
 
     /// The gateways by which a sidecar enters `network` to reach endpoints of `cluster`: those that
-    /// stand in that cluster, else all of the network's. Sorted by address and port.
+    /// stand in that cluster, else all of the network's. Sorted by address and port, each pair once.
     pub fn gateways_for(&self, network: &NetworkId, cluster: &ClusterId) -> &[ResolvedGateway] {
         let own = self.by_cluster.get(&(network.clone(), cluster.clone()));
         own.or_else(|| self.by_network.get(network)).map_or(&[], Vec::as_slice)
+    }
+
+    /// All gateways of a network that can be dialled, those included that take no mTLS by SNI. Sorted
+    /// by address and port.
+    pub fn of_network(&self, network: &NetworkId) -> &[ResolvedGateway] {
+        let start = self.all.partition_point(|gateway| gateway.network < *network);
+        let end = self.all.partition_point(|gateway| gateway.network <= *network);
+        self.all.get(start..end).unwrap_or_default()
     }
 
     /// Whether a gateway of the network is configured, be it one that can't be dialled yet.
@@ -152,54 +168,87 @@ impl Networks {
         mesh: &MeshNetworks,
         found: &mut BTreeSet<Found>,
     ) {
-        let mut add = |network: &NetworkId, source: GatewaySource, port: u16, hbone_port: u16| {
-            let reason = if port == 0 && hbone_port == 0 {
-                Some("the Service has neither the mTLS port nor the HBONE port")
-            } else if service.external_addresses.is_empty() {
-                Some("the Service has no external address yet")
-            } else {
-                None
-            };
-            if let Some(reason) = reason {
-                self.pending.insert(Pending {
-                    network: network.clone(),
-                    cluster: Some(cluster.clone()),
-                    source,
-                    reason: reason.to_owned(),
-                });
-                return;
-            }
-            for address in &service.external_addresses {
-                found.insert(Found {
-                    network: network.clone(),
-                    cluster: Some(cluster.clone()),
-                    source: source.clone(),
-                    host: GatewayHost::parse(address),
-                    port: outside_port(service, port),
-                    hbone_port: outside_port(service, hbone_port),
-                });
-            }
-        };
         if let Some(network) = service.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty()) {
             let label = service.labels.get(PORT_LABEL).and_then(|text| text.parse::<u16>().ok());
             let mtls = label.filter(|port| *port != 0).unwrap_or(MTLS_PORT);
-            let has = |number: u16| {
-                if service.ports.iter().any(|port| port.number == number) { number } else { 0 }
-            };
             let name = format!("{}/{}", service.namespace, service.name);
-            let source = GatewaySource::Service(name.into());
-            add(&NetworkId::from(&**network), source, has(mtls), has(HBONE_PORT));
+            let entrance = Entrance {
+                network: NetworkId::from(&**network),
+                source: GatewaySource::Service(name.into()),
+                port: exposed_port(service, mtls),
+                hbone_port: exposed_port(service, HBONE_PORT),
+            };
+            self.add(cluster, service, entrance, found);
             return;
         }
         for (network, gateway) in mesh.gateways() {
-            if gateway.names_service(service) && mesh.claims_registry(network, cluster) {
-                let source = GatewaySource::RegistryService(service.hostname.as_str().into());
-                add(network, source, gateway.port, 0);
+            if gateway.names_service(service) && mesh.of_registry(cluster) == Some(network) {
+                let entrance = Entrance {
+                    network: network.clone(),
+                    source: GatewaySource::RegistryService(service.hostname.as_str().into()),
+                    // The port need not be one of the Service's. (Istio, mesh networks.)
+                    port: outside_port(service, gateway.port),
+                    hbone_port: 0,
+                };
+                self.add(cluster, service, entrance, found);
             }
         }
     }
 
-    fn resolve(&mut self, found: Found, names: &ResolvedNames) {
+    /// Takes each external address of a gateway Service, or notes why there is none to take.
+    fn add(
+        &mut self,
+        cluster: &ClusterId,
+        service: &Service,
+        entrance: Entrance,
+        found: &mut BTreeSet<Found>,
+    ) {
+        let Entrance { network, source, port, hbone_port } = entrance;
+        let reason = if port == 0 && hbone_port == 0 {
+            Some("the Service has neither the mTLS port nor the HBONE port")
+        } else if service.external_addresses.is_empty() {
+            Some("the Service has no external address yet")
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            let cluster = Some(cluster.clone());
+            self.pending.insert(Pending { network, cluster, source, reason: reason.to_owned() });
+            return;
+        }
+        found.extend(service.external_addresses.iter().map(|address| Found {
+            network: network.clone(),
+            cluster: Some(cluster.clone()),
+            source: source.clone(),
+            host: GatewayHost::parse(address),
+            port,
+            hbone_port,
+        }));
+    }
+
+    /// A `registryServiceName` that leads nowhere is told: a typing error would else look like a
+    /// network without a gateway.
+    fn note_missing_services(&mut self, mesh: &MeshNetworks, found: &BTreeSet<Found>) {
+        for (network, gateway) in mesh.gateways() {
+            let GatewayTarget::Service(hostname) = &gateway.target else { continue };
+            let source = GatewaySource::RegistryService(hostname.as_str().into());
+            let is_it = |of: &NetworkId, from: &GatewaySource| of == network && *from == source;
+            let known = found.iter().any(|found| is_it(&found.network, &found.source))
+                || self.pending.iter().any(|pending| is_it(&pending.network, &pending.source));
+            if !known {
+                self.pending.insert(Pending {
+                    network: network.clone(),
+                    cluster: None,
+                    source,
+                    reason: "no cluster that the network names by fromRegistry has such a Service \
+                             without a network label"
+                        .to_owned(),
+                });
+            }
+        }
+    }
+
+    fn resolve(&mut self, found: Found, names: &ResolvedNames, asked: &mut NamesByCluster) {
         let Found { network, cluster, source, host, port, hbone_port } = found;
         let gateway = |address, hostname, ttl| ResolvedGateway {
             address,
@@ -211,33 +260,38 @@ impl Networks {
             hostname,
             ttl,
         };
-        match host {
+        let reason = match host {
+            GatewayHost::Address(address) if address.is_unspecified() || address.is_multicast() => {
+                format!("{address} is not an address that can be dialled")
+            }
             GatewayHost::Address(address) => {
-                if address.is_unspecified() || address.is_multicast() {
-                    let reason = format!("{address} is not an address that can be dialled");
-                    self.pending.insert(Pending { network, cluster, source, reason });
-                } else {
-                    self.all.push(gateway(address, None, None));
-                }
+                self.all.push(gateway(address.to_canonical(), None, None));
+                return;
             }
             GatewayHost::Name(name) => {
-                let answer = names.get(&name);
-                match answer.filter(|answer| !answer.addresses.is_empty()) {
-                    Some(answer) => self.all.extend(answer.addresses.iter().map(|address| {
-                        gateway(*address, Some(Arc::clone(&name)), Some(answer.ttl))
-                    })),
-                    None => {
-                        let problem = answer.and_then(|answer| answer.problem.as_deref());
-                        let reason = match problem {
-                            Some(problem) => format!("{name} does not resolve: {problem}"),
-                            None => format!("{name} has not been resolved yet"),
-                        };
-                        self.pending.insert(Pending { network, cluster, source, reason });
+                if !may_ask(asked, cluster.as_ref(), &name) {
+                    format!(
+                        "{name} is not resolved: more than {NAMES_PER_CLUSTER_MAX} gateway names in this cluster"
+                    )
+                } else {
+                    self.names.insert(Arc::clone(&name));
+                    match names.get(&name) {
+                        Some(answer) if !answer.addresses.is_empty() => {
+                            self.all.extend(answer.addresses.iter().map(|address| {
+                                gateway(*address, Some(Arc::clone(&name)), Some(answer.ttl))
+                            }));
+                            return;
+                        }
+                        Some(answer) => {
+                            let problem = answer.problem.as_deref().unwrap_or("no addresses");
+                            format!("{name} does not resolve: {problem}")
+                        }
+                        None => format!("{name} has not been resolved yet"),
                     }
                 }
-                self.names.insert(name);
             }
-        }
+        };
+        self.pending.insert(Pending { network, cluster, source, reason });
     }
 
     fn index(&mut self) {
@@ -246,11 +300,35 @@ impl Networks {
         for gateway in self.all.iter().filter(|gateway| gateway.port != 0) {
             if let Some(cluster) = &gateway.cluster {
                 let key = (gateway.network.clone(), cluster.clone());
-                self.by_cluster.entry(key).or_default().push(gateway.clone());
+                add_once(self.by_cluster.entry(key).or_default(), gateway);
             }
-            self.by_network.entry(gateway.network.clone()).or_default().push(gateway.clone());
+            add_once(self.by_network.entry(gateway.network.clone()).or_default(), gateway);
         }
     }
+}
+
+/// Adds a gateway to a sorted list unless its address and port are in it: learned twice, it would
+/// take twice the traffic. One that names its cluster tells more than one that doesn't.
+fn add_once(list: &mut Vec<ResolvedGateway>, gateway: &ResolvedGateway) {
+    match list.last_mut() {
+        Some(last) if (last.address, last.port) == (gateway.address, gateway.port) => {
+            if last.cluster.is_none() {
+                *last = gateway.clone();
+            }
+        }
+        _ => list.push(gateway.clone()),
+    }
+}
+
+/// Whether DNS is asked for `name` on this cluster's behalf. What an operator writes into mesh
+/// networks belongs to no cluster and is always asked for.
+fn may_ask(asked: &mut NamesByCluster, cluster: Option<&ClusterId>, name: &Arc<str>) -> bool {
+    let Some(cluster) = cluster else { return true };
+    let names = asked.entry(cluster.clone()).or_default();
+    if !names.contains(name) && names.len() < NAMES_PER_CLUSTER_MAX {
+        names.insert(Arc::clone(name));
+    }
+    names.contains(name)
 }
 
 impl GatewayConfig {
@@ -259,19 +337,72 @@ impl GatewayConfig {
     }
 }
 
+/// How a Service lets traffic into a network; ports as seen from outside, 0 where there is none.
+struct Entrance {
+    network: NetworkId,
+    source: GatewaySource,
+    port: u16,
+    hbone_port: u16,
+}
+
+/// The port by which a TCP port of a Service is reached from outside; 0 where it has no such port.
+fn exposed_port(service: &Service, number: u16) -> u16 {
+    let exposed = |port: &Port| port.number == number && port.protocol != Protocol::Udp;
+    if service.ports.iter().any(exposed) { outside_port(service, number) } else { 0 }
+}
+
 /// The port by which a service port is reached from outside: its node port, where nodes are its
-/// external addresses.
+/// external addresses; 0 where it has none.
 fn outside_port(service: &Service, port: u16) -> u16 {
-    service.external_ports.get(&port).copied().unwrap_or(port)
+    if service.external_ports.is_empty() {
+        return port;
+    }
+    service.external_ports.get(&port).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
-    use crate::fixtures::{ip, port, service};
-    use crate::network::resolver::{Answer, ResolvedName};
+    use crate::model::{ExportTo, Hostname, Labels, Resolution, TargetPort};
+    use crate::network::ResolvedName;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn port(name: &str, number: u16) -> Port {
+        let protocol = Protocol::of_port("TCP", None, name, number);
+        Port { name: name.into(), number, protocol, target: TargetPort::Number(number) }
+    }
+
+    /// A service `gw.ns` at these external addresses, with no label that makes it a gateway.
+    fn plain(addresses: &[&str]) -> Service {
+        Service {
+            hostname: Hostname::of_kubernetes_service("gw", "ns", "cluster.local"),
+            name: "gw".into(),
+            namespace: "ns".into(),
+            ports: vec![port("tls", 15443)],
+            resolution: Resolution::ClientSide,
+            vips: Vec::new(),
+            external_addresses: addresses.iter().map(|address| Arc::from(*address)).collect(),
+            external_ports: BTreeMap::new(),
+            labels: Labels::new(),
+            selector: Labels::new(),
+            service_accounts: Vec::new(),
+            export_to: ExportTo::Public,
+            created: 0,
+            node_local: false,
+            publish_not_ready: false,
+            mesh_external: false,
+        }
+    }
+
+    /// The same, labelled as a gateway of `network`.
+    fn gateway_of(network: &str, addresses: &[&str]) -> Service {
+        let mut service = plain(addresses);
+        service.labels.insert(NETWORK_LABEL.into(), network.into());
+        service
+    }
 
     fn build(services: &[(&str, Service)], mesh: &str, names: &ResolvedNames) -> Networks {
         let clusters: Vec<_> =
@@ -289,44 +420,70 @@ mod tests {
         networks.iter().map(line).collect()
     }
 
+    fn pending(networks: &Networks) -> Vec<&str> {
+        networks.pending().iter().map(|pending| pending.reason.as_str()).collect()
+    }
+
     #[test]
     fn a_labelled_service_is_a_gateway_at_each_of_its_external_addresses() {
-        let mut gateway = service("gw.ns").gateway_of("n1", "203.0.113.2");
-        gateway.external_addresses.insert(0, "203.0.113.1".into());
-        let networks = build(&[("east", gateway)], "networks: {}", &ResolvedNames::default());
+        let gateway = gateway_of("n1", &["203.0.113.2", "203.0.113.1"]);
+        let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
         assert_eq!(shown(&networks), ["n1 203.0.113.1:15443 east", "n1 203.0.113.2:15443 east"]);
+        assert_eq!(networks.of_network(&"n1".into()).len(), 2);
+        assert!(networks.of_network(&"n0".into()).is_empty());
     }
 
     #[test]
-    fn the_gateway_port_is_the_labels_then_the_node_port_behind_it() {
-        let mut gateway = service("gw.ns").gateway_of("n1", "203.0.113.1");
-        gateway.labels.insert(PORT_LABEL.into(), "443".into());
-        gateway.ports = vec![port("tls", 443, 15443)];
-        gateway.external_ports.insert(443, 30443);
-        let networks = build(&[("east", gateway)], "networks: {}", &ResolvedNames::default());
-        assert_eq!(shown(&networks), ["n1 203.0.113.1:30443 east"]);
-    }
-
-    #[test]
-    fn a_gateway_without_an_address_or_a_port_is_pending() {
-        let mut waiting = service("gw.ns").gateway_of("n1", "203.0.113.1");
-        waiting.external_addresses.clear();
-        let mut portless = service("gw.ns").gateway_of("n2", "203.0.113.1");
-        portless.ports = vec![port("http", 80, 80)];
-        let services = [("east", waiting), ("west", portless)];
-        let networks = build(&services, "networks: {}", &ResolvedNames::default());
+    fn ports_are_the_labels_else_the_usual_as_seen_from_outside() {
+        // Label, service ports, node ports; mTLS and HBONE port, both 0 where it is no gateway.
+        type Case<'a> = (&'a str, &'a [u16], &'a [(u16, u16)], (u16, u16));
+        let cases: [Case<'_>; 9] = [
+            ("", &[15443], &[], (15443, 0)),
+            ("", &[15443, 15008], &[], (15443, 15008)),
+            ("", &[15008], &[], (0, 15008)),
+            ("443", &[443, 15443], &[], (443, 0)),
+            ("many", &[15443], &[], (15443, 0)),
+            ("0", &[15443], &[], (15443, 0)),
+            ("443", &[443], &[(443, 30443)], (30443, 0)),
+            ("443", &[443], &[(80, 30080)], (0, 0)),
+            ("443", &[15443], &[], (0, 0)),
+        ];
+        for case in cases {
+            let (label, ports, node_ports, expected) = case;
+            let mut gateway = gateway_of("n1", &["203.0.113.1"]);
+            gateway.labels.insert(PORT_LABEL.into(), label.into());
+            gateway.ports = ports.iter().map(|number| port("tls", *number)).collect();
+            gateway.external_ports = node_ports.iter().copied().collect();
+            let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+            let found = networks.iter().next().map_or((0, 0), |g| (g.port, g.hbone_port));
+            assert_eq!(found, expected, "{case:?}");
+            let usable = networks.gateways_for(&"n1".into(), &"east".into()).len();
+            assert_eq!(usable, usize::from(expected.0 != 0), "{case:?}");
+            assert!(networks.has_any_configured(&"n1".into()), "{case:?}");
+        }
+        let mut datagrams = gateway_of("n1", &["203.0.113.1"]);
+        datagrams.ports[0].protocol = Protocol::Udp;
+        let networks = build(&[("east", datagrams)], "", &ResolvedNames::default());
         assert!(shown(&networks).is_empty());
-        assert_eq!(networks.pending().len(), 2);
+    }
+
+    #[test]
+    fn a_gateway_without_an_address_is_pending() {
+        let gateway = gateway_of("n1", &[]);
+        let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+        assert!(shown(&networks).is_empty());
+        assert_eq!(pending(&networks), ["the Service has no external address yet"]);
         assert!(networks.has_any_configured(&"n1".into()));
         assert!(!networks.has_any_configured(&"n3".into()));
     }
 
     #[test]
     fn a_clusters_own_gateways_come_first_and_the_networks_others_stand_in() {
-        let east = service("gw.ns").gateway_of("n1", "203.0.113.1");
-        let west = service("gw.ns").gateway_of("n1", "203.0.113.2");
-        let services = [("east", east), ("west", west)];
-        let networks = build(&services, "networks: {}", &ResolvedNames::default());
+        let services = [
+            ("east", gateway_of("n1", &["203.0.113.1"])),
+            ("west", gateway_of("n1", &["203.0.113.2"])),
+        ];
+        let networks = build(&services, "", &ResolvedNames::default());
         let of = |cluster: &str| -> Vec<IpAddr> {
             let gateways = networks.gateways_for(&"n1".into(), &cluster.into());
             gateways.iter().map(|gateway| gateway.address).collect()
@@ -335,11 +492,7 @@ mod tests {
         assert_eq!(of("north"), [ip("203.0.113.1"), ip("203.0.113.2")]);
     }
 
-    #[test]
-    fn mesh_networks_names_gateways_by_address_and_by_service() {
-        let mut plain = service("gw.ns");
-        plain.external_addresses.push("203.0.113.7".into());
-        let mesh = "networks:
+    const BY_SERVICE: &str = "networks:
   n1:
     endpoints: [{fromRegistry: east}]
     gateways:
@@ -349,24 +502,113 @@ mod tests {
     gateways:
     - {registryServiceName: gw.ns.svc.cluster.local, port: 443}
 ";
-        let networks = build(&[("east", plain)], mesh, &ResolvedNames::default());
+
+    #[test]
+    fn mesh_networks_names_gateways_by_address_and_by_service() {
+        let services = [("east", plain(&["203.0.113.7"])), ("west", plain(&["203.0.113.8"]))];
+        let networks = build(&services, BY_SERVICE, &ResolvedNames::default());
         assert_eq!(shown(&networks), ["n1 203.0.113.7:443 east", "n1 203.0.113.9:8443 "]);
+        assert!(pending(&networks)[0].contains("fromRegistry"), "{:?}", pending(&networks));
+        assert!(networks.has_any_configured(&"n2".into()));
+    }
+
+    #[test]
+    fn a_label_overrides_the_registry_service_name() {
+        let services = [("east", gateway_of("n3", &["203.0.113.7"]))];
+        let networks = build(&services, BY_SERVICE, &ResolvedNames::default());
+        assert_eq!(shown(&networks), ["n1 203.0.113.9:8443 ", "n3 203.0.113.7:15443 east"]);
+    }
+
+    #[test]
+    fn only_the_network_that_has_the_cluster_gets_its_service_as_a_gateway() {
+        let claimed_twice = "networks:
+  a: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 1}]}
+  b: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 1}]}
+";
+        let services = [("east", plain(&["203.0.113.7"]))];
+        let networks = build(&services, claimed_twice, &ResolvedNames::default());
+        assert_eq!(shown(&networks), ["a 203.0.113.7:1 east"]);
+    }
+
+    #[test]
+    fn a_gateway_learned_twice_takes_its_share_once() {
+        let twice = "networks: {n1: {gateways: [{address: 203.0.113.1, port: 15443}]}}";
+        let services = [("east", gateway_of("n1", &["203.0.113.1", "203.0.113.2"]))];
+        let networks = build(&services, twice, &ResolvedNames::default());
+        assert_eq!(networks.iter().count(), 3);
+        let gateways = networks.gateways_for(&"n1".into(), &"west".into());
+        let of: Vec<_> = gateways.iter().map(|g| (g.address, g.cluster.clone())).collect();
+        let east = Some(ClusterId::from("east"));
+        assert_eq!(of, [(ip("203.0.113.1"), east.clone()), (ip("203.0.113.2"), east)]);
+    }
+
+    #[test]
+    fn addresses_that_name_no_host_are_refused_and_loopback_is_taken_as_written() {
+        let gateway = gateway_of("n1", &["0.0.0.0", "ff02::1", "127.0.0.1"]);
+        let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+        assert_eq!(shown(&networks), ["n1 127.0.0.1:15443 east"]);
+        assert_eq!(networks.pending().len(), 2);
     }
 
     #[test]
     fn a_name_stands_for_its_addresses_once_resolved() {
-        let gateway = || service("gw.ns").gateway_of("n1", "GW.example.org.");
-        let networks = build(&[("east", gateway())], "networks: {}", &ResolvedNames::default());
-        assert_eq!(
-            networks.names_to_resolve().iter().map(|n| &**n).collect::<Vec<_>>(),
-            ["gw.example.org"]
-        );
+        let services = [("east", gateway_of("n1", &["GW.example.org."]))];
+        let networks = build(&services, "", &ResolvedNames::default());
+        let wanted: Vec<&str> = networks.names_to_resolve().iter().map(|name| &**name).collect();
+        assert_eq!(wanted, ["gw.example.org"]);
         assert!(shown(&networks).is_empty());
-        let answer =
-            Answer::Addresses(vec![ip("203.0.113.1"), ip("2001:db8::1")], Duration::from_secs(60));
-        let (answer, _) = ResolvedName::default().after(answer, Instant::now());
-        let names: ResolvedNames = [("gw.example.org".into(), answer)].into_iter().collect();
-        let networks = build(&[("east", gateway())], "networks: {}", &names);
+        assert_eq!(pending(&networks), ["gw.example.org has not been resolved yet"]);
+
+        let with = |answer| [("gw.example.org".into(), answer)].into_iter().collect();
+        let answer = ResolvedName {
+            addresses: vec![ip("203.0.113.1"), ip("2001:db8::1")],
+            ttl: Duration::from_secs(60),
+            ..ResolvedName::default()
+        };
+        let networks = build(&services, "", &with(answer));
         assert_eq!(shown(&networks), ["n1 203.0.113.1:15443 east", "n1 2001:db8::1:15443 east"]);
+        assert!(networks.pending().is_empty());
+
+        let gone = ResolvedName { problem: Some("NXDOMAIN".to_owned()), ..ResolvedName::default() };
+        let networks = build(&services, "", &with(gone));
+        assert_eq!(pending(&networks), ["gw.example.org does not resolve: NXDOMAIN"]);
+        assert_eq!(networks.names_to_resolve().len(), 1, "it is asked for again");
+    }
+
+    #[test]
+    fn a_cluster_with_a_flood_of_names_leaves_the_others_theirs() {
+        let names: Vec<String> = (0..1000).map(|n| format!("{n:04}.example.org")).collect();
+        let flood: Vec<&str> = names.iter().map(String::as_str).collect();
+        let services =
+            [("east", gateway_of("n1", &flood)), ("west", gateway_of("n2", &["west.example.org"]))];
+        let mesh = "networks: {n3: {gateways: [{address: own.example.org, port: 1}]}}";
+        let networks = build(&services, mesh, &ResolvedNames::default());
+        let wanted = networks.names_to_resolve();
+        assert_eq!(wanted.len(), NAMES_PER_CLUSTER_MAX + 2);
+        assert!(wanted.contains("west.example.org") && wanted.contains("own.example.org"));
+    }
+
+    #[test]
+    fn the_order_of_services_changes_nothing_and_nothing_old_stays() {
+        let services = [
+            ("east", gateway_of("n1", &["203.0.113.1"])),
+            ("west", gateway_of("n2", &["203.0.113.2"])),
+        ];
+        let mut reversed = services.clone();
+        reversed.reverse();
+        let names = ResolvedNames::default();
+        assert_eq!(build(&services, BY_SERVICE, &names), build(&reversed, BY_SERVICE, &names));
+        let mut without = services.clone();
+        without[0].1.external_addresses.clear();
+        assert_eq!(shown(&build(&without, "", &names)), ["n2 203.0.113.2:15443 west"]);
+    }
+
+    #[test]
+    fn only_labelled_and_named_services_concern_gateways() {
+        let mesh = MeshNetworks::parse(BY_SERVICE).expect("valid mesh networks");
+        let none = MeshNetworks::default();
+        assert!(Networks::concerns(&gateway_of("n1", &[]), &none));
+        assert!(Networks::concerns(&plain(&[]), &mesh));
+        assert!(!Networks::concerns(&plain(&[]), &none));
     }
 }

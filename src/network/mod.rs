@@ -1,12 +1,14 @@
-//! Networks: which one an address is in, and by which gateways each is entered.
+//! Networks: where things are, and by which gateways each network is entered.
 //!
-//! [`Networks`] and [`network_of`] are pure. Only the resolver does I/O: it turns gateway host names
-//! into addresses, as a task of its own that nothing waits for.
+//! Owns the rule that names the network of an address, the set of gateways derived from services and
+//! mesh networks, and the DNS answers behind gateway names. Never decides what a proxy gets: the view
+//! does that, with what is here.
 
 mod gateways;
+mod names;
 mod placement;
 pub mod resolver;
 
 pub use gateways::{Networks, Pending, ResolvedGateway};
+pub use names::{ResolvedName, ResolvedNames};
 pub use placement::{PlacedBy, network_of};
-pub use resolver::{ResolvedName, ResolvedNames};

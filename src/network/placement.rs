@@ -39,7 +39,7 @@ impl fmt::Display for PlacedBy {
 /// The network of something in `cluster` at `address`, and the rule that said so.
 ///
 /// `fixed` is the annotation of the cluster's Secret, `workload_label` the pod's own label,
-/// `namespace_label` that of the cluster's system namespace.
+/// `namespace_label` that of the cluster's system namespace. One that is empty says nothing.
 pub fn network_of(
     fixed: Option<&NetworkId>,
     workload_label: Option<&NetworkId>,
@@ -48,10 +48,12 @@ pub fn network_of(
     cluster: &ClusterId,
     address: IpAddr,
 ) -> (NetworkId, PlacedBy) {
+    let says = |claim: &&NetworkId| !claim.is_empty();
     let named = fixed
+        .filter(says)
         .map(|network| (network, PlacedBy::SecretAnnotation))
-        .or_else(|| workload_label.map(|network| (network, PlacedBy::WorkloadLabel)))
-        .or_else(|| namespace_label.map(|network| (network, PlacedBy::NamespaceLabel)))
+        .or_else(|| workload_label.filter(says).map(|network| (network, PlacedBy::WorkloadLabel)))
+        .or_else(|| namespace_label.filter(says).map(|network| (network, PlacedBy::NamespaceLabel)))
         .or_else(|| Some((mesh.of_registry(cluster)?, PlacedBy::MeshNetworksRegistry)))
         .or_else(|| Some((mesh.of_address(address)?, PlacedBy::MeshNetworksCidr)));
     match named {
@@ -71,20 +73,25 @@ mod tests {
         )
         .expect("valid");
         let id = |name: &str| Some(NetworkId::from(name));
-        let (fixed, pod, namespace) = (id("fixed"), id("pod"), id("namespace"));
+        let (fixed, pod, namespace, empty) = (id("fixed"), id("pod"), id("namespace"), id(""));
+        let (fixed, pod, namespace) = (fixed.as_ref(), pod.as_ref(), namespace.as_ref());
+        let empty = empty.as_ref();
+        use PlacedBy::*;
         let cases = [
-            (fixed.as_ref(), pod.as_ref(), namespace.as_ref(), "east", "10.1.0.1", "fixed"),
-            (None, pod.as_ref(), namespace.as_ref(), "east", "10.1.0.1", "pod"),
-            (None, None, namespace.as_ref(), "east", "10.1.0.1", "namespace"),
-            (None, None, None, "east", "10.1.0.1", "r"),
-            (None, None, None, "west", "10.1.0.1", "long"),
-            (None, None, None, "west", "10.2.0.1", "c"),
-            (None, None, None, "west", "192.0.2.1", ""),
+            (fixed, pod, namespace, "east", "10.1.0.1", "fixed", SecretAnnotation),
+            (None, pod, namespace, "east", "10.1.0.1", "pod", WorkloadLabel),
+            (None, None, namespace, "east", "10.1.0.1", "namespace", NamespaceLabel),
+            (empty, empty, namespace, "east", "10.1.0.1", "namespace", NamespaceLabel),
+            (None, None, None, "east", "10.1.0.1", "r", MeshNetworksRegistry),
+            (None, None, empty, "west", "10.1.0.1", "long", MeshNetworksCidr),
+            (None, None, None, "west", "10.2.0.1", "c", MeshNetworksCidr),
+            (None, None, None, "west", "192.0.2.1", "", Nothing),
         ];
-        for (fixed, pod, namespace, cluster, address, expected) in cases {
+        for case in cases {
+            let (fixed, pod, namespace, cluster, address, network, by) = case;
             let address = address.parse().expect("an address");
-            let (network, _) = network_of(fixed, pod, namespace, &mesh, &cluster.into(), address);
-            assert_eq!(network.as_str(), expected);
+            let found = network_of(fixed, pod, namespace, &mesh, &cluster.into(), address);
+            assert_eq!(found, (network.into(), by), "{case:?}");
         }
     }
 }

@@ -1,251 +1,243 @@
-//! Turns gateway host names into addresses.
+//! The task that asks DNS for the addresses behind gateway names.
 //!
-//! A task of its own: nothing waits for it, and a slow name delays no other. What an answer means for
-//! the addresses before it is pure, in [`ResolvedName::after`].
-//!
-//! | answer | addresses |
-//! |---|---|
-//! | addresses | these, at most 32, without those that no gateway can have; asked again after their TTL, clamped to 5 s to 10 min |
-//! | the name doesn't exist, or has no address | kept for 10 min, then gone |
-//! | the servers fail or stay silent | kept |
+//! Owns the questions on their way. Each name goes at its own pace, so that a slow one delays nobody;
+//! nobody waits for this task, and it holds no lock. What an answer means is decided in
+//! [`super::names`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, info};
 
-use crate::codes;
+pub use super::names::Limits;
+use super::names::{Answer, Answers, Course, Now};
+use super::{ResolvedName, ResolvedNames};
 
-/// The shortest an answer stands.
-const TTL_MIN: Duration = Duration::from_secs(5);
-/// The longest an answer stands.
-const TTL_MAX: Duration = Duration::from_mins(10);
-/// How long addresses outlive their name.
-const GONE_GRACE: Duration = Duration::from_mins(10);
-/// The most addresses a name may stand for.
-const ADDRESSES_MAX: usize = 32;
-/// How long one question may take, all servers and tries included.
-const QUESTION_DEADLINE: Duration = Duration::from_secs(10);
+/// Where questions go. Clones share their connections.
+#[derive(Clone)]
+pub struct Dns(TokioResolver);
 
-/// What is known of each name.
-pub type ResolvedNames = BTreeMap<Arc<str>, ResolvedName>;
+/// The system's DNS configuration can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the system's DNS configuration can't be used")]
+pub struct NoDns(#[source] NetError);
 
-/// What is known of one name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ResolvedName {
-    /// Its addresses, sorted.
-    pub addresses: Vec<IpAddr>,
-    /// How long the last good answer stands, as clamped.
-    pub ttl: Duration,
-    /// Why the last question had no good answer.
-    pub problem: Option<String>,
-    /// Since when the name has had no address of its own.
-    gone_since: Option<Instant>,
-}
-
-/// What DNS says of a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// Its addresses, and for how long they stand.
-    Addresses(Vec<IpAddr>, Duration),
-    /// There is no such name, or it has no address.
-    Gone(String),
-    /// Nobody could say.
-    Failed(String),
-}
-
-impl ResolvedName {
-    /// What is known once `answer` has come, and how long to wait before asking again.
-    pub fn after(self, answer: Answer, now: Instant) -> (Self, Duration) {
-        match answer {
-            Answer::Addresses(found, ttl) => {
-                let total = found.len();
-                let usable: BTreeSet<_> = found.into_iter().filter(may_be_gateway).collect();
-                let refused = total - usable.len();
-                if usable.is_empty() {
-                    let text = format!("all {refused} addresses are of a kind no gateway has");
-                    return self.after(Answer::Gone(text), now);
-                }
-                let ttl = ttl.clamp(TTL_MIN, TTL_MAX);
-                let addresses = usable.into_iter().take(ADDRESSES_MAX).collect();
-                (Self { addresses, ttl, problem: None, gone_since: None }, ttl)
-            }
-            Answer::Gone(problem) => {
-                let since = self.gone_since.unwrap_or(now);
-                let over = now.duration_since(since) >= GONE_GRACE;
-                let addresses = if over { Vec::new() } else { self.addresses };
-                let problem = Some(problem);
-                let gone = Self { addresses, problem, gone_since: Some(since), ..self };
-                (gone, TTL_MIN * 2)
-            }
-            Answer::Failed(problem) => (Self { problem: Some(problem), ..self }, TTL_MIN * 2),
-        }
+impl Dns {
+    /// The servers and the hosts file of the system.
+    ///
+    /// # Errors
+    /// If the system's configuration can't be read.
+    pub fn system() -> Result<Self, NoDns> {
+        let mut builder = TokioResolver::builder_tokio().map_err(NoDns)?;
+        *builder.options_mut() = options(builder.options_mut().clone());
+        Ok(Self(builder.build().map_err(NoDns)?))
     }
 
-    /// Whether a reader would see a difference.
-    fn looks_like(&self, other: &Self) -> bool {
-        self.addresses == other.addresses && self.ttl == other.ttl && self.problem == other.problem
+    /// One server, each try of a question taking at most `timeout`, and no hosts file.
+    ///
+    /// # Errors
+    /// If a resolver can't be made from that.
+    pub fn at(server: SocketAddr, timeout: Duration) -> Result<Self, NoDns> {
+        let connection = |mut connection: ConnectionConfig| {
+            connection.port = server.port();
+            connection
+        };
+        let connections =
+            vec![connection(ConnectionConfig::udp()), connection(ConnectionConfig::tcp())];
+        let server = NameServerConfig::new(server.ip(), true, connections);
+        let config = ResolverConfig::from_name_servers(vec![server]);
+        let mut builder =
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let mut chosen = options(ResolverOpts::default());
+        chosen.timeout = timeout;
+        chosen.use_hosts_file = ResolveHosts::Never;
+        *builder.options_mut() = chosen;
+        Ok(Self(builder.build().map_err(NoDns)?))
+    }
+
+    /// Asks for both families of `name` at once. The final dot keeps search domains out of it.
+    async fn ask(&self, name: &str, limit: Duration) -> Answers {
+        let name = format!("{name}.");
+        let late = || Answer::Failed(format!("no answer within {} s", limit.as_secs()));
+        let v4 = async {
+            let asked = tokio::time::timeout(limit, self.0.ipv4_lookup(name.as_str())).await;
+            asked.map_or_else(|_| late(), read)
+        };
+        let v6 = async {
+            let asked = tokio::time::timeout(limit, self.0.ipv6_lookup(name.as_str())).await;
+            asked.map_or_else(|_| late(), read)
+        };
+        let (v4, v6) = tokio::join!(v4, v6);
+        Answers { v4, v6 }
     }
 }
 
-/// Whether a gateway of another network can have this address. An answer that points at ourselves or
-/// at a metadata service is a mistake or an attack.
-fn may_be_gateway(address: &IpAddr) -> bool {
-    let never = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !(never || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+/// We keep what we ask for ourselves, each with its time; a cache in between would hide changes.
+fn options(mut options: ResolverOpts) -> ResolverOpts {
+    options.cache_size = 0;
+    options
 }
 
-/// Keeps `resolved` up to date with DNS for the names in `wanted`, until either channel ends.
+/// Keeps `resolved` up to date with what DNS says about `wanted`, until the sender of `wanted` is
+/// gone or the task is stopped. What `resolved` holds at the start is kept until answers come, so
+/// that a restart loses nothing. Changes are sent only where they matter.
 pub async fn run(
-    resolver: TokioResolver,
+    dns: Dns,
+    limits: Limits,
     mut wanted: watch::Receiver<BTreeSet<Arc<str>>>,
     resolved: watch::Sender<Arc<ResolvedNames>>,
 ) {
-    let mut known = ResolvedNames::new();
-    let mut questions = FuturesUnordered::new();
-    let ask = |name: Arc<str>, pause: Duration| {
-        let resolver = resolver.clone();
-        async move {
-            tokio::time::sleep(pause).await;
-            let answer = question(&resolver, &name).await;
-            (name, answer)
-        }
-    };
-    // A name is asked by one question at a time, from when it is first wanted until it no longer is.
-    let mut asked: BTreeSet<Arc<str>> = BTreeSet::new();
+    let mut courses = Courses::from(&resolved.borrow());
+    // As many as there are wanted names; `Networks` bounds those.
+    let mut asked: FuturesUnordered<BoxFuture<'static, (Arc<str>, Answers)>> =
+        FuturesUnordered::new();
     loop {
-        let names = wanted.borrow_and_update().clone();
-        let before = known.len();
-        known.retain(|name, _| names.contains(name));
-        if known.len() != before {
-            resolved.send_replace(Arc::new(known.clone()));
+        courses.want(&wanted.borrow_and_update(), now());
+        courses.publish(&resolved);
+        for name in courses.due(now().instant) {
+            let (dns, limit) = (dns.clone(), limits.question_max);
+            asked.push(Box::pin(async move {
+                let answers = dns.ask(&name, limit).await;
+                (name, answers)
+            }));
         }
-        for name in names {
-            if asked.insert(Arc::clone(&name)) {
-                questions.push(ask(name, Duration::ZERO));
-            }
-        }
+        let next = courses.next();
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
-            () = resolved.closed() => return,
-            Some((name, answer)) = questions.next() => {
-                if !wanted.borrow().contains(&name) {
-                    asked.remove(&name);
-                    continue;
-                }
-                let old = known.get(&name).cloned();
-                let (new, pause) =
-                    old.clone().unwrap_or_default().after(answer, Instant::now());
-                if old.is_none_or(|old| !old.looks_like(&new)) {
-                    tell(&name, &new);
-                    known.insert(Arc::clone(&name), new);
-                    resolved.send_replace(Arc::new(known.clone()));
-                } else {
-                    known.insert(Arc::clone(&name), new);
-                }
-                questions.push(ask(name, pause));
+            Some((name, answers)) = asked.next() => courses.answered(&name, answers, now(), &limits),
+            () = sleep_until(next) => {}
+        }
+    }
+}
+
+fn now() -> Now {
+    Now { instant: Instant::now(), system: SystemTime::now() }
+}
+
+async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Every wanted name.
+struct Courses(BTreeMap<Arc<str>, Asked>);
+
+struct Asked {
+    course: Course,
+    /// Whether a question for it is on its way.
+    waiting: bool,
+    /// Whether anything is known: from an answer, or from before a restart.
+    known: bool,
+}
+
+impl Courses {
+    fn from(names: &ResolvedNames) -> Self {
+        let asked = |name: &ResolvedName| Asked {
+            course: Course::new(name.clone(), now()),
+            waiting: false,
+            known: true,
+        };
+        Self(names.iter().map(|(key, name)| (Arc::clone(key), asked(name))).collect())
+    }
+
+    /// Forgets names that are not wanted any more, and takes new ones in.
+    fn want(&mut self, wanted: &BTreeSet<Arc<str>>, now: Now) {
+        self.0.retain(|name, _| wanted.contains(name));
+        for name in wanted {
+            self.0.entry(Arc::clone(name)).or_insert_with(|| Asked {
+                course: Course::new(ResolvedName::default(), now),
+                waiting: false,
+                known: false,
+            });
+        }
+    }
+
+    /// The names to ask for now; from here on they are waited for.
+    fn due(&mut self, now: Instant) -> Vec<Arc<str>> {
+        let due = self.0.iter_mut().filter(|(_, asked)| !asked.waiting && asked.course.next <= now);
+        due.map(|(name, asked)| {
+            asked.waiting = true;
+            Arc::clone(name)
+        })
+        .collect()
+    }
+
+    /// When the next name is due.
+    fn next(&self) -> Option<Instant> {
+        self.0.values().filter(|asked| !asked.waiting).map(|asked| asked.course.next).min()
+    }
+
+    fn answered(&mut self, name: &str, answers: Answers, now: Now, limits: &Limits) {
+        // A name nobody wants any more.
+        let Some(asked) = self.0.get_mut(name) else { return };
+        let course = asked.course.after(answers, now, limits);
+        if course.name.addresses != asked.course.name.addresses {
+            info!(name, addresses = ?course.name.addresses, "gateway name has other addresses");
+        }
+        if course.name.problem != asked.course.name.problem {
+            debug!(name, problem = ?course.name.problem, "gateway name answered otherwise");
+        }
+        *asked = Asked { course, waiting: false, known: true };
+    }
+
+    fn publish(&self, resolved: &watch::Sender<Arc<ResolvedNames>>) {
+        let names = self.0.iter().filter(|(_, asked)| asked.known);
+        let names: ResolvedNames =
+            names.map(|(key, asked)| (Arc::clone(key), asked.course.name.clone())).collect();
+        resolved.send_if_modified(|current| {
+            let differs = **current != names;
+            if differs {
+                *current = Arc::new(names);
             }
-        }
+            differs
+        });
     }
 }
 
-fn tell(name: &str, resolved: &ResolvedName) {
-    match &resolved.problem {
-        None => info!(name, addresses = ?resolved.addresses, ttl = ?resolved.ttl, "gateway name"),
-        Some(problem) => {
-            let kept = resolved.addresses.len();
-            warn!(code = %codes::GATEWAY_NAME, name, problem, kept, "gateway name without an answer");
-        }
+/// What a lookup of one family means. The texts are stable, so that equal troubles are equal.
+fn read(result: Result<Lookup, NetError>) -> Answer {
+    let lookup = match result {
+        Ok(lookup) => lookup,
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => return refused(none.response_code),
+        Err(NetError::Dns(DnsError::ResponseCode(code))) => return refused(code),
+        Err(NetError::Timeout) => return Answer::Failed("no DNS server answered".to_owned()),
+        Err(error) => return Answer::Failed(error.to_string()),
+    };
+    let addresses: Vec<IpAddr> =
+        lookup.answers().iter().filter_map(|record| record.data.ip_addr()).collect();
+    // Aliases on the way count as well: the shortest-lived record decides.
+    let ttl = lookup.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
+    if addresses.is_empty() {
+        return Answer::Nothing("no addresses".to_owned());
     }
+    Answer::Addresses { addresses, ttl: Duration::from_secs(ttl.into()) }
 }
 
-async fn question(resolver: &TokioResolver, name: &str) -> Answer {
-    // Absolute: a search domain must not turn one name into another.
-    let lookup = resolver.lookup_ip(format!("{name}."));
-    match tokio::time::timeout(QUESTION_DEADLINE, lookup).await {
-        Err(_) => Answer::Failed(format!("no answer within {} s", QUESTION_DEADLINE.as_secs())),
-        Ok(Ok(found)) => {
-            let ttl = found.valid_until().saturating_duration_since(Instant::now());
-            Answer::Addresses(found.iter().collect(), ttl)
-        }
-        Ok(Err(error)) if error.is_nx_domain() => Answer::Gone("no such name".to_owned()),
-        Ok(Err(error)) if error.is_no_records_found() => {
-            Answer::Gone("the name has no address".to_owned())
-        }
-        Ok(Err(error)) => Answer::Failed(error.to_string()),
+fn refused(code: ResponseCode) -> Answer {
+    match code {
+        ResponseCode::NXDomain => Answer::Nothing("NXDOMAIN".to_owned()),
+        ResponseCode::NoError => Answer::Nothing("no addresses".to_owned()),
+        ResponseCode::ServFail => Answer::Failed("SERVFAIL".to_owned()),
+        ResponseCode::Refused => Answer::Failed("REFUSED".to_owned()),
+        other => Answer::Failed(format!("DNS answered {other}")),
     }
-}
-
-/// The resolver of this machine, without a cache of its own: what stands for how long is decided
-/// here.
-///
-/// # Errors
-/// When the system's configuration can't be read.
-pub fn of_system() -> Result<TokioResolver, hickory_resolver::net::NetError> {
-    let mut builder = TokioResolver::builder_tokio()?;
-    let options = builder.options_mut();
-    options.cache_size = 0;
-    options.timeout = Duration::from_secs(3);
-    options.ip_strategy = hickory_resolver::config::LookupIpStrategy::Ipv4AndIpv6;
-    builder.build()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixtures::ip;
-
-    fn addresses(list: &[&str], seconds: u64) -> Answer {
-        let list = list.iter().map(|address| ip(address)).collect();
-        Answer::Addresses(list, Duration::from_secs(seconds))
-    }
-
-    #[test]
-    fn a_ttl_is_clamped_and_decides_when_to_ask_again() {
-        for (ttl, clamped) in [(0, 5), (1, 5), (60, 60), (315_360_000, 600)] {
-            let (name, pause) =
-                ResolvedName::default().after(addresses(&["203.0.113.1"], ttl), Instant::now());
-            assert_eq!(name.ttl, Duration::from_secs(clamped));
-            assert_eq!(pause, Duration::from_secs(clamped));
-        }
-    }
-
-    #[test]
-    fn addresses_that_no_gateway_has_are_left_out_and_the_rest_capped() {
-        let odd = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "fe80::1", "::1"];
-        let mut many: Vec<String> = (0..200).map(|n| format!("10.0.0.{n}")).collect();
-        many.extend(odd.iter().map(|address| (*address).to_owned()));
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let (name, _) = ResolvedName::default().after(addresses(&many, 60), Instant::now());
-        assert_eq!(name.addresses.len(), ADDRESSES_MAX);
-        let (none, _) = ResolvedName::default().after(addresses(&odd, 60), Instant::now());
-        assert!(none.addresses.is_empty() && none.problem.is_some());
-    }
-
-    #[test]
-    fn a_name_that_is_gone_keeps_its_addresses_for_a_grace_and_failures_keep_them_always() {
-        let start = Instant::now();
-        let gone = || Answer::Gone("no such name".into());
-        let failed = || Answer::Failed("SERVFAIL".into());
-        let (name, _) = ResolvedName::default().after(addresses(&["203.0.113.1"], 60), start);
-        let (name, _) = name.after(failed(), start + GONE_GRACE * 5);
-        assert_eq!(name.addresses.len(), 1);
-        let gone_at = start + GONE_GRACE * 5;
-        let (name, _) = name.after(gone(), gone_at);
-        let (name, _) = name.after(gone(), gone_at + GONE_GRACE / 2);
-        assert_eq!(name.addresses.len(), 1);
-        let (back, _) = name.clone().after(addresses(&["203.0.113.2"], 60), gone_at + GONE_GRACE);
-        assert_eq!(back.addresses, [ip("203.0.113.2")]);
-        let (over, _) = name.after(gone(), gone_at + GONE_GRACE);
-        assert!(over.addresses.is_empty());
-    }
-}
+mod tests;

@@ -34,8 +34,11 @@ pub enum Event {
     MeshNetworks(Arc<MeshNetworks>),
     /// What DNS says of gateways.
     GatewayNames(Arc<ResolvedNames>),
-    /// Every source that must be heard has been heard: from here on versions are published.
+    /// Every source that must be heard has been heard. Versions are published from here on, once DNS
+    /// has said something about every gateway name.
     Complete,
+    /// Versions are published whatever DNS has said: it has had its time.
+    CompleteWithoutNames,
 }
 
 /// Where versions go.
@@ -98,6 +101,7 @@ pub struct Mesh {
     everything: bool,
     networks_stale: bool,
     all_hosts_stale: bool,
+    heard: bool,
     complete: bool,
 }
 
@@ -120,6 +124,7 @@ impl Mesh {
             everything: false,
             networks_stale: true,
             all_hosts_stale: false,
+            heard: false,
             complete: false,
         }
     }
@@ -150,9 +155,10 @@ impl Mesh {
                 self.resolved = names;
                 self.networks_stale = true;
             }
-            Event::Complete => {
-                self.everything |= !self.complete;
-                self.complete = true;
+            Event::Complete => self.heard = true,
+            Event::CompleteWithoutNames => {
+                self.heard = true;
+                self.complete();
             }
             // The same value again changes nothing.
             Event::Clusters(_)
@@ -160,6 +166,18 @@ impl Mesh {
             | Event::MeshNetworks(_)
             | Event::GatewayNames(_) => {}
         }
+        if self.heard && !self.complete {
+            self.refresh_networks();
+            let names = self.networks.names_to_resolve();
+            if names.iter().all(|name| self.resolved.contains_key(name)) {
+                self.complete();
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        self.everything |= !self.complete;
+        self.complete = true;
     }
 
     /// Whether anything waits for the next version.
@@ -320,7 +338,7 @@ pub async fn run(mut mesh: Mesh, mut events: mpsc::Receiver<Event>, outputs: Out
             }
             event = events.recv() => {
                 let Some(event) = event else { return };
-                let complete = matches!(event, Event::Complete);
+                let was_complete = mesh.complete;
                 figures.events += 1;
                 figures.queued = events.len();
                 mesh.apply(event);
@@ -329,7 +347,7 @@ pub async fn run(mut mesh: Mesh, mut events: mpsc::Receiver<Event>, outputs: Out
                     figures.events += 1;
                     mesh.apply(event);
                 }
-                if complete {
+                if mesh.complete && !was_complete {
                     info!("every source has been heard; versions are published from here on");
                 }
                 if !mesh.complete {

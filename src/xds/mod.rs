@@ -6,3 +6,18 @@
 pub mod generate;
 pub mod names;
 pub mod resource;
+
+mod delta;
+pub mod session;
+mod sotw;
+mod subscription;
+mod wire;
+
+pub mod admission;
+pub mod connections;
+pub mod node;
+pub mod server;
+mod stats;
+mod stream;
+
+pub use stats::{Counter, Stats};

@@ -58,6 +58,14 @@ impl ResourceType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
+impl Version {
+    /// Reads what [`fmt::Display`] writes; `None` for anything else, such as another server's version.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_ours = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        is_ours.then(|| u64::from_str_radix(text, 16).ok().map(Self)).flatten()
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

@@ -1,0 +1,427 @@
+//! What is held of a gateway's DNS name, and what an answer changes about it.
+//!
+//! A DNS server in trouble takes no gateway away: addresses stay through failures for as long as they
+//! last, and for ten minutes where the name is said to be gone. What an answer may say is bounded:
+//! how many addresses, which, and for how long. Plain values; time is passed in.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What is known of every wanted name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResolvedNames(BTreeMap<Arc<str>, ResolvedName>);
+
+/// What is known of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResolvedName {
+    /// Sorted, at most [`Limits::addresses_max`].
+    pub addresses: Vec<IpAddr>,
+    /// The TTL that came with these addresses, clamped. It stays while they do: caches count theirs
+    /// down, and that alone must not look like a change.
+    pub ttl: Duration,
+    /// Since when no usable answer has come.
+    pub stale_since: Option<SystemTime>,
+    /// When the addresses go, where the name is said to have none any more.
+    pub kept_until: Option<SystemTime>,
+    /// What is wrong with the last answer.
+    pub problem: Option<String>,
+}
+
+impl ResolvedNames {
+    /// What is known of `name`; `None` until an answer has come.
+    pub fn get(&self, name: &str) -> Option<&ResolvedName> {
+        self.0.get(name)
+    }
+
+    /// Every name that has been asked for, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &ResolvedName)> {
+        self.0.iter()
+    }
+}
+
+impl FromIterator<(Arc<str>, ResolvedName)> for ResolvedNames {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, ResolvedName)>>(names: I) -> Self {
+        Self(names.into_iter().collect())
+    }
+}
+
+/// Bounds on what DNS may say. (design.md section 8, "Gateway DNS".)
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The least time between two questions for a name.
+    pub ttl_min: Duration,
+    /// The most time an answer is believed.
+    pub ttl_max: Duration,
+    /// How long addresses stay after the name is said to have none.
+    pub grace: Duration,
+    /// How long to wait after a first failure; the wait doubles from there.
+    pub retry_min: Duration,
+    /// The longest wait between two tries.
+    pub retry_max: Duration,
+    /// The most addresses taken of one name.
+    pub addresses_max: usize,
+    /// How long one question may take, retries and all servers included.
+    pub question_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ttl_min: Duration::from_secs(5),
+            ttl_max: Duration::from_secs(600),
+            grace: Duration::from_secs(600),
+            retry_min: Duration::from_secs(5),
+            retry_max: Duration::from_secs(60),
+            addresses_max: 32,
+            question_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What DNS said about one address family of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// These addresses, for so long.
+    Addresses { addresses: Vec<IpAddr>, ttl: Duration },
+    /// There are none, and why.
+    Nothing(String),
+    /// Nobody could tell, and why.
+    Failed(String),
+}
+
+/// What DNS said about a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answers {
+    pub(super) v4: Answer,
+    pub(super) v6: Answer,
+}
+
+/// One moment on both clocks: waiting goes by the one that never jumps, people read the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Now {
+    pub(super) instant: Instant,
+    pub(super) system: SystemTime,
+}
+
+/// One name over time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Course {
+    /// What others see.
+    pub(super) name: ResolvedName,
+    /// When to ask again.
+    pub(super) next: Instant,
+    /// The first of the unusable answers in a row.
+    trouble_since: Option<Now>,
+    /// The first answer since the last good one that said there is nothing.
+    absent_since: Option<Now>,
+}
+
+impl Course {
+    /// A name to be asked for at once; `name` is what is held of it from before.
+    pub(super) fn new(name: ResolvedName, now: Now) -> Self {
+        Self { name, next: now.instant, trouble_since: None, absent_since: None }
+    }
+
+    /// What holds after `answers`.
+    pub(super) fn after(&self, answers: Answers, now: Now, limits: &Limits) -> Self {
+        match self.combine(answers, limits) {
+            Combined::Usable { addresses, ttl, problem } => {
+                let same = addresses == self.name.addresses && !self.name.ttl.is_zero();
+                let shown_ttl = if same { self.name.ttl } else { ttl };
+                Self {
+                    name: ResolvedName {
+                        addresses,
+                        ttl: shown_ttl,
+                        stale_since: None,
+                        kept_until: None,
+                        problem,
+                    },
+                    next: now.instant + ttl,
+                    trouble_since: None,
+                    absent_since: None,
+                }
+            }
+            Combined::Nothing(fact) => {
+                let absent_since = self.absent_since.unwrap_or(now);
+                let absent_for = now.instant.saturating_duration_since(absent_since.instant);
+                let mut course = self.in_trouble(fact, now, limits);
+                course.absent_since = Some(absent_since);
+                course.name.kept_until = None;
+                if absent_for >= limits.grace {
+                    course.name.addresses.clear();
+                } else if !course.name.addresses.is_empty() {
+                    course.name.kept_until = absent_since.system.checked_add(limits.grace);
+                    // They go on time, not when the next try happens to be due.
+                    course.next = course.next.min(absent_since.instant + limits.grace);
+                }
+                course
+            }
+            Combined::Failed(fact) => self.in_trouble(fact, now, limits),
+        }
+    }
+
+    /// The same addresses, with the fact; asked again after as long as the trouble has lasted, so
+    /// that the wait doubles from try to try.
+    fn in_trouble(&self, fact: String, now: Now, limits: &Limits) -> Self {
+        let since = self.trouble_since.unwrap_or(now);
+        let lasted = now.instant.saturating_duration_since(since.instant);
+        Self {
+            name: ResolvedName {
+                stale_since: Some(since.system),
+                kept_until: None,
+                problem: Some(fact),
+                ..self.name.clone()
+            },
+            next: now.instant + lasted.clamp(limits.retry_min, limits.retry_max),
+            trouble_since: Some(since),
+            absent_since: self.absent_since,
+        }
+    }
+
+    /// One answer from two. A family that failed while the other answered keeps its addresses.
+    fn combine(&self, answers: Answers, limits: &Limits) -> Combined {
+        use Answer::{Addresses, Failed, Nothing};
+        let kept =
+            |v4: bool| self.name.addresses.iter().copied().filter(move |a| a.is_ipv4() == v4);
+        match (answers.v4, answers.v6) {
+            (Addresses { mut addresses, ttl }, Addresses { addresses: more, ttl: other }) => {
+                addresses.extend(more);
+                usable(addresses, ttl.min(other), None, limits)
+            }
+            (Addresses { addresses, ttl }, Nothing(_))
+            | (Nothing(_), Addresses { addresses, ttl }) => usable(addresses, ttl, None, limits),
+            (Addresses { mut addresses, ttl }, Failed(fact)) => {
+                addresses.extend(kept(false));
+                usable(addresses, ttl, Some(format!("no IPv6 answer: {fact}")), limits)
+            }
+            (Failed(fact), Addresses { mut addresses, ttl }) => {
+                addresses.extend(kept(true));
+                usable(addresses, ttl, Some(format!("no IPv4 answer: {fact}")), limits)
+            }
+            (Failed(fact), _) | (_, Failed(fact)) => Combined::Failed(fact),
+            (Nothing(fact), Nothing(_)) => Combined::Nothing(fact),
+        }
+    }
+}
+
+/// What both families say together.
+enum Combined {
+    Usable { addresses: Vec<IpAddr>, ttl: Duration, problem: Option<String> },
+    Nothing(String),
+    Failed(String),
+}
+
+/// Applies the bounds. An answer of which nothing is left is as good as none.
+fn usable(
+    addresses: Vec<IpAddr>,
+    ttl: Duration,
+    problem: Option<String>,
+    limits: &Limits,
+) -> Combined {
+    let mut addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let refused = addresses.iter().find(|address| !may_be_answered(**address)).copied();
+    addresses.retain(|address| may_be_answered(*address));
+    let refused = refused.map(|address| format!("{address} is refused as a gateway from DNS"));
+    if addresses.is_empty() {
+        return Combined::Nothing(refused.unwrap_or_else(|| "no addresses".to_owned()));
+    }
+    let too_many = (addresses.len() > limits.addresses_max).then(|| {
+        addresses.truncate(limits.addresses_max);
+        format!("more than {0} addresses: the first {0} are used", limits.addresses_max)
+    });
+    Combined::Usable {
+        addresses,
+        ttl: ttl.clamp(limits.ttl_min, limits.ttl_max),
+        problem: problem.or(refused).or(too_many),
+    }
+}
+
+/// Whether DNS may name the address as a gateway. Whoever controls a name must not lead proxies to
+/// their own host or link, such as a cloud's metadata service. Addresses written down by an operator
+/// are not held to this.
+fn may_be_answered(address: IpAddr) -> bool {
+    let link_local_or_broadcast = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(address.is_loopback()
+        || address.is_unspecified()
+        || address.is_multicast()
+        || link_local_or_broadcast)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn start() -> Now {
+        Now { instant: Instant::now(), system: SystemTime::UNIX_EPOCH }
+    }
+
+    fn later(now: Now, by: Duration) -> Now {
+        Now { instant: now.instant + by, system: now.system + by }
+    }
+
+    fn addresses(list: &[&str], seconds: u64) -> Answer {
+        let addresses = list.iter().map(|text| text.parse().expect("an address")).collect();
+        Answer::Addresses { addresses, ttl: Duration::from_secs(seconds) }
+    }
+
+    fn nothing() -> Answer {
+        Answer::Nothing("NXDOMAIN".to_owned())
+    }
+
+    fn failed() -> Answer {
+        Answer::Failed("SERVFAIL".to_owned())
+    }
+
+    fn step(course: &Course, v4: Answer, v6: Answer, now: Now) -> Course {
+        course.after(Answers { v4, v6 }, now, &Limits::default())
+    }
+
+    /// A name that was resolved to 192.0.2.1 and 2001:db8::1 at `now`.
+    fn resolved(now: Now) -> Course {
+        let new = Course::new(ResolvedName::default(), now);
+        step(&new, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now)
+    }
+
+    fn shown(course: &Course) -> Vec<String> {
+        course.name.addresses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_time_to_live_is_clamped() {
+        let now = start();
+        for (given, expected) in [(0, 5), (1, 5), (5, 5), (60, 60), (600, 600), (315_360_000, 600)]
+        {
+            let new = Course::new(ResolvedName::default(), now);
+            let course = step(&new, addresses(&["192.0.2.1"], given), nothing(), now);
+            assert_eq!(course.name.ttl, Duration::from_secs(expected), "{given}");
+            assert_eq!(course.next, now.instant + Duration::from_secs(expected), "{given}");
+            assert_eq!(course.name.problem, None);
+        }
+    }
+
+    #[test]
+    fn a_cache_that_counts_down_changes_nothing() {
+        let now = start();
+        let course = resolved(now);
+        let now = later(now, MINUTE);
+        let again =
+            step(&course, addresses(&["192.0.2.1"], 37), addresses(&["2001:db8::1"], 40), now);
+        assert_eq!(again.name, course.name);
+        assert_eq!(again.next, now.instant + Duration::from_secs(37));
+    }
+
+    #[test]
+    fn failures_keep_the_addresses_for_good_and_are_tried_again_ever_later() {
+        let mut now = start();
+        let mut course = resolved(now);
+        let held = shown(&course);
+        let mut waits = Vec::new();
+        for _ in 0..40 {
+            course = step(&course, failed(), failed(), now);
+            waits.push((course.next - now.instant).as_secs());
+            now = later(now, course.next - now.instant);
+        }
+        assert_eq!(waits[..8], [5, 5, 10, 20, 40, 60, 60, 60]);
+        assert_eq!(shown(&course), held);
+        assert_eq!(course.name.stale_since, Some(SystemTime::UNIX_EPOCH));
+        assert_eq!(course.name.problem.as_deref(), Some("SERVFAIL"));
+        let good =
+            step(&course, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now);
+        assert_eq!((good.name.stale_since, good.name.problem), (None, None));
+    }
+
+    #[test]
+    fn a_name_that_is_gone_keeps_its_addresses_ten_minutes() {
+        let begin = start();
+        let mut course = resolved(begin);
+        let mut now = begin;
+        loop {
+            course = step(&course, nothing(), nothing(), now);
+            let gone_for = now.instant - begin.instant;
+            if gone_for >= 10 * MINUTE {
+                break;
+            }
+            assert_eq!(shown(&course).len(), 2, "after {gone_for:?}");
+            assert_eq!(course.name.kept_until, Some(begin.system + 10 * MINUTE));
+            now = later(now, course.next - now.instant);
+        }
+        assert_eq!(now.instant - begin.instant, 10 * MINUTE, "asked again when the time is up");
+        assert!(shown(&course).is_empty());
+        assert_eq!(course.name.problem.as_deref(), Some("NXDOMAIN"));
+    }
+
+    #[test]
+    fn a_failure_neither_ends_nor_restarts_the_ten_minutes() {
+        let begin = start();
+        let gone = step(&resolved(begin), nothing(), nothing(), begin);
+        let now = later(begin, 15 * MINUTE);
+        let failing = step(&gone, failed(), nothing(), now);
+        assert_eq!(shown(&failing).len(), 2);
+        assert!(shown(&step(&failing, nothing(), nothing(), now)).is_empty());
+        let back = step(&failing, addresses(&["192.0.2.9"], 60), nothing(), now);
+        let gone_again = step(&back, nothing(), nothing(), later(now, MINUTE));
+        assert_eq!(shown(&gone_again), ["192.0.2.9"]);
+    }
+
+    #[test]
+    fn a_family_that_fails_alone_keeps_its_addresses() {
+        let now = start();
+        let course = step(&resolved(now), addresses(&["192.0.2.2"], 60), failed(), now);
+        assert_eq!(shown(&course), ["192.0.2.2", "2001:db8::1"]);
+        assert_eq!(course.name.problem.as_deref(), Some("no IPv6 answer: SERVFAIL"));
+        assert_eq!(course.name.stale_since, None);
+        let course = step(&course, addresses(&["192.0.2.2"], 60), nothing(), now);
+        assert_eq!(shown(&course), ["192.0.2.2"]);
+    }
+
+    #[test]
+    fn at_most_32_addresses_are_taken_whatever_their_order() {
+        let now = start();
+        let mut many: Vec<String> =
+            (0..1000).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
+        many.reverse();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let new = Course::new(ResolvedName::default(), now);
+        let course = step(&new, addresses(&many, 60), nothing(), now);
+        assert_eq!(shown(&course).len(), 32);
+        assert_eq!(shown(&course)[0], "10.0.0.0");
+        assert!(course.name.problem.is_some());
+    }
+
+    #[test]
+    fn dns_may_not_lead_to_the_proxys_own_host_or_link() {
+        let now = start();
+        let new = Course::new(ResolvedName::default(), now);
+        let bad = [
+            "127.0.0.1",
+            "0.0.0.0",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+        ];
+        for address in bad {
+            let alone = step(&new, addresses(&[address], 60), nothing(), now);
+            assert!(shown(&alone).is_empty(), "{address}");
+            assert!(alone.name.problem.is_some(), "{address}");
+            let among = step(&new, addresses(&[address, "10.0.0.1"], 60), nothing(), now);
+            assert_eq!(shown(&among), ["10.0.0.1"], "{address}");
+        }
+        // A name taken over doesn't empty what was good at once.
+        let held = step(&resolved(now), addresses(&["127.0.0.1"], 60), nothing(), now);
+        assert_eq!(shown(&held).len(), 2);
+    }
+}

@@ -1,0 +1,195 @@
+//! Against a DNS server of our own on loopback.
+
+use std::sync::Mutex;
+
+use hickory_resolver::proto::op::Message;
+use hickory_resolver::proto::rr::rdata::CNAME;
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+use tokio::net::UdpSocket;
+
+use super::*;
+use crate::task::Supervisor;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const TRY: Duration = Duration::from_millis(300);
+
+/// What the server says about a name.
+#[derive(Clone)]
+enum Says {
+    /// These addresses, with a TTL in seconds.
+    Addresses(Vec<&'static str>, u32),
+    /// An alias with one TTL, and its address with another.
+    Alias(u32, &'static str, u32),
+    Code(ResponseCode),
+    Silence,
+}
+
+/// A DNS server that can be told what to say; it ends with its task.
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<BTreeMap<&'static str, Says>>>);
+
+impl Server {
+    async fn start(tasks: &Supervisor) -> (Self, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a loopback port");
+        let address = socket.local_addr().expect("bound");
+        let server = Self::default();
+        let serving = server.clone();
+        tasks.spawn("dns", async move {
+            let mut buffer = [0; 4096];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+                let question = Message::from_vec(&buffer[..length]).expect("a question");
+                if let Some(answer) = serving.answer(question) {
+                    let _ = socket.send_to(&answer.to_vec().expect("encodes"), from).await;
+                }
+            }
+        });
+        (server, address)
+    }
+
+    fn say(&self, name: &'static str, says: Says) {
+        self.0.lock().expect("not poisoned").insert(name, says);
+    }
+
+    fn answer(&self, question: Message) -> Option<Message> {
+        let query = question.queries.first().expect("one query").clone();
+        let name = query.name().clone();
+        let key = name.to_ascii().to_ascii_lowercase();
+        let said = self.0.lock().expect("not poisoned").get(key.trim_end_matches('.')).cloned();
+        let mut answer = question.into_response();
+        let record = |name: &Name, address: &str, ttl| {
+            let address: IpAddr = address.parse().expect("an address");
+            let fits = address.is_ipv4() == (query.query_type() == RecordType::A);
+            fits.then(|| Record::from_rdata(name.clone(), ttl, RData::from(address)))
+        };
+        match said.unwrap_or(Says::Code(ResponseCode::NXDomain)) {
+            Says::Addresses(list, ttl) => {
+                answer.answers.extend(list.iter().filter_map(|text| record(&name, text, ttl)));
+            }
+            Says::Alias(alias_ttl, address, ttl) => {
+                let target = Name::from_ascii("target.example.").expect("a name");
+                let alias = RData::CNAME(CNAME(target.clone()));
+                answer.answers.push(Record::from_rdata(name.clone(), alias_ttl, alias));
+                answer.answers.extend(record(&target, address, ttl));
+            }
+            Says::Code(code) => answer.metadata.response_code = code,
+            Says::Silence => return None,
+        }
+        Some(answer)
+    }
+}
+
+#[tokio::test]
+async fn each_kind_of_answer_is_told_from_the_others() {
+    let tasks = Supervisor::new();
+    let (server, address) = Server::start(&tasks).await;
+    server.say("both.example", Says::Addresses(vec!["192.0.2.1", "2001:db8::1"], 30));
+    server.say("v4.example", Says::Addresses(vec!["192.0.2.2", "192.0.2.1"], 1));
+    server.say("alias.example", Says::Alias(7, "192.0.2.3", 300));
+    server.say("target.example", Says::Addresses(vec!["192.0.2.3"], 300));
+    server.say("empty.example", Says::Addresses(Vec::new(), 0));
+    server.say("broken.example", Says::Code(ResponseCode::ServFail));
+    server.say("refused.example", Says::Code(ResponseCode::Refused));
+    server.say("silent.example", Says::Silence);
+    let some = |list: &[&str], seconds| Answer::Addresses {
+        addresses: list.iter().map(|text| text.parse().expect("an address")).collect(),
+        ttl: Duration::from_secs(seconds),
+    };
+    let nothing = |fact: &str| Answer::Nothing(fact.to_owned());
+    let failed = |fact: &str| Answer::Failed(fact.to_owned());
+    let cases = [
+        ("both.example", some(&["192.0.2.1"], 30), some(&["2001:db8::1"], 30)),
+        ("v4.example", some(&["192.0.2.2", "192.0.2.1"], 1), nothing("no addresses")),
+        ("alias.example", some(&["192.0.2.3"], 7), nothing("no addresses")),
+        ("empty.example", nothing("no addresses"), nothing("no addresses")),
+        ("gone.example", nothing("NXDOMAIN"), nothing("NXDOMAIN")),
+        ("broken.example", failed("SERVFAIL"), failed("SERVFAIL")),
+        ("refused.example", failed("REFUSED"), failed("REFUSED")),
+        ("silent.example", failed("no DNS server answered"), failed("no DNS server answered")),
+    ];
+    let dns = Dns::at(address, TRY).expect("a resolver");
+    for (name, v4, v6) in cases {
+        let mut answers = dns.ask(name, LIMIT).await;
+        for answer in [&mut answers.v4, &mut answers.v6] {
+            if let Answer::Addresses { addresses, .. } = answer {
+                addresses.sort_by(|a, b| b.cmp(a));
+            }
+        }
+        assert_eq!(answers, Answers { v4, v6 }, "{name}");
+    }
+    assert!(matches!(dns.ask("no name", LIMIT).await.v4, Answer::Failed(_) | Answer::Nothing(_)));
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+#[tokio::test]
+async fn a_name_is_followed_while_a_silent_one_delays_nobody() {
+    let tasks = Supervisor::new();
+    let (server, address) = Server::start(&tasks).await;
+    server.say("gw.example", Says::Addresses(vec!["192.0.2.1"], 0));
+    server.say("silent.example", Says::Silence);
+    let short = Duration::from_millis(20);
+    let limits = Limits {
+        ttl_min: short,
+        retry_min: short,
+        retry_max: short,
+        grace: Duration::from_millis(400),
+        // Longer than the test may take: the silent name is never heard of in it.
+        question_max: 2 * LIMIT,
+        ..Limits::default()
+    };
+    let wanted: BTreeSet<Arc<str>> = ["gw.example".into(), "silent.example".into()].into();
+    let (want, wanted) = watch::channel(wanted);
+    let (resolved, mut names) = watch::channel(Arc::default());
+    let dns = Dns::at(address, 2 * LIMIT).expect("a resolver");
+    tasks.spawn("resolver", run(dns, limits, wanted, resolved));
+
+    let mut until = async |wanted: &dyn Fn(&ResolvedName) -> bool| {
+        let found = names.wait_for(|names| names.get("gw.example").is_some_and(wanted));
+        let found = tokio::time::timeout(LIMIT, found).await.expect("in time").expect("runs");
+        assert!(found.get("silent.example").is_none());
+        found.get("gw.example").cloned().expect("just found")
+    };
+    let has = |name: &ResolvedName, address: &str| {
+        name.addresses == [address.parse::<IpAddr>().expect("an address")]
+    };
+    until(&|name| has(name, "192.0.2.1")).await;
+    server.say("gw.example", Says::Addresses(vec!["192.0.2.2"], 0));
+    until(&|name| has(name, "192.0.2.2")).await;
+    server.say("gw.example", Says::Code(ResponseCode::ServFail));
+    let failing = until(&|name| name.problem.is_some()).await;
+    assert!(has(&failing, "192.0.2.2") && failing.stale_since.is_some());
+    server.say("gw.example", Says::Code(ResponseCode::NXDomain));
+    let going = until(&|name| name.kept_until.is_some()).await;
+    assert!(has(&going, "192.0.2.2"));
+    until(&|name| name.addresses.is_empty()).await;
+    server.say("gw.example", Says::Addresses(vec!["192.0.2.3"], 0));
+    let back = until(&|name| has(name, "192.0.2.3")).await;
+    assert_eq!((back.problem, back.stale_since, back.kept_until), (None, None, None));
+
+    want.send_replace(["silent.example".into()].into());
+    let forgotten = names.wait_for(|names| names.get("gw.example").is_none());
+    tokio::time::timeout(LIMIT, forgotten).await.expect("in time").expect("runs");
+    assert!(tasks.shut_down(LIMIT).await);
+}
+
+#[tokio::test]
+async fn what_was_known_before_a_restart_stays_until_dns_answers() {
+    let tasks = Supervisor::new();
+    let (server, address) = Server::start(&tasks).await;
+    server.say("gw.example", Says::Code(ResponseCode::ServFail));
+    let held = ResolvedName {
+        addresses: vec![IpAddr::from([192, 0, 2, 1])],
+        ttl: Duration::from_secs(60),
+        ..ResolvedName::default()
+    };
+    let before: ResolvedNames = [("gw.example".into(), held.clone())].into_iter().collect();
+    let (_want, wanted) = watch::channel(["gw.example".into()].into());
+    let (resolved, mut names) = watch::channel(Arc::new(before));
+    let dns = Dns::at(address, TRY).expect("a resolver");
+    tasks.spawn("resolver", run(dns, Limits::default(), wanted, resolved));
+    let failing =
+        names.wait_for(|names| names.get("gw.example").is_some_and(|n| n.problem.is_some()));
+    let names = tokio::time::timeout(LIMIT, failing).await.expect("in time").expect("runs");
+    assert_eq!(names.get("gw.example").map(|name| &name.addresses), Some(&held.addresses));
+    drop(names);
+    assert!(tasks.shut_down(LIMIT).await);
+}

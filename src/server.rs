@@ -1,0 +1,358 @@
+//! The wiring of the program: the one place where modules meet.
+//!
+//! [`start`] binds both ports, starts every task and returns what is needed to talk to it, so that a
+//! test or the demo runs the whole daemon on port 0. [`run`] is `strait serve`: start, say where, wait
+//! for a signal, drain.
+
+mod authority_secret;
+mod feed;
+mod source;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use self::feed::Feed;
+use self::source::ConfigSource;
+use crate::admin::{self, Readiness, Token, TokenError};
+use crate::clusters::reconciler;
+use crate::config::ServeArgs;
+use crate::identity::authority::{DirectoryStore, load_or_create};
+use crate::identity::{self, AuthorityFrom, Serving, rotation};
+use crate::metrics::Metrics;
+use crate::model::ClusterIdError;
+use crate::network::resolver::{self, Dns};
+use crate::network::{Limits, ResolvedNames};
+use crate::push::event_loop::{self, Figures, Mesh};
+use crate::push::interest::Interest;
+use crate::push::{self, PushContext};
+use crate::registry;
+use crate::store::own_cluster::OwnClusterError;
+use crate::task::Supervisor;
+use crate::xds;
+
+/// Where state is kept when nothing else is said.
+const STATE_DIR: &str = "/var/lib/strait";
+/// Words of registries that may wait for the event loop. A full queue makes registries wait, each of
+/// which merges what it has to say meanwhile.
+const EVENTS: usize = 1024;
+/// How long streams have to end before the process does.
+const DRAIN: Duration = Duration::from_secs(15);
+
+/// Why the server could not start. Afterwards nothing ends it but a signal.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port can't be bound.
+    #[error("can't listen on {address} ({flag}): {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that names it.
+        flag: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// `--cluster-id` is unusable.
+    #[error("--cluster-id {id:?}: {source}")]
+    ClusterId {
+        /// The value.
+        id: String,
+        /// What is wrong with it.
+        source: ClusterIdError,
+    },
+    /// `--config-dir` is no directory.
+    #[error("--config-dir {}: {source}; create it, an empty one is fine", path.display())]
+    ConfigDir {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The config cluster can't be reached by its kubeconfig.
+    #[error(transparent)]
+    ConfigCluster(#[from] OwnClusterError),
+    /// The state directory that was asked for can't be used.
+    #[error("--state-dir {}: {source}", path.display())]
+    StateDir {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Certificates or keys can't be used.
+    #[error(transparent)]
+    Identity(#[from] identity::Error),
+    /// There is no admin token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
+
+/// A running server.
+pub struct Bound {
+    /// Where proxies connect.
+    pub xds: SocketAddr,
+    /// Where the admin API is.
+    pub admin: SocketAddr,
+    /// The file that holds the admin token.
+    pub token_file: PathBuf,
+    /// Whether it is ready.
+    pub readiness: watch::Receiver<Readiness>,
+    tasks: Supervisor,
+    drain: tokio_util::sync::CancellationToken,
+    streams: Arc<xds::connections::Connections>,
+}
+
+impl Bound {
+    /// Lets streams end, then stops every task.
+    pub async fn shut_down(self) {
+        self.drain.cancel();
+        let gone = async {
+            while !self.streams.is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN, gone).await.is_err() {
+            warn!(streams = self.streams.len(), "streams were still open when the time was up");
+        }
+        self.tasks.shut_down(Duration::from_secs(5)).await;
+    }
+}
+
+/// `strait serve`: prints one line of JSON once both ports listen, and drains on SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// When it can't start.
+pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    let bound = start(args).await?;
+    println!("{}", serde_json::json!({ "xds": bound.xds, "admin": bound.admin }));
+    signalled().await;
+    info!("draining");
+    bound.shut_down().await;
+    Ok(())
+}
+
+async fn signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        }
+        Err(error) => {
+            warn!(%error, "SIGTERM can't be caught; Ctrl-C still drains");
+            let _ = tokio::signal::ctrl_c().await;
+        }
+    }
+}
+
+/// Binds both ports and starts every task.
+///
+/// # Errors
+/// When a flag, a file or a port can't be used. Nothing else is an error: what fails later is shown
+/// and healed.
+pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
+    let tasks = Supervisor::new();
+    let state_dir = state_dir(args)?;
+    let (token, token_file) = admin_token(args, state_dir.as_deref())?;
+    let source = ConfigSource::of(args, &tasks)?;
+    let identity = identity(args, state_dir.as_deref(), &source, &tasks).await?;
+    let xds_listener = bind(args.xds_address, "--xds-address").await?;
+    let admin_listener = bind(args.admin_address, "--admin-address").await?;
+    let local = |listener: &TcpListener, flag: &'static str, address: SocketAddr| {
+        listener.local_addr().map_err(|source| ServeError::Bind { address, flag, source })
+    };
+    let xds_address = local(&xds_listener, "--xds-address", args.xds_address)?;
+    let admin_address = local(&admin_listener, "--admin-address", args.admin_address)?;
+
+    let objects = source.objects(args, &tasks);
+    let (events, events_taken) = mpsc::channel(EVENTS);
+    let (updates, updates_taken) = mpsc::channel(EVENTS);
+    let clusters = reconciler::start(
+        reconciler::Config {
+            objects: objects.clone(),
+            config_cluster: source.config_cluster(),
+            loopback: source.loopback(),
+            system_namespace: args.namespace.clone(),
+            domain: args.domain.clone(),
+            trust_domain: args.trust_domain.clone(),
+            removal_grace: args.cluster_removal_grace,
+            sync_timeout: args.remote_cluster_timeout,
+            updates,
+            runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
+        },
+        &tasks,
+    );
+
+    let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
+    let (names, names_wanted) = watch::channel(Default::default());
+    let (figures, figures_seen) = watch::channel(Figures::none());
+    let interest = Arc::new(Interest::default());
+    let mesh = Mesh::new(Arc::new(push::Settings {
+        domain: args.domain.clone(),
+        trust_domain: args.trust_domain.clone(),
+        system_namespace: args.namespace.clone(),
+        config_cluster: source.config_cluster_id(),
+        allow_direct_cross_network: args.allow_direct_cross_network,
+    }));
+    let outputs =
+        event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
+    tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs));
+
+    let (resolved, resolved_seen) = watch::channel(Arc::<ResolvedNames>::default());
+    match Dns::system() {
+        Ok(dns) => {
+            let limits = Limits::default();
+            tasks.spawn_restarting("gateway names", Duration::from_secs(1), move || {
+                resolver::run(dns.clone(), limits, names_wanted.clone(), resolved.clone())
+            });
+        }
+        Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
+    }
+
+    let (readiness, readiness_seen) = watch::channel(Readiness::default());
+    let feed = Feed {
+        events,
+        updates: updates_taken,
+        clusters: clusters.clone(),
+        mesh: source::MeshSource::of(args, objects.clone(), &tasks),
+        resolved: resolved_seen,
+        context: context_seen.clone(),
+        readiness,
+    };
+    tasks.spawn("feed", feed.run());
+
+    let connections = Arc::new(xds::connections::Connections::default());
+    let stats = Arc::new(xds::Stats::default());
+    let drain = tokio_util::sync::CancellationToken::new();
+    tasks.spawn(
+        "ads",
+        xds::server::serve(
+            xds_listener,
+            xds::server::Config {
+                context: context_seen.clone(),
+                interest,
+                identity: identity.clone(),
+                trust_domain: args.trust_domain.clone().into(),
+                connections: Arc::clone(&connections),
+                stats: Arc::clone(&stats),
+                max_connections: args.max_connections,
+                drain: drain.clone(),
+            },
+            tasks.clone(),
+        ),
+    );
+
+    let metrics = Metrics {
+        xds: stats,
+        connections: Arc::clone(&connections),
+        tasks: tasks.clone(),
+        identity,
+    };
+    let router = admin::router(Arc::new(admin::Sources {
+        context: context_seen,
+        clusters: clusters.statuses,
+        connections: Arc::clone(&connections),
+        figures: figures_seen,
+        readiness: readiness_seen.clone(),
+        metrics: Arc::new(metrics),
+        token,
+    }));
+    tasks.spawn("admin", async move {
+        if let Err(error) = axum::serve(admin_listener, router).await {
+            warn!(%error, "the admin API ended");
+        }
+    });
+    info!(xds = %xds_address, admin = %admin_address, token_file = %token_file.display(), "listening");
+    Ok(Bound {
+        xds: xds_address,
+        admin: admin_address,
+        token_file,
+        readiness: readiness_seen,
+        tasks,
+        drain,
+        streams: connections,
+    })
+}
+
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ServeError::Bind { address, flag, source })
+}
+
+/// The directory that was asked for, else the usual one where it can be written.
+fn state_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ServeError> {
+    if let Some(path) = &args.state_dir {
+        std::fs::create_dir_all(path)
+            .and_then(|()| writable(path))
+            .map_err(|source| ServeError::StateDir { path: path.clone(), source })?;
+        return Ok(Some(path.clone()));
+    }
+    let usual = Path::new(STATE_DIR);
+    if writable(usual).is_ok() {
+        return Ok(Some(usual.to_owned()));
+    }
+    warn!(
+        "no state directory: {STATE_DIR} can't be written and --state-dir is not given; nothing outlives this process on its own disk"
+    );
+    Ok(None)
+}
+
+fn writable(path: &Path) -> io::Result<()> {
+    let probe = path.join(format!(".probe-{}", std::process::id()));
+    std::fs::write(&probe, b"")?;
+    std::fs::remove_file(&probe)
+}
+
+fn admin_token(
+    args: &ServeArgs,
+    state_dir: Option<&Path>,
+) -> Result<(Token, PathBuf), ServeError> {
+    if let Some(path) = &args.admin_token_file {
+        return Ok((Token::read(path)?, path.clone()));
+    }
+    if let Some(directory) = state_dir {
+        return Ok(Token::read_or_make(directory)?);
+    }
+    let directory = admin::runtime_directory()
+        .map_err(|source| TokenError::File { path: std::env::temp_dir(), source })?;
+    let (token, path) = Token::read_or_make(&directory)?;
+    info!(path = %path.display(), "admin token");
+    Ok((token, path))
+}
+
+/// The certificate and the roots: from files where they are named, else of a CA.
+async fn identity(
+    args: &ServeArgs,
+    state_dir: Option<&Path>,
+    source: &ConfigSource,
+    tasks: &Supervisor,
+) -> Result<watch::Receiver<Arc<identity::ServerIdentity>>, ServeError> {
+    let authority = match (&args.ca_dir, state_dir) {
+        (Some(directory), _) => Some(AuthorityFrom::Directory(directory.clone())),
+        // Files for both ends leave nothing for a CA to do.
+        (None, _) if args.tls_cert.is_some() && args.client_ca.is_some() => None,
+        (None, Some(state)) => {
+            let store = DirectoryStore(state.join("ca"));
+            Some(AuthorityFrom::Stored(load_or_create(&store, SystemTime::now()).await?))
+        }
+        (None, None) => Some(AuthorityFrom::Stored(source.authority(args).await?)),
+    };
+    let serving = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Serving::Files { certificate: certificate.clone(), key: key.clone() }
+        }
+        _ => Serving::Issued { names: args.serving_names() },
+    };
+    let settings =
+        rotation::Settings { serving, client_ca: args.client_ca.clone(), authority };
+    Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
+}

@@ -1,0 +1,157 @@
+//! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
+//! is complete and the process ready.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::source::MeshSource;
+use crate::admin::Readiness;
+use crate::clusters::reconciler::{self, Settled};
+use crate::mesh;
+use crate::network::ResolvedNames;
+use crate::push::PushContext;
+use crate::push::event_loop::Event;
+use crate::registry::RegistryUpdate;
+
+/// How long gateway names without any answer may hold up readiness.
+const NAMES_WAIT: Duration = Duration::from_secs(5);
+
+/// Fails when the event loop has ended.
+type Fed = Result<(), mpsc::error::SendError<Event>>;
+
+/// What is fed in, and where it goes.
+pub(super) struct Feed {
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) updates: mpsc::Receiver<RegistryUpdate>,
+    pub(super) clusters: reconciler::Outputs,
+    pub(super) mesh: MeshSource,
+    pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
+    pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
+    pub(super) readiness: watch::Sender<Readiness>,
+}
+
+impl Feed {
+    /// Feeds until the event loop or a source ends.
+    pub(super) async fn run(self) {
+        tell(&self.readiness, &self.clusters.settled.borrow());
+        let Self { events, updates, clusters, mesh, resolved, context, readiness } = self;
+        let settings = mesh.watch().await;
+        let feed = Feeding { events, updates, clusters, settings, resolved, context, readiness };
+        feed.run().await;
+    }
+}
+
+/// A feed whose mesh settings have been read.
+struct Feeding {
+    events: mpsc::Sender<Event>,
+    updates: mpsc::Receiver<RegistryUpdate>,
+    clusters: reconciler::Outputs,
+    settings: watch::Receiver<mesh::Settings>,
+    resolved: watch::Receiver<Arc<ResolvedNames>>,
+    context: watch::Receiver<Option<Arc<PushContext>>>,
+    readiness: watch::Sender<Readiness>,
+}
+
+impl Feeding {
+    async fn run(mut self) {
+        while *self.clusters.settled.borrow_and_update() != Settled::All {
+            if self.pass_on_one(None).await.is_err() {
+                return;
+            }
+            tell(&self.readiness, &self.clusters.settled.borrow());
+        }
+        if self.finish().await.is_err() {
+            return;
+        }
+        while self.pass_on_one(None).await.is_ok() {}
+    }
+
+    /// Everything that has arrived by now, then the word that it is all; then goes on feeding until the
+    /// version that holds it is there, and is ready.
+    async fn finish(&mut self) -> Fed {
+        tell(&self.readiness, &self.clusters.settled.borrow());
+        self.flush().await?;
+        self.known().await?;
+        self.mesh().await?;
+        self.events.send(Event::Complete).await?;
+        let mut deadline = Some(Instant::now() + NAMES_WAIT);
+        while self.context.borrow_and_update().is_none() {
+            self.pass_on_one(deadline).await?;
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                warn!("gateway names are not all resolved in time; going on without");
+                self.events.send(Event::CompleteWithoutNames).await?;
+                deadline = None;
+            }
+        }
+        info!("ready");
+        self.readiness.send_replace(Readiness { ready: true, waiting_for: Vec::new() });
+        Ok(())
+    }
+
+    /// Waits for one thing to happen, or for the deadline, and passes it on.
+    async fn pass_on_one(&mut self, deadline: Option<Instant>) -> Fed {
+        let ready = self.readiness.borrow().ready;
+        let timeout = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(update) = self.updates.recv() => self.events.send(Event::Registry(update)).await,
+            Ok(()) = self.clusters.known.changed() => self.known().await,
+            Ok(()) = self.settings.changed() => self.mesh().await,
+            Ok(()) = self.resolved.changed() => self.gateway_names().await,
+            Ok(()) = self.clusters.settled.changed(), if !ready => Ok(()),
+            Ok(()) = self.context.changed(), if !ready => Ok(()),
+            () = timeout => Ok(()),
+            else => std::future::pending().await,
+        }
+    }
+
+    /// The words of registries that wait. A cluster counts as settled only after its first word has
+    /// been passed on, so this holds the first word of every settled cluster.
+    async fn flush(&mut self) -> Fed {
+        while let Ok(update) = self.updates.try_recv() {
+            self.events.send(Event::Registry(update)).await?;
+        }
+        Ok(())
+    }
+
+    async fn known(&mut self) -> Fed {
+        let known = Arc::clone(&self.clusters.known.borrow_and_update());
+        self.events.send(Event::Clusters(known)).await
+    }
+
+    async fn mesh(&mut self) -> Fed {
+        let settings = self.settings.borrow_and_update().clone();
+        self.events.send(Event::MeshConfig(settings.config)).await?;
+        self.events.send(Event::MeshNetworks(settings.networks)).await
+    }
+
+    async fn gateway_names(&mut self) -> Fed {
+        let resolved = Arc::clone(&self.resolved.borrow_and_update());
+        self.events.send(Event::GatewayNames(resolved)).await
+    }
+}
+
+/// Says what readiness waits for.
+fn tell(readiness: &watch::Sender<Readiness>, settled: &Settled) {
+    let waiting_for = match settled {
+        Settled::ConfigurationUnread => vec!["the configuration to be read".to_owned()],
+        Settled::Waiting(clusters) => {
+            clusters.iter().map(|id| format!("cluster {id} to sync")).collect()
+        }
+        Settled::All => vec!["the first version of the mesh".to_owned()],
+    };
+    let new = Readiness { ready: false, waiting_for };
+    readiness.send_if_modified(|old| {
+        let differs = *old != new;
+        *old = new;
+        differs
+    });
+}

@@ -1,0 +1,174 @@
+//! Where configuration comes from: a directory, or the config cluster.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::ServeError;
+use super::authority_secret::SecretStore;
+use crate::apiserver::{Access, Loopback};
+use crate::clusters::reconciler;
+use crate::config::ServeArgs;
+use crate::identity::{AuthorityPem, authority::load_or_create};
+use crate::mesh::watch::{ConfigMapData, Source, Watcher};
+use crate::mesh::{self, Defaults};
+use crate::model::ClusterId;
+use crate::store::own_cluster::own_cluster;
+use crate::store::{self, Objects};
+use crate::task::Supervisor;
+
+/// The ConfigMaps that hold mesh settings, the first that exists.
+const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
+
+/// Where configuration comes from.
+pub(super) enum ConfigSource {
+    Directory(PathBuf),
+    Cluster { id: ClusterId, access: watch::Receiver<Access>, in_pod: bool },
+}
+
+impl ConfigSource {
+    pub(super) fn of(args: &ServeArgs, tasks: &Supervisor) -> Result<Self, ServeError> {
+        if let Some(path) = &args.config_dir {
+            let read = std::fs::read_dir(path);
+            read.map_err(|source| ServeError::ConfigDir { path: path.clone(), source })?;
+            return Ok(Self::Directory(path.clone()));
+        }
+        let id = ClusterId::parse(&args.cluster_id).map_err(|source| ServeError::ClusterId {
+            id: args.cluster_id.clone(),
+            source,
+        })?;
+        let own = own_cluster(args.kubeconfig.as_deref(), args.context.as_deref(), tasks)?;
+        Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
+    }
+
+    pub(super) fn objects(
+        &self,
+        args: &ServeArgs,
+        tasks: &Supervisor,
+    ) -> watch::Receiver<Option<Arc<Objects>>> {
+        match self {
+            Self::Directory(path) => {
+                store::files::watch(path.clone(), args.namespace.clone(), tasks)
+            }
+            Self::Cluster { access, .. } => {
+                store::kube::watch(access.clone(), args.namespace.clone(), tasks)
+            }
+        }
+    }
+
+    pub(super) fn config_cluster(&self) -> Option<reconciler::ConfigCluster> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Cluster { id, access, .. } => {
+                Some(reconciler::ConfigCluster { id: id.clone(), access: access.clone() })
+            }
+        }
+    }
+
+    pub(super) fn config_cluster_id(&self) -> Option<ClusterId> {
+        self.config_cluster().map(|cluster| cluster.id)
+    }
+
+    /// In a pod a loopback address is the pod's own; on an operator's machine it may be a cluster.
+    pub(super) fn loopback(&self) -> Loopback {
+        match self {
+            Self::Cluster { in_pod: true, .. } => Loopback::Refused,
+            _ => Loopback::Allowed,
+        }
+    }
+
+    /// A CA for a process that has no disk: kept in a Secret, where there is a config cluster.
+    pub(super) async fn authority(&self, args: &ServeArgs) -> Result<AuthorityPem, ServeError> {
+        match self {
+            Self::Directory(_) => {
+                warn!("the built-in CA lives as long as this process: proxies must be given new certificates after a restart; pass --state-dir or --ca-dir to keep it");
+                Ok(AuthorityPem::generate(SystemTime::now())?)
+            }
+            Self::Cluster { access, .. } => {
+                let access = access.borrow().clone();
+                let store = SecretStore::new(access, args.namespace.clone());
+                Ok(load_or_create(&store, SystemTime::now()).await?)
+            }
+        }
+    }
+}
+
+/// Where mesh settings come from: files where they are named, else the first ConfigMap of
+/// [`CONFIG_MAPS`] that exists.
+pub(super) struct MeshSource {
+    config: Option<PathBuf>,
+    networks: Option<PathBuf>,
+    defaults: Defaults,
+    namespace: String,
+    objects: watch::Receiver<Option<Arc<Objects>>>,
+    tasks: Supervisor,
+}
+
+impl MeshSource {
+    pub(super) fn of(
+        args: &ServeArgs,
+        objects: watch::Receiver<Option<Arc<Objects>>>,
+        tasks: &Supervisor,
+    ) -> Self {
+        Self {
+            config: args.mesh_config.clone(),
+            networks: args.mesh_networks.clone(),
+            defaults: Defaults {
+                domain: args.domain.clone(),
+                trust_domain: args.trust_domain.clone(),
+                root_namespace: args.namespace.as_str().into(),
+            },
+            namespace: args.namespace.clone(),
+            objects,
+            tasks: tasks.clone(),
+        }
+    }
+
+    /// Waits until the configuration has been read once, so that what is returned holds its settings
+    /// from the start, and keeps them up to date from then on.
+    pub(super) async fn watch(mut self) -> watch::Receiver<mesh::Settings> {
+        let read = self.objects.wait_for(Option::is_some).await;
+        let first = read.ok().and_then(|objects| data_of(objects.as_deref()?, &self.namespace));
+        let (data, seen) = watch::channel(first);
+        let source = |file: Option<PathBuf>| match file {
+            Some(file) => Source::File(file),
+            None => Source::ConfigMap {
+                name: format!("{}/{}", self.namespace, CONFIG_MAPS.join(" or ")),
+                data: seen.clone(),
+            },
+        };
+        let (config, networks) = (source(self.config), source(self.networks));
+        let (watcher, settings, _problems) = Watcher::new(config, networks, self.defaults);
+        self.tasks.spawn("mesh settings", watcher.run());
+        self.tasks.spawn("mesh ConfigMap", follow(self.objects, self.namespace, data));
+        settings
+    }
+}
+
+async fn follow(
+    mut objects: watch::Receiver<Option<Arc<Objects>>>,
+    namespace: String,
+    data: watch::Sender<ConfigMapData>,
+) {
+    while objects.changed().await.is_ok() {
+        let new = objects.borrow_and_update().as_deref().and_then(|now| data_of(now, &namespace));
+        data.send_if_modified(|old| {
+            let differs = *old != new;
+            *old = new;
+            differs
+        });
+    }
+}
+
+fn data_of(objects: &Objects, namespace: &str) -> ConfigMapData {
+    let named = |name: &str| {
+        objects
+            .config_maps
+            .iter()
+            .find(|map| &*map.name.namespace == namespace && &*map.name.name == name)
+    };
+    CONFIG_MAPS.into_iter().find_map(named).map(|map| Arc::new(map.data.clone()))
+}

@@ -1,0 +1,253 @@
+//! Whether a proxy is who it claims to be. Pure.
+//!
+//! The certificate is the truth; everything in the node is a claim. (interface.md, "Proxies".)
+
+use std::sync::Arc;
+
+use crate::codes::{self, Code};
+use crate::identity::SpiffeId;
+use crate::model::{NetworkId, Proxy, Workload};
+use crate::push::PushContext;
+
+/// What a proxy is let in as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// The network it is in.
+    pub network: NetworkId,
+    /// Whether its cluster's registry has its pod, and the pod agrees.
+    pub verified: bool,
+}
+
+/// A claim that doesn't hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The code.
+    pub code: &'static Code,
+    /// The claim and the fact.
+    pub fact: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}. {}", self.code, self.fact, self.code.next)
+    }
+}
+
+/// Lets `proxy` in, which showed a certificate for `identity`.
+///
+/// # Errors
+/// The first claim that contradicts the certificate or what is known of its cluster.
+pub fn admit(
+    context: &PushContext,
+    proxy: &Proxy,
+    identity: &SpiffeId,
+) -> Result<Admitted, Refusal> {
+    let refuse = |code: &'static Code, fact: String| Err(Refusal { code, fact });
+    let trust_domain = &context.mesh.trust_domain;
+    if identity.trust_domain() != trust_domain {
+        return refuse(
+            &codes::CLAIM_IDENTITY,
+            format!("certificate {identity} is of another trust domain than the mesh, {trust_domain}"),
+        );
+    }
+    if identity.namespace() != proxy.namespace() {
+        return refuse(
+            &codes::CLAIM_IDENTITY,
+            format!(
+                "node {} claims namespace {}, its certificate is {identity}",
+                proxy.id,
+                proxy.namespace()
+            ),
+        );
+    }
+    if let Some(account) = &proxy.service_account
+        && **account != *identity.service_account()
+    {
+        return refuse(
+            &codes::CLAIM_IDENTITY,
+            format!(
+                "node {} claims service account {account:?}, its certificate is {identity}",
+                proxy.id
+            ),
+        );
+    }
+    if !context.clusters.contains(&proxy.cluster) {
+        return refuse(
+            &codes::CLAIM_CLUSTER,
+            format!(
+                "node {} claims cluster {:?}, which is not a member of the mesh",
+                proxy.id,
+                proxy.cluster.as_str()
+            ),
+        );
+    }
+    let workload = context.workload_of(proxy);
+    if let Some(workload) = workload {
+        matches_pod(proxy, identity, workload)?;
+    }
+    let (derived, by) = derive(context, proxy, workload);
+    let fixed = context.clusters.clusters.get(&proxy.cluster);
+    let fixed = fixed.and_then(|cluster| cluster.fixed_network.as_ref());
+    let labelled = workload.and_then(|workload| workload.network_label.as_ref());
+    // Only what is said of the cluster by its Secret, or of the pod by its label, contradicts a claim.
+    if let (Some(claimed), Some(known)) = (&proxy.network, fixed.or(labelled))
+        && claimed != known
+    {
+        return refuse(
+            &codes::CLAIM_NETWORK,
+            format!(
+                "node {} claims network {:?}, it is in {:?} (by {by})",
+                proxy.id,
+                claimed.as_str(),
+                known.as_str()
+            ),
+        );
+    }
+    Ok(Admitted { network: proxy.network.clone().unwrap_or(derived), verified: workload.is_some() })
+}
+
+/// The network of a proxy now: what it claims, else what its pod, cluster and address say.
+pub fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
+    proxy
+        .network
+        .clone()
+        .unwrap_or_else(|| derive(context, proxy, context.workload_of(proxy)).0)
+}
+
+fn derive(
+    context: &PushContext,
+    proxy: &Proxy,
+    workload: Option<&Arc<Workload>>,
+) -> (NetworkId, crate::network::PlacedBy) {
+    let label = workload.and_then(|workload| workload.network_label.as_ref());
+    let label = label.cloned().or_else(|| {
+        // A pod nobody knows yet may still carry the label.
+        let claimed = proxy.labels.get("topology.istio.io/network").filter(|_| workload.is_none());
+        claimed.map(|text| NetworkId::from(&**text))
+    });
+    let unspecified = std::net::IpAddr::from([0, 0, 0, 0]);
+    let address = proxy.addresses.first().copied().unwrap_or(unspecified);
+    context.place(&proxy.cluster, label.as_ref(), address)
+}
+
+fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Result<(), Refusal> {
+    let pod = &workload.key;
+    let cluster = &proxy.cluster;
+    if *workload.service_account != *identity.service_account() {
+        return Err(Refusal {
+            code: &codes::CLAIM_POD,
+            fact: format!(
+                "pod {pod} of cluster {cluster} runs as service account {:?}, the certificate is {identity}",
+                workload.service_account
+            ),
+        });
+    }
+    // A pod without an address yet contradicts nothing.
+    let known = &workload.addresses;
+    if !known.is_empty() && !proxy.addresses.iter().any(|address| known.contains(address)) {
+        let claimed: Vec<_> = proxy.addresses.iter().map(ToString::to_string).collect();
+        let known: Vec<_> = known.iter().map(ToString::to_string).collect();
+        return Err(Refusal {
+            code: &codes::CLAIM_POD,
+            fact: format!(
+                "pod {pod} of cluster {cluster} is at {}, node {} claims {}",
+                known.join(", "),
+                proxy.id,
+                claimed.join(", ")
+            ),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fixtures::{service, shard, sidecar, workload};
+    use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels, Mode};
+    use crate::push::Settings;
+    use crate::push::event_loop::{Event, Mesh};
+
+    /// Cluster `east`, whose Secret may fix a network, with pod `web.ns` of account `app` at
+    /// 10.0.0.1 that carries these labels.
+    fn context(fixed: Option<&str>, network_label: Option<&str>) -> Arc<PushContext> {
+        let mut mesh = Mesh::new(Arc::new(Settings {
+            domain: "cluster.local".into(),
+            trust_domain: "cluster.local".into(),
+            system_namespace: "strait-system".into(),
+            config_cluster: None,
+            allow_direct_cross_network: false,
+        }));
+        let known = KnownCluster {
+            fixed_network: fixed.map(NetworkId::from),
+            config: false,
+            mode: Mode::Normal,
+            trust_domain: "cluster.local".into(),
+        };
+        let clusters = [(ClusterId::from("east"), known)].into();
+        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        let mut pod = workload("web.ns", "10.0.0.1", &[]);
+        pod.network_label = network_label.map(NetworkId::from);
+        let word = shard("east", 1).network("by-namespace").pod(pod);
+        mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
+        mesh.apply(Event::Complete);
+        mesh.next_version().expect("a version").0
+    }
+
+    fn id(text: &str) -> SpiffeId {
+        text.parse().expect("a SPIFFE ID")
+    }
+
+    fn own() -> SpiffeId {
+        id("spiffe://cluster.local/ns/ns/sa/app")
+    }
+
+    #[test]
+    fn a_proxy_that_says_the_truth_is_let_in() {
+        let context = context(None, None);
+        let web = admit(&context, &sidecar("web.ns", "east"), &own()).expect("let in");
+        assert_eq!(web, Admitted { network: "by-namespace".into(), verified: true });
+        let unknown = admit(&context, &sidecar("other.ns", "east"), &own()).expect("let in");
+        assert!(!unknown.verified);
+    }
+
+    #[test]
+    fn each_false_claim_is_refused_by_its_code() {
+        let mut account = sidecar("web.ns", "east");
+        account.service_account = Some("other".into());
+        let mut address = sidecar("web.ns", "east");
+        address.addresses = vec!["10.0.0.2".parse().expect("an address")];
+        let mut network = sidecar("web.ns", "east");
+        network.network = Some("elsewhere".into());
+        let elsewhere = || network.clone();
+        let web = || sidecar("web.ns", "east");
+        let stranger = "spiffe://elsewhere/ns/ns/sa/app";
+        let cases = [
+            ("trust domain", web(), id(stranger), None, None, "STR0510"),
+            ("namespace", sidecar("web.other", "east"), own(), None, None, "STR0510"),
+            ("account", account, own(), None, None, "STR0510"),
+            ("cluster", sidecar("web.ns", "west"), own(), None, None, "STR0511"),
+            ("no cluster", sidecar("web.ns", ""), own(), None, None, "STR0511"),
+            ("pod's account", web(), id("spiffe://cluster.local/ns/ns/sa/x"), None, None, "STR0512"),
+            ("pod's address", address, own(), None, None, "STR0512"),
+            ("network of the Secret", elsewhere(), own(), Some("n1"), None, "STR0513"),
+            ("network of the pod", elsewhere(), own(), None, Some("n1"), "STR0513"),
+        ];
+        for (case, proxy, identity, fixed, label, code) in cases {
+            let refusal = admit(&context(fixed, label), &proxy, &identity).expect_err(case);
+            assert_eq!(refusal.code.id, code, "{case}: {refusal}");
+        }
+        // A claim that only the namespace's label contradicts stands: it may be more precise.
+        assert!(admit(&context(None, None), &network, &own()).is_ok());
+    }
+
+    #[test]
+    fn the_labels_of_a_pod_nobody_knows_yet_count() {
+        let mut proxy = sidecar("new.ns", "east");
+        proxy.labels = Labels::from([("topology.istio.io/network".into(), "n9".into())]);
+        let context = context(None, None);
+        assert_eq!(admit(&context, &proxy, &own()).expect("let in").network.as_str(), "n9");
+    }
+}

@@ -1,0 +1,247 @@
+//! Who is connected, for the admin API. Each stream adds and removes itself and keeps its own entry.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use dashmap::DashMap;
+use imbl::OrdMap;
+use serde_json::{Map, Value, json};
+
+use super::admission::Admitted;
+use super::resource::{ResourceType, Version};
+use super::session::{Form, Session};
+use super::subscription::{Held, Progress};
+use crate::identity::SpiffeId;
+use crate::model::{NetworkId, Proxy};
+
+/// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while.
+const PER_NODE_MAX: usize = 4;
+
+/// Every open stream.
+#[derive(Debug, Default)]
+pub struct Connections {
+    next: AtomicU64,
+    streams: DashMap<u64, Arc<Connection>>,
+    per_node: DashMap<(SpiffeId, Arc<str>), usize>,
+}
+
+/// One open stream.
+#[derive(Debug)]
+pub struct Connection {
+    number: u64,
+    proxy: Arc<Proxy>,
+    identity: SpiffeId,
+    form: Form,
+    connected_at: SystemTime,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    admitted: Admitted,
+    progress: BTreeMap<ResourceType, Progress>,
+    held: BTreeMap<ResourceType, OrdMap<Arc<str>, Held>>,
+}
+
+/// A stream's own entry; dropping it takes the entry out.
+#[derive(Debug)]
+pub struct Entry {
+    connections: Arc<Connections>,
+    connection: Arc<Connection>,
+}
+
+impl Connections {
+    /// Enters a stream. `None` where this identity holds too many for this node id already.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        proxy: Arc<Proxy>,
+        identity: SpiffeId,
+        form: Form,
+        admitted: Admitted,
+    ) -> Option<Entry> {
+        {
+            let key = (identity.clone(), Arc::clone(&proxy.id));
+            let mut count = self.per_node.entry(key).or_insert(0);
+            if *count >= PER_NODE_MAX {
+                return None;
+            }
+            *count += 1;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let connection = Arc::new(Connection {
+            number,
+            proxy,
+            identity,
+            form,
+            connected_at: SystemTime::now(),
+            state: Mutex::new(State {
+                admitted,
+                progress: BTreeMap::new(),
+                held: BTreeMap::new(),
+            }),
+        });
+        self.streams.insert(number, Arc::clone(&connection));
+        Some(Entry { connections: Arc::clone(self), connection })
+    }
+
+    /// All streams, oldest first.
+    pub fn list(&self) -> Vec<Arc<Connection>> {
+        let mut list: Vec<_> = self.streams.iter().map(|one| Arc::clone(one.value())).collect();
+        list.sort_by_key(|one| one.number);
+        list
+    }
+
+    /// How many streams are open.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether no stream is open.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// The stream named by a node id, a key, or `name.namespace[@cluster]`; of several the newest.
+    pub fn find(&self, name: &str) -> Option<Arc<Connection>> {
+        self.list().into_iter().rev().find(|one| one.is_named(name))
+    }
+}
+
+impl Connection {
+    /// What the proxy says of itself, checked.
+    pub fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    /// The network it is in.
+    pub fn network(&self) -> NetworkId {
+        self.state().admitted.network.clone()
+    }
+
+    /// A name for this stream alone: `name.namespace-number`.
+    pub fn key(&self) -> String {
+        format!("{}-{}", self.proxy.workload, self.number)
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        if *name == *self.proxy.id || name == self.key() {
+            return true;
+        }
+        let (workload, cluster) = match name.rsplit_once('@') {
+            Some((workload, cluster)) => (workload, Some(cluster)),
+            None => (name, None),
+        };
+        self.proxy.workload.to_string() == workload
+            && cluster.is_none_or(|cluster| self.proxy.cluster.as_str() == cluster)
+    }
+
+    /// Its entry in `/debug/proxies`.
+    pub fn summary(&self) -> Value {
+        let state = self.state();
+        let types: Map<String, Value> = state
+            .progress
+            .iter()
+            .map(|(kind, progress)| (kind.short().to_owned(), progress_json(progress)))
+            .collect();
+        json!({
+            "key": self.key(),
+            "id": self.proxy.id,
+            "type": self.proxy.kind.as_str(),
+            "cluster": self.proxy.cluster,
+            "network": state.admitted.network,
+            "namespace": self.proxy.namespace(),
+            "identity": self.identity.to_string(),
+            "verified": state.admitted.verified,
+            "version": self.proxy.envoy_version,
+            "connectedAt": rfc3339(self.connected_at),
+            "protocol": self.form.as_str(),
+            "types": types,
+        })
+    }
+
+    /// What it was last sent, by type and name, in Envoy's JSON form.
+    pub fn config_dump(&self) -> Value {
+        let held = self.state().held.clone();
+        let by_type = ResourceType::ALL.into_iter().map(|kind| {
+            let resources: Vec<Value> = held
+                .get(&kind)
+                .into_iter()
+                .flatten()
+                .filter_map(|(name, held)| match held {
+                    Held::Sent(resource) => Some(json!({
+                        "name": name,
+                        "version": resource.version.to_string(),
+                        "resource": decoded(kind, &resource.body),
+                    })),
+                    // The proxy said it had this version when it connected; the bytes were not needed.
+                    Held::Listed(version) => Some(json!({
+                        "name": name,
+                        "version": version.map(|version| version.to_string()),
+                    })),
+                })
+                .collect();
+            (kind.short().to_owned(), Value::Array(resources))
+        });
+        Value::Object(by_type.collect())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Shows where the session stands.
+    pub(super) fn show(&self, session: &Session) {
+        let mut state = self.connection.state();
+        state.progress = session.progress();
+        state.held = session.held();
+    }
+
+    /// Shows that the proxy is in another network now, or that its pod has been seen.
+    pub(super) fn readmit(&self, admitted: Admitted) {
+        self.connection.state().admitted = admitted;
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let connection = &self.connection;
+        self.connections.streams.remove(&connection.number);
+        let key = (connection.identity.clone(), Arc::clone(&connection.proxy.id));
+        if let Some(mut count) = self.connections.per_node.get_mut(&key) {
+            *count = count.saturating_sub(1);
+        }
+        self.connections.per_node.remove_if(&key, |_, count| *count == 0);
+    }
+}
+
+fn decoded(kind: ResourceType, body: &[u8]) -> Value {
+    strait_proto::json::to_json(kind.url(), body)
+        .unwrap_or_else(|error| json!({ "undecodable": error.to_string() }))
+}
+
+fn progress_json(progress: &Progress) -> Value {
+    let version = |version: Option<Version>| version.map(|version| version.to_string());
+    let mut value = json!({
+        "sent": version(progress.sent),
+        "acked": version(progress.acked),
+        "lastSent": progress.last_sent.map(rfc3339),
+        "lastAcked": progress.last_acked.map(rfc3339),
+    });
+    if let Some(nack) = &progress.nack {
+        value["nack"] = json!({ "error": nack.error, "resources": nack.resources });
+    }
+    value
+}
+
+fn rfc3339(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time)
+        .map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
+}

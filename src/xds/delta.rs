@@ -1,0 +1,134 @@
+//! The incremental form: how a request is read, and how a response is written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::BufMut;
+use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+
+use super::resource::{ResourceType, Version};
+use super::session::{Handled, Response, Session, Violation, check_names};
+use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
+
+/// Subscribes to everything of a wildcard type.
+pub(super) const EVERYTHING: &str = "*";
+
+impl Session {
+    /// Takes a request. What it asks for comes out of [`Session::next_response`].
+    ///
+    /// Its names count whatever its nonce: a stale one only says that our response and this request
+    /// crossed on the way.
+    ///
+    /// # Errors
+    /// The request ends the stream.
+    pub fn on_delta_request(
+        &mut self,
+        request: DeltaDiscoveryRequest,
+        now: SystemTime,
+    ) -> Result<Handled, Violation> {
+        let DeltaDiscoveryRequest {
+            node,
+            type_url,
+            resource_names_subscribe: mut subscribe,
+            resource_names_unsubscribe: mut unsubscribe,
+            initial_resource_versions: listed,
+            response_nonce,
+            error_detail,
+            ..
+        } = request;
+        let Some(kind) = self.open_request(node.as_ref(), &type_url)? else {
+            return Ok(Handled::Request);
+        };
+        let (watch, first) = self.watch(kind);
+        let new = subscribe.iter().filter(|name| !watch.names().contains(name.as_str()));
+        check_names(new, watch.names().len())?;
+        check_names(listed.keys(), 0)?;
+
+        let error = error_detail.as_ref().map(|status| status.message.as_str());
+        let handled = self.answer(kind, &response_nonce, error, now);
+
+        let everything = take_everything(&mut subscribe)
+            || (first && subscribe.is_empty() && unsubscribe.is_empty());
+        let nothing_more = take_everything(&mut unsubscribe);
+        self.unsubscribe(kind, unsubscribe.iter().map(String::as_str));
+        let (watch, _) = self.watch(kind);
+        if kind.is_wildcard() {
+            if nothing_more {
+                watch.unsubscribe_all();
+            }
+            if everything {
+                watch.subscribe_all();
+            }
+        }
+        let subscribe: BTreeSet<Arc<str>> = subscribe.into_iter().map(Arc::from).collect();
+        let mut holds = BTreeSet::new();
+        if first {
+            for (name, version) in &listed {
+                if watch.is_wildcard() || subscribe.contains(name.as_str()) {
+                    watch.list(name.as_str().into(), Version::parse(version));
+                    holds.insert(name.as_str());
+                }
+            }
+        }
+        self.subscribe(kind, subscribe, |name| holds.contains(name));
+        Ok(handled)
+    }
+}
+
+/// Takes the wildcard out of a list of names; returns whether it was in it.
+pub(super) fn take_everything(names: &mut Vec<String>) -> bool {
+    let before = names.len();
+    names.retain(|name| name != EVERYTHING);
+    names.len() < before
+}
+
+/// Field numbers of `DeltaDiscoveryResponse` and its `Resource`.
+mod field {
+    pub(super) const SYSTEM_VERSION_INFO: u32 = 1;
+    pub(super) const RESOURCES: u32 = 2;
+    pub(super) const TYPE_URL: u32 = 4;
+    pub(super) const NONCE: u32 = 5;
+    pub(super) const REMOVED_RESOURCES: u32 = 6;
+    pub(super) const RESOURCE_VERSION: u32 = 1;
+    pub(super) const RESOURCE_BODY: u32 = 2;
+    pub(super) const RESOURCE_NAME: u32 = 3;
+}
+
+/// Writes a response as a `DeltaDiscoveryResponse`.
+pub(super) fn encode(response: &Response, out: &mut impl BufMut) {
+    put_bytes(field::SYSTEM_VERSION_INFO, response.version.to_string().as_bytes(), out);
+    for resource in response.resources.iter() {
+        let version = resource.version.to_string();
+        put_head(field::RESOURCES, resource_len(response.kind, resource, &version), out);
+        put_bytes(field::RESOURCE_VERSION, version.as_bytes(), out);
+        put_any(field::RESOURCE_BODY, response.kind, resource, out);
+        put_bytes(field::RESOURCE_NAME, resource.name.as_bytes(), out);
+    }
+    put_bytes(field::TYPE_URL, response.kind.url().as_bytes(), out);
+    put_bytes(field::NONCE, response.nonce.as_bytes(), out);
+    for name in &response.removed {
+        put_bytes(field::REMOVED_RESOURCES, name.as_bytes(), out);
+    }
+}
+
+/// The length of what [`encode`] writes.
+pub(super) fn encoded_len(response: &Response) -> usize {
+    let resources = response.resources.iter().map(|resource| {
+        let version = resource.version.to_string();
+        message_len(field::RESOURCES, resource_len(response.kind, resource, &version))
+    });
+    let removed =
+        response.removed.iter().map(|name| bytes_len(field::REMOVED_RESOURCES, name.as_bytes()));
+    bytes_len(field::SYSTEM_VERSION_INFO, response.version.to_string().as_bytes())
+        + resources.sum::<usize>()
+        + bytes_len(field::TYPE_URL, response.kind.url().as_bytes())
+        + bytes_len(field::NONCE, response.nonce.as_bytes())
+        + removed.sum::<usize>()
+}
+
+fn resource_len(kind: ResourceType, resource: &super::resource::Resource, version: &str) -> usize {
+    bytes_len(field::RESOURCE_VERSION, version.as_bytes())
+        + any_len(field::RESOURCE_BODY, kind, resource)
+        + bytes_len(field::RESOURCE_NAME, resource.name.as_bytes())
+}

@@ -1,0 +1,193 @@
+//! Envoy's node, read as a proxy's claims.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
+
+use crate::model::{ClusterId, Labels, Locality, NetworkId, NodeError, Proxy};
+
+/// The most bytes of metadata a node may carry.
+const METADATA_BYTES_MAX: usize = 64 << 10;
+/// The most bytes of an id.
+const ID_BYTES_MAX: usize = 1 << 10;
+
+/// Reads a node.
+///
+/// # Errors
+/// The first thing that makes it unusable.
+pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
+    if node.id.len() > ID_BYTES_MAX || node.id.chars().any(char::is_control) {
+        return Err(NodeError::Metadata {
+            key: "id",
+            reason: format!("longer than {ID_BYTES_MAX} bytes, or with control characters"),
+        });
+    }
+    let metadata = Metadata::of(node)?;
+    let (kind, address, workload, dns_domain) = Proxy::parse_id(&node.id)?;
+    let listed = metadata.text("INSTANCE_IPS").map(|list| {
+        list.split(',').map(|one| one.trim().parse::<IpAddr>()).collect::<Result<Vec<_>, _>>()
+    });
+    // The list counts only if all of it is valid; else the id's own address does.
+    let addresses = match listed {
+        Some(Ok(list)) if !list.is_empty() => list,
+        _ => address.into_iter().collect(),
+    };
+    if addresses.is_empty() {
+        return Err(NodeError::NoAddress);
+    }
+    if let Some(namespace) = metadata.text("NAMESPACE")
+        && namespace != workload.namespace.as_str()
+    {
+        return Err(NodeError::Metadata {
+            key: "NAMESPACE",
+            reason: format!("{namespace:?} is not the namespace of the node id, {}", workload.namespace),
+        });
+    }
+    let mut extensions: Vec<Arc<str>> = node
+        .extensions
+        .iter()
+        .flat_map(|extension| extension.type_urls.iter().map(|url| Arc::from(url.as_str())))
+        .collect();
+    extensions.sort();
+    extensions.dedup();
+    let locality = node.locality.clone().unwrap_or_default();
+    let optional = |key: &str| metadata.text(key).filter(|text| !text.is_empty()).map(Arc::from);
+    Ok(Proxy {
+        id: node.id.as_str().into(),
+        kind,
+        addresses,
+        workload,
+        dns_domain: dns_domain.into(),
+        cluster: ClusterId::from(metadata.text("CLUSTER_ID").unwrap_or_default()),
+        network: metadata.text("NETWORK").map(NetworkId::from),
+        service_account: optional("SERVICE_ACCOUNT"),
+        labels: metadata.labels("LABELS"),
+        locality: Locality {
+            region: locality.region.into(),
+            zone: locality.zone.into(),
+            subzone: locality.sub_zone.into(),
+        },
+        node_name: optional("NODE_NAME"),
+        istio_version: optional("ISTIO_VERSION"),
+        generator: optional("GENERATOR"),
+        envoy_version: version(node).into(),
+        extensions: extensions.into(),
+    })
+}
+
+fn version(node: &core::Node) -> String {
+    use core::node::UserAgentVersionType::{UserAgentBuildVersion, UserAgentVersion};
+    match &node.user_agent_version_type {
+        Some(UserAgentVersion(text)) => text.chars().take(64).collect(),
+        Some(UserAgentBuildVersion(build)) => build.version.as_ref().map_or_else(
+            String::new,
+            |version| {
+                format!("{}.{}.{}", version.major_number, version.minor_number, version.patch)
+            },
+        ),
+        None => String::new(),
+    }
+}
+
+struct Metadata<'a>(Option<&'a Struct>);
+
+impl<'a> Metadata<'a> {
+    fn of(node: &'a core::Node) -> Result<Self, NodeError> {
+        let size = node.metadata.as_ref().map_or(0, Message::encoded_len);
+        if size > METADATA_BYTES_MAX {
+            return Err(NodeError::Metadata {
+                key: "metadata",
+                reason: format!("{size} bytes, at most {METADATA_BYTES_MAX} are read"),
+            });
+        }
+        Ok(Self(node.metadata.as_ref()))
+    }
+
+    fn value(&self, key: &str) -> Option<&'a Kind> {
+        self.0?.fields.get(key)?.kind.as_ref()
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        match self.value(key)? {
+            Kind::StringValue(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn labels(&self, key: &str) -> Labels {
+        let Some(Kind::StructValue(labels)) = self.value(key) else { return BTreeMap::new() };
+        let pair = |(key, value): (&'a String, &'a Value)| match &value.kind {
+            Some(Kind::StringValue(text)) => Some((Arc::from(key.as_str()), Arc::from(text.as_str()))),
+            _ => None,
+        };
+        labels.fields.iter().filter_map(pair).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ProxyType;
+
+    fn text(text: &str) -> Value {
+        Value { kind: Some(Kind::StringValue(text.into())) }
+    }
+
+    fn node(id: &str, metadata: Vec<(&str, Value)>) -> core::Node {
+        let fields = metadata.into_iter().map(|(key, value)| (key.into(), value)).collect();
+        core::Node { id: id.into(), metadata: Some(Struct { fields }), ..Default::default() }
+    }
+
+    const ID: &str = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
+
+    #[test]
+    fn claims_are_read_from_the_id_and_the_metadata() {
+        let labels = Struct { fields: [("app".to_owned(), text("web"))].into_iter().collect() };
+        let labels = Value { kind: Some(Kind::StructValue(labels)) };
+        let proxy = read(&node(
+            ID,
+            vec![
+                ("CLUSTER_ID", text("east")),
+                ("NETWORK", text("n1")),
+                ("INSTANCE_IPS", text("10.0.0.1,fd00::1")),
+                ("SERVICE_ACCOUNT", text("web")),
+                ("LABELS", labels),
+            ],
+        ))
+        .expect("readable");
+        assert_eq!(proxy.kind, ProxyType::Sidecar);
+        assert_eq!(proxy.cluster.as_str(), "east");
+        assert_eq!(proxy.network.as_ref().map(NetworkId::as_str), Some("n1"));
+        assert!(proxy.has_ipv4() && proxy.has_ipv6());
+        assert_eq!(proxy.labels.get("app").map(|value| &**value), Some("web"));
+    }
+
+    #[test]
+    fn an_address_list_with_an_invalid_one_leaves_the_ids() {
+        let proxy = read(&node(ID, vec![("INSTANCE_IPS", text("10.9.9.9,x"))])).expect("readable");
+        assert_eq!(proxy.addresses, ["10.0.0.1".parse::<IpAddr>().expect("an address")]);
+    }
+
+    #[test]
+    fn unusable_nodes_are_refused() {
+        let huge = "x".repeat(METADATA_BYTES_MAX);
+        let cases = [
+            node("", vec![]),
+            node("sidecar~10.0.0.1~web-0.shop", vec![]),
+            node("ztunnel~10.0.0.1~web-0.shop~d", vec![]),
+            node("sidecar~~web-0.shop~d", vec![]),
+            node("sidecar~nowhere~web-0.shop~d", vec![]),
+            node("sidecar~10.0.0.1~web~d", vec![]),
+            node("sidecar~10.0.0.1~web.shop\0~d", vec![]),
+            node(ID, vec![("BIG", text(&huge))]),
+            node(ID, vec![("NAMESPACE", text("other"))]),
+        ];
+        for node in cases {
+            assert!(read(&node).is_err(), "{:?}", node.id);
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The protocol state of one stream, in either wire form.
+//!
+//! Pure: requests and changes go in, responses come out, nothing is awaited. [`Session::next_response`]
+//! is called only when there is room to send, so a slow client skips versions and never misses the
+//! last. The two forms differ in how a request is read ([`super::delta`], [`super::sotw`]) and in how
+//! much a response holds; what a client ends up with is the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::BufMut;
+use imbl::OrdMap;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+
+use super::names::OutboundName;
+use super::resource::{Resource, ResourceSource, ResourceType, Version};
+use super::subscription::{Batch, Held, Progress, Subscription};
+use super::{delta, sotw};
+use crate::model::Hostname;
+use crate::push::interest::Dirty;
+
+/// The most names a client may watch of one type.
+pub const NAMES_MAX: usize = 100_000;
+/// The longest name a client may watch, in bytes.
+pub const NAME_LENGTH_MAX: usize = 512;
+
+/// The two forms of the xDS protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Form {
+    /// Each response says what changed and what went.
+    Delta,
+    /// State of the world: each response of a wildcard type is the whole type.
+    Sotw,
+}
+
+impl Form {
+    /// The word in `/debug/proxies`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delta => "delta",
+            Self::Sotw => "sotw",
+        }
+    }
+}
+
+/// A response, ready to be encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// The form to encode it in.
+    pub form: Form,
+    /// Of what.
+    pub kind: ResourceType,
+    /// A digest of all the client holds of the type once it has this.
+    pub version: Version,
+    /// What the client will answer with.
+    pub nonce: String,
+    /// The resources, sorted by name.
+    pub resources: Arc<[Arc<Resource>]>,
+    /// Names that are gone (Delta only).
+    pub removed: Vec<Arc<str>>,
+}
+
+impl Response {
+    /// Writes it as a message of its form.
+    pub fn encode(&self, out: &mut impl BufMut) {
+        match self.form {
+            Form::Delta => delta::encode(self, out),
+            Form::Sotw => sotw::encode(self, out),
+        }
+    }
+
+    /// The length of what [`Self::encode`] writes, in bytes.
+    pub fn encoded_len(&self) -> usize {
+        match self.form {
+            Form::Delta => delta::encoded_len(self),
+            Form::Sotw => sotw::encoded_len(self),
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handled {
+    /// It answered a response whose answer was awaited, whatever else it said.
+    Answer,
+    /// The same, and it was a refusal.
+    Refusal,
+    /// It came by itself.
+    Request,
+}
+
+/// A request that ends the stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// The first request doesn't say who sends it.
+    #[error("STR0502: the first request on a stream must carry the node")]
+    NoNode,
+    /// A later request comes from somebody else.
+    #[error("STR0502: the node of a stream can't change, from {was:?} to {now:?}")]
+    NodeChanged {
+        /// Who opened the stream.
+        was: String,
+        /// Who sends now.
+        now: String,
+    },
+    /// A request without a type.
+    #[error("STR0502: a request must name a resource type")]
+    NoType,
+    /// A type that isn't part of the protocol we speak.
+    #[error("STR0502: resource type {0:?} is not known here")]
+    UnknownType(String),
+    /// A diagnostic type of the peer's, which has an HTTP counterpart here.
+    #[error("STR0502: {0:?} is not served over xDS; use the admin address, /debug/proxies and others")]
+    DebugType(String),
+    /// More than [`NAMES_MAX`] names.
+    #[error("STR0502: {0} names of one type are more than the {NAMES_MAX} a stream may watch")]
+    TooManyNames(usize),
+    /// A name of more than [`NAME_LENGTH_MAX`] bytes.
+    #[error("STR0502: a resource name of {0} bytes is longer than {NAME_LENGTH_MAX}")]
+    NameTooLong(usize),
+}
+
+/// The state of one stream.
+#[derive(Debug)]
+pub struct Session {
+    form: Form,
+    complete_answers: bool,
+    node: Option<String>,
+    watches: BTreeMap<ResourceType, Subscription>,
+    /// Upstream clusters sent before the client asked for any assignment.
+    clusters_before_endpoints: BTreeSet<Arc<str>>,
+    hosts: WatchedHosts,
+    last_nonce: u64,
+}
+
+impl Session {
+    /// A stream on which nothing was said yet.
+    pub fn new(form: Form) -> Self {
+        Self {
+            form,
+            complete_answers: false,
+            node: None,
+            watches: BTreeMap::new(),
+            clusters_before_endpoints: BTreeSet::new(),
+            hosts: WatchedHosts::default(),
+            last_nonce: 0,
+        }
+    }
+
+    /// Has every SotW response hold all that is watched of its type: what proxyless gRPC expects,
+    /// where Envoy takes a part of the assignments for a part.
+    pub fn with_complete_answers(mut self) -> Self {
+        self.complete_answers = true;
+        self
+    }
+
+    /// Takes what changed in the mesh.
+    pub fn on_change(&mut self, dirty: &Dirty) {
+        for (kind, watch) in &mut self.watches {
+            let by_definition = dirty.definitions && *kind != ResourceType::Endpoint;
+            if dirty.everything || by_definition {
+                watch.mark_all();
+            }
+        }
+        if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
+            for host in &dirty.endpoints {
+                self.hosts.names_of(host).for_each(|name| endpoints.mark(name));
+            }
+        }
+    }
+
+    /// Whether there may be something to send.
+    pub fn is_due(&self) -> bool {
+        self.watches.values().any(Subscription::is_due)
+    }
+
+    /// The next response, of about `limit_bytes` at most where the form can be cut (a SotW response
+    /// of a wildcard type can't). Call it until it returns `None`, whenever there is room to send.
+    ///
+    /// Types come in the order of [`ResourceType::ALL`], so that what is referred to is there first.
+    pub fn next_response(
+        &mut self,
+        source: &mut dyn ResourceSource,
+        limit_bytes: usize,
+        now: SystemTime,
+    ) -> Option<Response> {
+        ResourceType::ALL.into_iter().find_map(|kind| {
+            let whole = self.answers_whole(kind);
+            let watch = self.watches.get_mut(&kind)?;
+            let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes })?;
+            let resources: Arc<[Arc<Resource>]> = if whole {
+                watch.held().values().filter_map(sent).collect()
+            } else {
+                batch.changed.iter().map(Arc::clone).collect()
+            };
+            self.last_nonce += 1;
+            let version = watch.sent(self.last_nonce, &resources, now);
+            if kind == ResourceType::Cluster {
+                self.follow_with_assignments(&batch);
+            }
+            let removed = if self.form == Form::Delta { batch.removed } else { Vec::new() };
+            let nonce = format!("{:x}", self.last_nonce);
+            Some(Response { form: self.form, kind, version, nonce, resources, removed })
+        })
+    }
+
+    /// The hostnames whose endpoints the client watches, if that changed since this was last called.
+    pub fn watched_hosts_if_changed(&mut self) -> Option<BTreeSet<Hostname>> {
+        std::mem::take(&mut self.hosts.changed).then(|| self.watched_hosts())
+    }
+
+    /// The hostnames whose endpoints the client watches.
+    pub fn watched_hosts(&self) -> BTreeSet<Hostname> {
+        self.hosts.by_host.keys().cloned().collect()
+    }
+
+    /// How far the client has followed, by type.
+    pub fn progress(&self) -> BTreeMap<ResourceType, Progress> {
+        self.watches.iter().map(|(kind, watch)| (*kind, watch.progress().clone())).collect()
+    }
+
+    /// What the client holds, by type and name. A cheap copy: the maps are shared until one changes.
+    pub fn held(&self) -> BTreeMap<ResourceType, OrdMap<Arc<str>, Held>> {
+        self.watches.iter().map(|(kind, watch)| (*kind, watch.held().clone())).collect()
+    }
+
+    /// Reads what every request begins with. `None`: a type that is known, and has nothing to say.
+    pub(super) fn open_request(
+        &mut self,
+        node: Option<&Node>,
+        type_url: &str,
+    ) -> Result<Option<ResourceType>, Violation> {
+        match (&self.node, node) {
+            (Some(was), Some(node)) if *was != node.id => {
+                let now = node.id.chars().take(NAME_LENGTH_MAX).collect();
+                return Err(Violation::NodeChanged { was: was.clone(), now });
+            }
+            (None, Some(node)) => self.node = Some(node.id.clone()),
+            // The agent may report its workload's health before it says who it is.
+            (None, None) if type_url != HEALTH_REPORT => return Err(Violation::NoNode),
+            _ => {}
+        }
+        if let Some(kind) = ResourceType::of_url(type_url) {
+            return Ok(Some(kind));
+        }
+        let shown = || type_url.chars().take(NAME_LENGTH_MAX).collect();
+        match type_url {
+            "" => Err(Violation::NoType),
+            url if SILENT_TYPES.contains(&url) => Ok(None),
+            url if url.starts_with("istio.io/debug") => Err(Violation::DebugType(shown())),
+            _ => Err(Violation::UnknownType(shown())),
+        }
+    }
+
+    /// The watch of `kind`, and whether this request is the first to ask for it.
+    pub(super) fn watch(&mut self, kind: ResourceType) -> (&mut Subscription, bool) {
+        let mut first = false;
+        let watch = self.watches.entry(kind).or_insert_with(|| {
+            first = true;
+            Subscription::new(kind)
+        });
+        (watch, first)
+    }
+
+    /// Watches names of `kind`; those the client listed are sent only if they differ.
+    pub(super) fn subscribe(
+        &mut self,
+        kind: ResourceType,
+        names: impl IntoIterator<Item = Arc<str>>,
+        listed: impl Fn(&str) -> bool,
+    ) {
+        let clusters_before = if kind == ResourceType::Endpoint {
+            std::mem::take(&mut self.clusters_before_endpoints)
+        } else {
+            BTreeSet::new()
+        };
+        let (watch, _) = self.watch(kind);
+        let mut added = Vec::new();
+        for name in names {
+            if !watch.names().contains(&name) {
+                added.push(Arc::clone(&name));
+            }
+            // A cluster that was just sent waits for its assignment, even for one it had before.
+            if listed(&name) && !clusters_before.contains(&name) {
+                watch.resume(name);
+            } else {
+                watch.subscribe(name);
+            }
+        }
+        if kind == ResourceType::Endpoint {
+            added.into_iter().for_each(|name| self.hosts.add(name));
+        }
+    }
+
+    /// Stops to watch names of `kind`.
+    pub(super) fn unsubscribe<'a>(
+        &mut self,
+        kind: ResourceType,
+        names: impl IntoIterator<Item = &'a str>,
+    ) {
+        for name in names {
+            self.watch(kind).0.unsubscribe(name);
+            if kind == ResourceType::Endpoint {
+                self.hosts.remove(name);
+            }
+        }
+    }
+
+    /// Takes what a request says of a response sent before.
+    pub(super) fn answer(
+        &mut self,
+        kind: ResourceType,
+        nonce: &str,
+        error: Option<&str>,
+        now: SystemTime,
+    ) -> Handled {
+        let nonce = u64::from_str_radix(nonce, 16).ok();
+        let awaited = nonce.is_some_and(|nonce| self.watch(kind).0.answer(nonce, error, now));
+        match (awaited, error) {
+            (true, None) => Handled::Answer,
+            (true, Some(_)) => Handled::Refusal,
+            (false, _) => Handled::Request,
+        }
+    }
+
+    fn answers_whole(&self, kind: ResourceType) -> bool {
+        self.form == Form::Sotw && (kind.is_wildcard() || self.complete_answers)
+    }
+
+    /// Has the assignments of the upstream clusters in a response sent next.
+    ///
+    /// Envoy warms a cluster that is new or changed until its assignment comes, and doesn't always
+    /// ask for it again: in delta it sends nothing at all.
+    fn follow_with_assignments(&mut self, clusters: &Batch) {
+        let names = clusters.changed.iter().map(|cluster| &cluster.name);
+        match self.watches.get_mut(&ResourceType::Endpoint) {
+            Some(endpoints) => names.for_each(|name| endpoints.require(name)),
+            None => self.clusters_before_endpoints.extend(names.cloned()),
+        }
+    }
+}
+
+const HEALTH_REPORT: &str = "type.googleapis.com/istio.v1.HealthInformation";
+
+/// Types that agents and Envoys may watch on the same stream, and that have no resources here. They
+/// are accepted without an answer: ending the stream would cost the proxy all the rest.
+const SILENT_TYPES: [&str; 8] = [
+    HEALTH_REPORT,
+    "type.googleapis.com/istio.networking.nds.v1.NameTable",
+    "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig",
+    "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+    "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+    "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration",
+    "type.googleapis.com/envoy.config.route.v3.VirtualHost",
+    "type.googleapis.com/envoy.service.runtime.v3.Runtime",
+];
+
+/// From a hostname to the names of the assignments that hold its endpoints.
+#[derive(Debug, Default)]
+struct WatchedHosts {
+    by_host: BTreeMap<Hostname, BTreeSet<Arc<str>>>,
+    changed: bool,
+}
+
+impl WatchedHosts {
+    fn names_of(&self, host: &Hostname) -> impl Iterator<Item = &Arc<str>> {
+        self.by_host.get(host).into_iter().flatten()
+    }
+
+    fn add(&mut self, name: Arc<str>) {
+        if let Some(OutboundName { hostname, .. }) = OutboundName::parse(&name) {
+            let names = self.by_host.entry(hostname).or_default();
+            self.changed |= names.is_empty();
+            names.insert(name);
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        if let Some(OutboundName { hostname, .. }) = OutboundName::parse(name)
+            && let Some(names) = self.by_host.get_mut(&hostname)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_host.remove(&hostname);
+                self.changed = true;
+            }
+        }
+    }
+}
+
+/// Refuses more names, or longer ones, than a stream may watch.
+pub(super) fn check_names<'a>(
+    names: impl IntoIterator<Item = &'a String>,
+    watched_already: usize,
+) -> Result<(), Violation> {
+    let mut count = watched_already;
+    for name in names {
+        count += 1;
+        if name.len() > NAME_LENGTH_MAX {
+            return Err(Violation::NameTooLong(name.len()));
+        }
+    }
+    if count > NAMES_MAX { Err(Violation::TooManyNames(count)) } else { Ok(()) }
+}
+
+fn sent(held: &Held) -> Option<Arc<Resource>> {
+    match held {
+        Held::Sent(resource) => Some(Arc::clone(resource)),
+        Held::Listed(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! What the ADS server counts. Counters only go up; figures that go down are asked of their owners.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::resource::ResourceType;
+
+/// The counters of one server.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Connections accepted by the system.
+    pub connections: AtomicU64,
+    /// Failures to accept one.
+    pub accept_errors: AtomicU64,
+    /// Requests taken.
+    pub requests: AtomicU64,
+    /// Streams whose proxy was refused.
+    pub refused: AtomicU64,
+    by_type: [ByType; ResourceType::ALL.len()],
+    handshakes_failed: Mutex<BTreeMap<&'static str, u64>>,
+    closed: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+#[derive(Debug, Default)]
+struct ByType {
+    responses: AtomicU64,
+    resources: AtomicU64,
+    bytes: AtomicU64,
+    nacks: AtomicU64,
+}
+
+/// A family of counters, for `/metrics`.
+pub struct Counter {
+    /// The name without `_total`.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// Labels and value of each.
+    pub samples: Vec<(Vec<(&'static str, &'static str)>, u64)>,
+}
+
+impl Stats {
+    /// Counts a response.
+    pub(super) fn sent(&self, kind: ResourceType, resources: usize, bytes: usize) {
+        if let Some(counts) = self.of(kind) {
+            counts.responses.fetch_add(1, Ordering::Relaxed);
+            counts.resources.fetch_add(resources as u64, Ordering::Relaxed);
+            counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a refusal by a proxy.
+    pub(super) fn nacked(&self, kind: ResourceType) {
+        if let Some(counts) = self.of(kind) {
+            counts.nacks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the end of a stream.
+    pub(super) fn closed(&self, reason: &'static str) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+    }
+
+    /// Counts a handshake that failed.
+    pub(super) fn handshake_failed(&self, reason: &'static str) {
+        let mut failed = self.handshakes_failed.lock().unwrap_or_else(PoisonError::into_inner);
+        *failed.entry(reason).or_default() += 1;
+    }
+
+    fn of(&self, kind: ResourceType) -> Option<&ByType> {
+        self.by_type.get(kind as usize)
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> Vec<Counter> {
+        let single = |name, help, counter: &AtomicU64| Counter {
+            name,
+            help,
+            samples: vec![(Vec::new(), counter.load(Ordering::Relaxed))],
+        };
+        let typed = |name, help, pick: fn(&ByType) -> &AtomicU64| Counter {
+            name,
+            help,
+            samples: ResourceType::ALL
+                .into_iter()
+                .zip(&self.by_type)
+                .map(|(kind, counts)| {
+                    (vec![("type", kind.short())], pick(counts).load(Ordering::Relaxed))
+                })
+                .collect(),
+        };
+        let reasons = |name, help, map: &Mutex<BTreeMap<&'static str, u64>>| Counter {
+            name,
+            help,
+            samples: map
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .map(|(reason, count)| (vec![("reason", *reason)], *count))
+                .collect(),
+        };
+        vec![
+            single("strait_xds_connections", "Connections accepted.", &self.connections),
+            single("strait_xds_accept_errors", "Failures to accept.", &self.accept_errors),
+            reasons(
+                "strait_xds_handshakes_failed",
+                "TLS handshakes that failed, by reason.",
+                &self.handshakes_failed,
+            ),
+            single("strait_xds_requests", "Discovery requests taken.", &self.requests),
+            single("strait_xds_refused", "Streams whose proxy was refused.", &self.refused),
+            typed("strait_xds_pushes", "Responses sent.", |counts| &counts.responses),
+            typed("strait_xds_resources", "Resources sent.", |counts| &counts.resources),
+            typed("strait_xds_push_bytes", "Bytes of responses.", |counts| &counts.bytes),
+            typed("strait_xds_nacks", "Responses refused by proxies.", |counts| &counts.nacks),
+            reasons("strait_xds_streams_closed", "Streams that ended, by reason.", &self.closed),
+        ]
+    }
+}

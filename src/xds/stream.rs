@@ -1,0 +1,381 @@
+//! One ADS stream: moves requests into the session and responses out of it, at the pace of the client.
+//!
+//! Responses are made only when the transport asks for one, so a slow client holds one pending set and
+//! at most one message. Everything that ends a stream is decided here, and counted by reason.
+
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DiscoveryRequest,
+};
+use tokio::time::Instant;
+use tonic::{Status, Streaming};
+use tracing::{debug, info, warn};
+
+use super::admission::{self, admit};
+use super::connections::Entry;
+use super::generate::Picture;
+use super::node;
+use super::resource::ResourceType;
+use super::server::Shared;
+use super::session::{Form, Handled, Response, Session, Violation};
+use crate::identity::PeerIdentity;
+use crate::model::Proxy;
+use crate::push::PushContext;
+use crate::push::interest::Subscription;
+
+/// A stream that says nothing for this long after it was opened is closed.
+const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// The least time between two responses that changes cause, after the first.
+const CHANGES_SPACING: Duration = Duration::from_millis(50);
+/// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
+const RESPONSE_BYTES: usize = 512 << 10;
+/// Requests that answer nothing: at most this many a second, and in a burst.
+const REQUESTS_PER_SECOND: f64 = 50.0;
+/// See [`REQUESTS_PER_SECOND`].
+const REQUESTS_BURST: f64 = 500.0;
+
+/// A request of either form.
+pub(super) trait Request: Sized + Send + 'static {
+    /// Its form.
+    const FORM: Form;
+
+    /// Who sends it.
+    fn node(&self) -> Option<&Node>;
+
+    /// The type it is about.
+    fn type_url(&self) -> &str;
+
+    /// Hands it to the session.
+    fn give(self, session: &mut Session, now: SystemTime) -> Result<Handled, Violation>;
+}
+
+impl Request for DeltaDiscoveryRequest {
+    const FORM: Form = Form::Delta;
+
+    fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    fn type_url(&self) -> &str {
+        &self.type_url
+    }
+
+    fn give(self, session: &mut Session, now: SystemTime) -> Result<Handled, Violation> {
+        session.on_delta_request(self, now)
+    }
+}
+
+impl Request for DiscoveryRequest {
+    const FORM: Form = Form::Sotw;
+
+    fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    fn type_url(&self) -> &str {
+        &self.type_url
+    }
+
+    fn give(self, session: &mut Session, now: SystemTime) -> Result<Handled, Violation> {
+        session.on_sotw_request(self, now)
+    }
+}
+
+/// Why a stream ended. The word is a label of a metric.
+pub(super) struct Ended {
+    reason: &'static str,
+    status: Option<Status>,
+}
+
+impl Ended {
+    fn by(reason: &'static str, status: Status) -> Self {
+        Self { reason, status: Some(status) }
+    }
+}
+
+/// When the transport last took a response that it has not come back from.
+#[derive(Debug, Default)]
+pub(super) struct Stall {
+    /// Milliseconds since `Shared::started` at which a response was handed over; 0 while the transport
+    /// waits for us.
+    since: AtomicU64,
+}
+
+impl Stall {
+    pub(super) fn since_millis(&self) -> Option<u64> {
+        Some(self.since.load(Ordering::Relaxed)).filter(|since| *since != 0)
+    }
+}
+
+/// The state of one stream.
+pub(super) struct Stream<R> {
+    shared: Arc<Shared>,
+    peer: Arc<PeerIdentity>,
+    requests: Streaming<R>,
+    session: Session,
+    /// The proxy, once its first request has been let in.
+    admitted: Option<AdmittedStream>,
+    opened: Instant,
+    /// Changes wait until then.
+    hold_until: Instant,
+    budget: Budget,
+    stall: Arc<Stall>,
+}
+
+struct AdmittedStream {
+    proxy: Arc<Proxy>,
+    entry: Entry,
+    subscription: Subscription,
+}
+
+impl<R: Request> Stream<R> {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        peer: Arc<PeerIdentity>,
+        requests: Streaming<R>,
+        stall: Arc<Stall>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            shared,
+            peer,
+            requests,
+            session: Session::new(R::FORM),
+            admitted: None,
+            opened: now,
+            hold_until: now,
+            budget: Budget::full(now),
+            stall,
+        }
+    }
+
+    /// The next response; the stream's end as `None` or an error.
+    pub(super) async fn next(&mut self) -> Option<Result<Response, Status>> {
+        self.stall.since.store(0, Ordering::Relaxed);
+        match self.step().await {
+            Ok(response) => {
+                self.stall.since.store(self.shared.millis().max(1), Ordering::Relaxed);
+                Some(Ok(response))
+            }
+            Err(Ended { reason, status }) => {
+                self.shared.stats.closed(reason);
+                self.admitted = None;
+                if let Some(status) = &status {
+                    debug!(reason, %status, "stream ended");
+                }
+                status.map(Err)
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Response, Ended> {
+        loop {
+            if let Some(response) = self.due() {
+                return Ok(response);
+            }
+            let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
+            tokio::select! {
+                biased;
+                ended = self.shared.ended(&self.peer) => {
+                    return Err(Ended::by(ended.reason(), Status::unavailable(ended.text())));
+                }
+                request = self.requests.message() => match request {
+                    Ok(Some(request)) => self.take(request)?,
+                    Ok(None) => return Err(Ended { reason: "client", status: None }),
+                    Err(status) => return Err(Ended::by("transport", status)),
+                },
+                () = changed(self.admitted.as_ref(), self.hold_until) => self.take_changes()?,
+                () = tokio::time::sleep_until(first_request_limit), if self.admitted.is_none() => {
+                    let text = "no request within 10 s of opening the stream";
+                    return Err(Ended::by("silent", Status::deadline_exceeded(text)));
+                }
+            }
+        }
+    }
+
+    /// What the session has to send now.
+    fn due(&mut self) -> Option<Response> {
+        let admitted = self.admitted.as_ref()?;
+        if !self.session.is_due() {
+            return None;
+        }
+        let context = self.shared.context()?;
+        let proxy = &admitted.proxy;
+        let network = admitted.entry.connection().network();
+        let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
+        let response = self.session.next_response(&mut picture, RESPONSE_BYTES, SystemTime::now())?;
+        let bytes = response.encoded_len();
+        self.shared.stats.sent(response.kind, response.resources.len(), bytes);
+        admitted.entry.show(&self.session);
+        debug!(
+            proxy = %proxy.id,
+            kind = response.kind.short(),
+            resources = response.resources.len(),
+            removed = response.removed.len(),
+            bytes,
+            "sent"
+        );
+        Some(response)
+    }
+
+    fn take(&mut self, request: R) -> Result<(), Ended> {
+        self.shared.stats.requests.fetch_add(1, Ordering::Relaxed);
+        if self.admitted.is_none()
+            && let Some(node) = request.node()
+        {
+            let node = node.clone();
+            self.admitted = Some(self.let_in(&node)?);
+        }
+        let kind = ResourceType::of_url(request.type_url());
+        let handled = request
+            .give(&mut self.session, SystemTime::now())
+            .map_err(|violation| violation_status(&violation))?;
+        if handled == Handled::Request && !self.budget.take(Instant::now()) {
+            let text = "STR0503: more than 50 unasked-for requests a second";
+            return Err(Ended::by("requests", Status::resource_exhausted(text)));
+        }
+        let Some(admitted) = &mut self.admitted else { return Ok(()) };
+        if handled == Handled::Refusal {
+            self.tell_refusal(kind);
+        } else if let Some(hosts) = self.session.watched_hosts_if_changed() {
+            // Before the answer is made: a change from here on marks this stream.
+            admitted.subscription.watch(hosts);
+        }
+        if let Some(admitted) = &self.admitted {
+            admitted.entry.show(&self.session);
+        }
+        Ok(())
+    }
+
+    fn tell_refusal(&self, kind: Option<ResourceType>) {
+        let (Some(kind), Some(admitted)) = (kind, &self.admitted) else { return };
+        self.shared.stats.nacked(kind);
+        let nack = self.session.progress().remove(&kind).and_then(|progress| progress.nack);
+        let text = nack.map(|nack| nack.error).unwrap_or_default();
+        warn!(
+            code = "STR0507",
+            proxy = %admitted.proxy.id,
+            kind = kind.short(),
+            error = text.chars().take(400).collect::<String>(),
+            "the proxy refused what it was sent; it keeps what it had before"
+        );
+    }
+
+    fn let_in(&self, node: &Node) -> Result<AdmittedStream, Ended> {
+        let refuse = |text: String| {
+            self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
+            warn!(identity = %self.peer.id(), "proxy refused: {text}");
+            text
+        };
+        let proxy = node::read(node).map_err(|error| {
+            let text = refuse(format!("STR0501: {error}"));
+            Ended::by("refused", Status::invalid_argument(text))
+        })?;
+        let key = (proxy.cluster.clone(), proxy.workload.clone());
+        // Entered before the context is read, so that no change is missed.
+        let subscription = self.shared.interest.subscribe(Some(key));
+        let context = self.context()?;
+        let admitted = admit(&context, &proxy, self.peer.id()).map_err(|refusal| {
+            Ended::by("refused", Status::permission_denied(refuse(refusal.to_string())))
+        })?;
+        let proxy = Arc::new(proxy);
+        let verified = admitted.verified;
+        let identity = self.peer.id().clone();
+        let entry = self
+            .shared
+            .connections
+            .enter(Arc::clone(&proxy), identity, R::FORM, admitted)
+            .ok_or_else(|| {
+                let text = format!("STR0504: {} has 4 streams open already", proxy.id);
+                Ended::by("refused", Status::resource_exhausted(refuse(text)))
+            })?;
+        info!(
+            proxy = %proxy.id,
+            cluster = %proxy.cluster,
+            identity = %self.peer.id(),
+            verified,
+            "connected"
+        );
+        Ok(AdmittedStream { proxy, entry, subscription })
+    }
+
+    fn take_changes(&mut self) -> Result<(), Ended> {
+        let context = self.context()?;
+        let Some(admitted) = &self.admitted else { return Ok(()) };
+        let dirty = admitted.subscription.take();
+        if dirty.everything {
+            // The pod may have come, or the network of its cluster changed. What a proxy was let in
+            // as stands: a claim that is contradicted only now is shown, not punished.
+            let network = admission::network(&context, &admitted.proxy);
+            let verified = context.workload_of(&admitted.proxy).is_some();
+            admitted.entry.readmit(admission::Admitted { network, verified });
+        }
+        self.session.on_change(&dirty);
+        self.hold_until = Instant::now() + CHANGES_SPACING;
+        Ok(())
+    }
+
+    fn context(&self) -> Result<Arc<PushContext>, Ended> {
+        self.shared.context().ok_or_else(|| {
+            let text = "the mesh is not known completely yet; try again";
+            Ended::by("not ready", Status::unavailable(text))
+        })
+    }
+}
+
+impl<R> Drop for Stream<R> {
+    fn drop(&mut self) {
+        if let Some(admitted) = &self.admitted {
+            info!(proxy = %admitted.proxy.id, "disconnected");
+        }
+    }
+}
+
+fn violation_status(violation: &Violation) -> Ended {
+    Ended::by("violation", Status::invalid_argument(violation.to_string()))
+}
+
+/// Waits until there is something to look at, and the spacing is over.
+fn changed<'a>(
+    admitted: Option<&'a AdmittedStream>,
+    hold_until: Instant,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(async move {
+        match admitted {
+            Some(admitted) => {
+                admitted.subscription.changed().await;
+                tokio::time::sleep_until(hold_until).await;
+            }
+            None => pending().await,
+        }
+    })
+}
+
+/// A token bucket for requests that answer nothing.
+struct Budget {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Budget {
+    fn full(now: Instant) -> Self {
+        Self { tokens: REQUESTS_BURST, at: now }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let refill = now.duration_since(self.at).as_secs_f64() * REQUESTS_PER_SECOND;
+        self.at = now;
+        self.tokens = (self.tokens + refill).min(REQUESTS_BURST);
+        let enough = self.tokens >= 1.0;
+        if enough {
+            self.tokens -= 1.0;
+        }
+        enough
+    }
+}

@@ -1,0 +1,56 @@
+//! The parts of a response that both forms share, written straight into the stream's buffer: a
+//! resource's bytes are copied once, from where all streams share them.
+
+use bytes::{Buf, BufMut};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+
+use super::resource::{Resource, ResourceType};
+
+/// Field numbers of `google.protobuf.Any`.
+mod any {
+    pub(super) const TYPE_URL: u32 = 1;
+    pub(super) const VALUE: u32 = 2;
+}
+
+/// Writes a field of text or bytes; an empty one is left out, as proto3 does.
+pub(super) fn put_bytes(tag: u32, value: &[u8], out: &mut impl BufMut) {
+    if !value.is_empty() {
+        put_head(tag, value.len(), out);
+        out.put_slice(value);
+    }
+}
+
+/// The length of what [`put_bytes`] writes.
+pub(super) fn bytes_len(tag: u32, value: &[u8]) -> usize {
+    if value.is_empty() { 0 } else { message_len(tag, value.len()) }
+}
+
+/// Writes the head of a field of `length` bytes.
+pub(super) fn put_head(tag: u32, length: usize, out: &mut impl BufMut) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(length as u64, out);
+}
+
+/// The length of a field whose content has `length` bytes.
+pub(super) fn message_len(tag: u32, length: usize) -> usize {
+    key_len(tag) + encoded_len_varint(length as u64) + length
+}
+
+/// Writes a resource as an `Any`.
+pub(super) fn put_any(tag: u32, kind: ResourceType, resource: &Resource, out: &mut impl BufMut) {
+    put_head(tag, any_content_len(kind, resource), out);
+    put_bytes(any::TYPE_URL, kind.url().as_bytes(), out);
+    if resource.body.has_remaining() {
+        put_head(any::VALUE, resource.body.len(), out);
+        out.put(resource.body.clone());
+    }
+}
+
+/// The length of what [`put_any`] writes.
+pub(super) fn any_len(tag: u32, kind: ResourceType, resource: &Resource) -> usize {
+    message_len(tag, any_content_len(kind, resource))
+}
+
+fn any_content_len(kind: ResourceType, resource: &Resource) -> usize {
+    bytes_len(any::TYPE_URL, kind.url().as_bytes()) + bytes_len(any::VALUE, &resource.body)
+}
