@@ -303,6 +303,18 @@ impl Index {
         Some(uid).filter(|uid| !uid.is_empty())
     }
 
+    /// Whether no trace of any object is left.
+    #[cfg(test)]
+    pub(super) fn is_bare(&self) -> bool {
+        self.object_count() == 0
+            && self.odd.is_empty()
+            && self.slices_of.is_empty()
+            && self.pods_on.is_empty()
+            && self.pods_at.is_empty()
+            && self.said.services.is_empty()
+            && self.said.endpoints == 0
+    }
+
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
     /// another both may hold it: it counts once, in its better state.
     fn record(&self, key: &Key) -> Option<ServiceRecord> {
