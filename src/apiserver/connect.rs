@@ -44,7 +44,8 @@ pub struct Client {
     http: BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>,
     base: Uri,
     authorization: Option<HeaderValue>,
-    /// Wakes readers that wait after a failure when a probe finds the server back.
+    /// Wakes readers that wait, for the end of a pause or for news, when a probe finds the server
+    /// back.
     pub(super) revived: Arc<Notify>,
 }
 

@@ -97,7 +97,13 @@ impl Error {
         if let Some(tls) = find::<rustls::Error>(error) {
             return of_tls(tls);
         }
-        let fact = deepest(error).to_string();
+        let cut = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+        let fact = if find::<io::Error>(error).is_some_and(cut) {
+            // Else rustls explains itself at length.
+            "the connection was closed".to_owned()
+        } else {
+            deepest(error).to_string()
+        };
         let connecting = find::<hyper_util::client::legacy::Error>(error)
             .is_some_and(hyper_util::client::legacy::Error::is_connect);
         if connecting {

@@ -39,7 +39,8 @@ impl Client {
     }
 
     /// Probes until `sink` is closed, and tells it each result. When the server is back, readers
-    /// that wait after a failure ask again at once.
+    /// that wait after a failure ask again at once, and watches that were open begin again from
+    /// their last version: nobody can tell whether their connections survived.
     pub async fn keep_probing<E: From<Probed>>(&self, sink: &mpsc::Sender<E>) {
         let mut failing = false;
         loop {

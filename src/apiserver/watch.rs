@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::course::{Ask, Course};
 use super::lines::{Lines, TooLong};
 use super::object::{Line, decode_line, decode_page};
-use super::request::{Answer, SILENCE_LIMIT, percent_encode};
+use super::request::{SILENCE_LIMIT, percent_encode};
 use super::{Client, Error, Key, Object, Odd};
 
 /// How many objects are asked for in one page.
@@ -93,11 +93,13 @@ pub struct Limits {
     pub page_bytes: usize,
     /// Objects of one kind.
     pub objects: usize,
+    /// Pages of one list, however little is on them.
+    pub pages: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { line_bytes: 4 << 20, page_bytes: 256 << 20, objects: 500_000 }
+        Self { line_bytes: 4 << 20, page_bytes: 256 << 20, objects: 500_000, pages: 4_000 }
     }
 }
 
@@ -118,6 +120,7 @@ impl Client {
             course: Course::new(),
             gathered: Vec::new(),
             odd: Vec::new(),
+            pages: 0,
         };
         tokio::select! {
             () = sink.closed() => {}
@@ -157,6 +160,7 @@ struct Reader<'a, T, E> {
     /// The objects of a list that is not complete yet.
     gathered: Vec<T>,
     odd: Vec<Odd>,
+    pages: usize,
 }
 
 impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
@@ -170,6 +174,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 Err(Stop::Failed(error)) => {
                     self.gathered = Vec::new();
                     self.odd = Vec::new();
+                    self.pages = 0;
                     let pause = self.course.failed(&error, began.elapsed(), random());
                     self.sink.failed(error).await?;
                     pause
@@ -216,12 +221,12 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
     async fn page(&mut self, path: &str) -> Result<(), Stop> {
         let mut answer = self.client.ask(Method::GET, path, None).await?;
         let json = answer.whole(self.limits.page_bytes).await?;
-        let page =
-            decode_page(&json).map_err(|fact| Error::Broken { request: answer.request, fact })?;
+        let page = decode_page(&json).map_err(|fact| self.broken(&fact))?;
         drop(json);
         self.sink.answered().await?;
         self.gathered.extend(page.objects);
         self.odd.extend(page.odd);
+        self.pages += 1;
         self.check_budget()?;
         match page.next {
             Some(token) => self.course.page_read(token),
@@ -246,15 +251,21 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
             let left = end.saturating_duration_since(Instant::now());
             // Initial events come without a pause; afterwards silence only says that all is quiet.
             let silence = if initial { left.min(SILENCE_LIMIT) } else { left };
-            let piece = match answer.piece(silence).await {
+            let piece = tokio::select! {
+                piece = answer.piece(silence) => piece,
+                // What was open while the server was away may be dead without knowing it.
+                () = self.client.revived.notified() => {
+                    Err(self.broken("the server was away meanwhile"))
+                }
+            };
+            let piece = match piece {
                 Err(Error::Silent { .. }) if !initial => break,
                 piece => piece?,
             };
             let Some(piece) = piece else { break };
             lines.push(&piece);
-            while let Some(line) = lines.next().map_err(|TooLong| self.too_long(&answer))? {
-                let broken = |fact| Error::Broken { request: answer.request.clone(), fact };
-                let line = decode_line::<T>(&line).map_err(broken)?;
+            while let Some(line) = lines.next().map_err(|TooLong| self.too_long())? {
+                let line = decode_line::<T>(&line).map_err(|fact| self.broken(&fact))?;
                 told = true;
                 if initial {
                     initial = !self.gather(line).await?;
@@ -263,9 +274,11 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 }
             }
         }
-        if lines.has_rest() || initial {
-            let fact = if initial { "before the initial events ended" } else { "in a line" };
-            return Err(Error::Broken { request: answer.request, fact: fact.into() }.into());
+        if initial {
+            return Err(self.broken("it ended before the initial events did").into());
+        }
+        if lines.has_rest() {
+            return Err(self.broken("it ended within a line").into());
         }
         Ok(self.course.watch_ended(began.elapsed(), told, random()))
     }
@@ -287,7 +300,11 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 self.listed(version).await?;
                 return Ok(true);
             }
-            Line::Bookmark { .. } => {}
+            // A server that doesn't know initial events sends a plain watch, whose first part never
+            // ends, and its bookmarks.
+            Line::Bookmark { .. } => {
+                return Err(self.broken("a bookmark came before the initial events ended").into());
+            }
             Line::Error(error) => return Err(error.into()),
         }
         Ok(false)
@@ -296,6 +313,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
         let objects = std::mem::take(&mut self.gathered);
         let odd = std::mem::take(&mut self.odd);
+        self.pages = 0;
         self.sink.send(Event::Restarted { objects, odd }).await?;
         self.course.listed(version, Instant::now(), random());
         Ok(())
@@ -322,20 +340,29 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         Ok(())
     }
 
+    fn broken(&self, fact: &str) -> Error {
+        let path = self.selection.path();
+        Error::Broken { request: format!("GET {}", path.trim_end_matches('?')), fact: fact.into() }
+    }
+
     fn check_budget(&self) -> Result<(), Error> {
-        if self.gathered.len() + self.odd.len() <= self.limits.objects {
+        let (limit, what) = if self.gathered.len() + self.odd.len() > self.limits.objects {
+            (self.limits.objects, "objects")
+        } else if self.pages > self.limits.pages {
+            (self.limits.pages, "pages")
+        } else {
             return Ok(());
-        }
+        };
         Err(Error::Misbehaving(format!(
-            "it holds more than {} {}, the most that is read of one cluster",
-            self.limits.objects, self.selection.plural
+            "its list of {} has more than {limit} {what}, the most that is read",
+            self.selection.plural
         )))
     }
 
-    fn too_long(&self, answer: &Answer) -> Error {
+    fn too_long(&self) -> Error {
         Error::Misbehaving(format!(
-            "a line of {} is longer than {} bytes",
-            answer.request, self.limits.line_bytes
+            "an event of {} is longer than {} bytes",
+            self.selection.plural, self.limits.line_bytes
         ))
     }
 }
