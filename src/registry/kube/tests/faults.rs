@@ -1,0 +1,592 @@
+//! A run against a simulated API server that fails in every way of the fault matrix.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use strait_sim::objects::{self, HTTP, endpoint_slice, service};
+use strait_sim::{Fault, Gone, Options, Refusal, SimCluster};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use crate::model::{ClusterId, Hostname};
+use crate::registry::kube::{Config, Contact, Status, run};
+use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord};
+use crate::task::Supervisor;
+
+/// More than any deadline that a test waits for, and less than anybody's patience.
+const LIMIT: Duration = Duration::from_secs(45);
+
+/// What has been heard of a cluster.
+#[derive(Debug, Clone, Default)]
+struct Heard {
+    resets: usize,
+    updates: usize,
+    services: BTreeMap<Hostname, ServiceRecord>,
+}
+
+impl Heard {
+    fn apply(&mut self, update: RegistryUpdate) {
+        let contents = match update.change {
+            Change::Reset(contents) => {
+                self.resets += 1;
+                self.services.clear();
+                contents
+            }
+            Change::Update(contents) => {
+                self.updates += 1;
+                contents
+            }
+            Change::Removed => Contents::default(),
+        };
+        for (hostname, record) in contents.services {
+            match record {
+                Some(record) => self.services.insert(hostname, record),
+                None => self.services.remove(&hostname),
+            };
+        }
+    }
+
+    /// The addresses behind `cart`, without the part they share.
+    fn cart(&self) -> Vec<String> {
+        let record = self.services.get("cart.shop.svc.cluster.local");
+        let endpoints = record.map(|record| record.endpoints.to_vec()).unwrap_or_default();
+        endpoints.iter().map(|one| one.address.to_string().replace("10.1.0.", "")).collect()
+    }
+}
+
+/// A simulated cluster and the run that reads it.
+struct Member {
+    sim: SimCluster,
+    heard: watch::Receiver<Heard>,
+    status: watch::Receiver<Status>,
+    _tasks: Supervisor,
+}
+
+/// Starts a cluster whose service `cart` has the endpoint 10.1.0.1.
+async fn sim() -> SimCluster {
+    let sim = SimCluster::start("east", Options::default()).await.expect("a free port");
+    for name in ["shop", "strait-system", "kube-system"] {
+        sim.store().apply(objects::namespace(name)).expect("a namespace");
+    }
+    sim.store().apply(service("shop", "cart", "10.96.0.1", &[HTTP])).expect("a service");
+    cart(&sim, &["1"]);
+    sim
+}
+
+fn cart(sim: &SimCluster, addresses: &[&str]) {
+    let endpoints: Vec<_> =
+        addresses.iter().map(|last| objects::Endpoint::new(&format!("10.1.0.{last}"))).collect();
+    let slice = endpoint_slice("shop", "cart", "cart-a", &[HTTP], &endpoints);
+    sim.store().apply(slice).expect("a slice");
+}
+
+fn access(sim: &SimCluster, server: &str) -> Access {
+    Access {
+        server: server.parse().expect("a URI"),
+        ca_pem: Some(sim.certificate_authority().into()),
+        tls_server_name: None,
+        credential: Credential::Token(Redacted::new(sim.token())),
+        loopback: Loopback::Allowed,
+    }
+}
+
+fn config(
+    access: Access,
+    updates: mpsc::Sender<RegistryUpdate>,
+) -> (Config, watch::Receiver<Status>) {
+    let (status, seen) = watch::channel(Status::starting());
+    let config = Config {
+        cluster: ClusterId::from("east"),
+        access,
+        domain: "cluster.local".into(),
+        trust_domain: "cluster.local".into(),
+        system_namespace: "strait-system".into(),
+        epoch: Epoch(1),
+        updates,
+        status,
+    };
+    (config, seen)
+}
+
+impl Member {
+    fn reading(sim: SimCluster, access: Access) -> Self {
+        let tasks = Supervisor::new();
+        let (updates, mut received) = mpsc::channel(16);
+        let (config, status) = config(access, updates);
+        tasks.spawn("run", run(config));
+        let (hear, heard) = watch::channel(Heard::default());
+        tasks.spawn("hear", async move {
+            while let Some(update) = received.recv().await {
+                hear.send_modify(|heard| heard.apply(update));
+            }
+        });
+        Self { sim, heard, status, _tasks: tasks }
+    }
+
+    fn begin(sim: SimCluster) -> Self {
+        let access = access(&sim, &sim.url());
+        Self::reading(sim, access)
+    }
+
+    async fn synced() -> Self {
+        let member = Self::begin(sim().await);
+        member.until_cart(&["1"]).await;
+        member.until(|status| status.synced && status.contact == Contact::Good).await;
+        member
+    }
+
+    async fn until(&self, good: impl Fn(&Status) -> bool) -> Status {
+        let mut status = self.status.clone();
+        let found = tokio::time::timeout(LIMIT, status.wait_for(|status| good(status))).await;
+        match found {
+            Ok(status) => status.expect("the run goes on").clone(),
+            Err(_) => panic!("not within {LIMIT:?}: {:?}", self.status.borrow()),
+        }
+    }
+
+    async fn until_cart(&self, addresses: &[&str]) {
+        let mut heard = self.heard.clone();
+        let found = tokio::time::timeout(LIMIT, heard.wait_for(|heard| heard.cart() == addresses));
+        assert!(found.await.is_ok(), "{addresses:?}, not {:?}", self.heard.borrow().cart());
+    }
+
+    /// Waits for the first probe, which shows in the time of the last contact.
+    async fn until_probed(&self) {
+        let before = self.status.borrow().last_contact;
+        self.until(|status| status.last_contact > before).await;
+    }
+
+    /// What every fault must leave as it was: one whole picture, never taken back.
+    fn assert_kept(&self, addresses: &[&str]) {
+        assert_eq!(self.heard.borrow().cart(), addresses);
+        assert_eq!(self.heard.borrow().resets, 1);
+    }
+
+    /// Ends all faults and sees that the cluster is followed again.
+    async fn assert_heals(&self) {
+        self.sim.heal();
+        cart(&self.sim, &["1", "7"]);
+        self.until_cart(&["1", "7"]).await;
+        self.until(|status| status.contact == Contact::Good).await;
+        assert_eq!(self.heard.borrow().resets, 1, "healing needs no reset");
+    }
+
+    fn relists(&self) -> u64 {
+        self.status.borrow().relists
+    }
+
+    /// Lists asked for, of all kinds, by pages or as initial events.
+    fn lists(&self) -> usize {
+        let of = |request: &strait_sim::Request| {
+            request.verb == "list" || request.query.contains("sendInitialEvents")
+        };
+        self.sim.requests(of).len()
+    }
+}
+
+fn unreachable(status: &Status) -> bool {
+    matches!(status.contact, Contact::Unreachable(_))
+}
+
+#[tokio::test]
+async fn one_whole_picture_comes_first_and_then_what_changes() {
+    let member = Member::synced().await;
+    assert_eq!(member.heard.borrow().updates, 0, "nothing before everything");
+    cart(&member.sim, &["1", "2"]);
+    member.until_cart(&["1", "2"]).await;
+    member.sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it is there");
+    member.until_cart(&[]).await;
+    assert_eq!(member.heard.borrow().resets, 1);
+    let status = member.status.borrow().clone();
+    assert!(status.cluster_uid.is_some() && status.last_contact.is_some());
+    assert_eq!((status.services, status.endpoints, status.relists), (1, 0, 0));
+    assert_eq!(member.lists(), 5, "one list of each kind");
+}
+
+#[tokio::test]
+async fn a_refused_streaming_list_becomes_pages() {
+    for how in [Refusal::Invalid, Refusal::Event] {
+        let sim = sim().await;
+        sim.fault(Fault::NoStreamingLists { how });
+        let member = Member::begin(sim);
+        member.until_cart(&["1"]).await;
+        cart(&member.sim, &["1", "2"]);
+        member.until_cart(&["1", "2"]).await;
+        assert_eq!(member.heard.borrow().resets, 1, "{how:?}");
+        member.until(|status| status.contact == Contact::Good).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_streaming_lists_is_asked_for_pages() {
+    let sim = sim().await;
+    sim.fault(Fault::NoStreamingLists { how: Refusal::Ignored });
+    let member = Member::begin(sim);
+    member.until_cart(&["1"]).await;
+}
+
+#[tokio::test]
+async fn a_killed_server_takes_nothing_with_it() {
+    let member = Member::synced().await;
+    member.sim.stop().await;
+    member.until(|status| format!("{:?}", status.contact).contains("refused")).await;
+    member.assert_kept(&["1"]);
+    cart(&member.sim, &["1", "2"]);
+    member.sim.restart().await;
+    member.until_cart(&["1", "2"]).await;
+    member.until(|status| status.contact == Contact::Good).await;
+    assert_eq!((member.relists(), member.heard.borrow().resets), (0, 1), "resumed");
+}
+
+#[tokio::test]
+async fn a_hung_server_shows_within_20_seconds_and_takes_nothing_with_it() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::Hang);
+    let hung = Instant::now();
+    member.until(unreachable).await;
+    assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
+}
+
+#[tokio::test]
+async fn a_hung_server_does_not_hold_up_its_first_list_for_ever() {
+    let sim = sim().await;
+    sim.fault(Fault::Hang);
+    let member = Member::begin(sim);
+    let hung = Instant::now();
+    let status = member.until(unreachable).await;
+    assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
+    assert!(!status.synced);
+    member.sim.heal();
+    member.until_cart(&["1"]).await;
+}
+
+#[tokio::test]
+async fn connections_that_died_silently_are_replaced_within_30_seconds() {
+    let sim = sim().await;
+    let proxy = Proxy::start(&sim).await;
+    let access = access(&sim, &proxy.url);
+    let member = Member::reading(sim, access);
+    member.until_cart(&["1"]).await;
+    // Its connection dies as well: one that is made afterwards would work.
+    member.until_probed().await;
+    proxy.freeze();
+    cart(&member.sim, &["1", "2"]);
+    let frozen = Instant::now();
+    member.until_cart(&["1", "2"]).await;
+    assert!(frozen.elapsed() < Duration::from_secs(30), "{:?}", frozen.elapsed());
+    assert_eq!(member.relists(), 0);
+}
+
+#[tokio::test]
+async fn connections_reset_again_and_again_cost_no_list() {
+    let sim = sim().await;
+    let proxy = Proxy::start(&sim).await;
+    let access = access(&sim, &proxy.url);
+    let member = Member::reading(sim, access);
+    member.until_cart(&["1"]).await;
+    for round in ["2", "3", "4"] {
+        proxy.cut();
+        cart(&member.sim, &["1", round]);
+        member.until_cart(&["1", round]).await;
+    }
+    assert_eq!(member.relists(), 0);
+    assert_eq!(member.heard.borrow().resets, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_changes_nothing_for_another() {
+    let (dark, bright) = (Member::synced().await, Member::synced().await);
+    dark.sim.stop().await;
+    dark.until(unreachable).await;
+    cart(&bright.sim, &["5"]);
+    bright.until_cart(&["5"]).await;
+    dark.assert_kept(&["1"]);
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_patience_gets_it() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::TooManyRequests { retry_after_seconds: 3 });
+    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+    member.until(unreachable).await;
+    member.sim.end_fault(&Fault::CloseWatches { after_ms: 1 });
+    let before = member.sim.request_count("watch", "services");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let asked = member.sim.request_count("watch", "services") - before;
+    assert!(asked <= 2, "{asked} requests in 5 s");
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
+}
+
+#[tokio::test]
+async fn server_errors_are_waited_out() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::Errors { codes: vec![500, 503, 504] });
+    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+    member.until(unreachable).await;
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
+    assert_eq!(member.relists(), 0);
+}
+
+#[tokio::test]
+async fn an_expired_token_keeps_the_data_and_says_so() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::Unauthorized);
+    member.until(|status| matches!(status.contact, Contact::AuthFailed(_))).await;
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
+}
+
+#[tokio::test]
+async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
+    let sim = sim().await;
+    for resource in ["nodes", "pods"] {
+        sim.fault(Fault::Forbidden { resource: resource.into() });
+        let member = Member::begin(sim.clone());
+        member.until_cart(&["1"]).await;
+        let status = member.until(|status| !status.degraded.is_empty()).await;
+        assert_eq!(status.contact, Contact::Good);
+        assert!(status.degraded.iter().any(|one| one.starts_with(resource)), "{status:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
+    let sim = sim().await;
+    sim.fault(Fault::Forbidden { resource: "endpointslices".into() });
+    let member = Member::begin(sim);
+    let status = member.until(|status| matches!(status.contact, Contact::AuthFailed(_))).await;
+    assert!(format!("{:?}", status.contact).contains("endpointslices"), "{:?}", status.contact);
+    assert!(!status.synced);
+    assert_eq!(member.heard.borrow().resets, 0, "no half picture");
+}
+
+#[tokio::test]
+async fn a_web_page_is_not_an_empty_list() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::Html);
+    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+    member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
+}
+
+#[tokio::test]
+async fn a_version_that_has_gone_means_one_fresh_list() {
+    for how in [Gone::Status, Gone::Event] {
+        let member = Member::synced().await;
+        let before = member.lists();
+        member.sim.fault(Fault::Gone { how, times: Some(5) });
+        member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+        member.until(|status| status.relists >= 1).await;
+        member.assert_heals().await;
+        let lists = member.lists() - before;
+        assert!((1..=5).contains(&lists), "{how:?}: {lists} lists for 5 refusals");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_page_begins_the_list_again() {
+    let sim = sim().await;
+    for number in 0..600 {
+        let name = format!("many-{number}");
+        sim.store().apply(service("shop", &name, "10.96.1.1", &[HTTP])).expect("a service");
+    }
+    sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+    sim.fault(Fault::ContinueExpired);
+    let member = Member::begin(sim);
+    member.until(unreachable).await;
+    member.sim.end_fault(&Fault::ContinueExpired);
+    let status = member.until(|status| status.synced).await;
+    assert_eq!(status.services, 601);
+}
+
+#[tokio::test]
+async fn watches_that_close_all_the_time_resume_without_a_list_or_an_update() {
+    let member = Member::synced().await;
+    let lists = member.lists();
+    member.sim.fault(Fault::CloseWatches { after_ms: 50 });
+    let before = member.sim.request_count("watch", "services");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let watches = member.sim.request_count("watch", "services") - before;
+    assert!((1..=7).contains(&watches), "{watches} watches in 5 s");
+    assert_eq!((member.lists(), member.relists()), (lists, 0));
+    assert_eq!(member.heard.borrow().updates, 0);
+    assert_eq!(member.status.borrow().contact, Contact::Good);
+    cart(&member.sim, &["1", "2"]);
+    member.until_cart(&["1", "2"]).await;
+}
+
+#[tokio::test]
+async fn answers_that_end_in_their_middle_change_nothing() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::Truncate);
+    cart(&member.sim, &["1", "2"]);
+    member.until(unreachable).await;
+    assert_eq!(member.heard.borrow().resets, 1);
+    assert_eq!(member.heard.borrow().cart().first().map(String::as_str), Some("1"));
+    member.assert_heals().await;
+}
+
+#[tokio::test]
+async fn an_endless_line_is_cut() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::EndlessLine);
+    member.sim.stop().await;
+    member.sim.restart().await;
+    member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
+}
+
+#[tokio::test]
+async fn an_endless_list_is_cut() {
+    let sim = sim().await;
+    sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+    sim.fault(Fault::EndlessPages);
+    let member = Member::begin(sim);
+    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    assert!(!status.synced);
+}
+
+#[tokio::test]
+async fn an_object_that_makes_no_sense_costs_only_itself() {
+    let sim = sim().await;
+    let mut odd = service("shop", "odd", "10.96.0.9", &[HTTP]);
+    odd["spec"]["ports"] = json!("none");
+    sim.store().apply(odd).expect("the store takes anything");
+    let member = Member::begin(sim);
+    member.until_cart(&["1"]).await;
+    let status = member.until(|status| status.skipped.count == 1).await;
+    assert_eq!((status.services, &status.contact), (1, &Contact::Good));
+    member.sim.store().apply(service("shop", "odd", "10.96.0.9", &[HTTP])).expect("mended");
+    member.until(|status| status.skipped.count == 0 && status.services == 2).await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_acceptable_is_told_with_the_reason() {
+    let sim = sim().await;
+    let foreign = rcgen::generate_simple_self_signed(["x".to_owned()]).expect("a certificate");
+    let mut unknown = access(&sim, &sim.url());
+    unknown.ca_pem = Some(foreign.cert.pem().into());
+    let mut misnamed = access(&sim, &sim.url());
+    misnamed.tls_server_name = Some("api.example".into());
+    for (access, fact) in [(unknown, "not signed by"), (misnamed, "not for api.example")] {
+        let member = Member::reading(sim.clone(), access);
+        let status = member.until(|status| matches!(status.contact, Contact::TlsFailed(_))).await;
+        assert!(format!("{:?}", status.contact).contains(fact), "{:?}", status.contact);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_receiver_costs_no_more_than_names() {
+    let sim = sim().await;
+    let (updates, mut received) = mpsc::channel(1);
+    let (config, mut status) = config(access(&sim, &sim.url()), updates);
+    let tasks = Supervisor::new();
+    tasks.spawn("run", run(config));
+    let synced = status.wait_for(|status| status.synced);
+    tokio::time::timeout(LIMIT, synced).await.expect("in time").expect("the run goes on");
+    // Nobody receives; the channel is full; still every event is taken.
+    for number in 0..3000 {
+        cart(&sim, &["1", &(2 + number % 200).to_string()]);
+    }
+    sim.store().apply(service("shop", "last", "10.96.0.2", &[HTTP])).expect("a service");
+    let taken = status.wait_for(|status| status.services == 2);
+    tokio::time::timeout(LIMIT, taken).await.expect("in time").expect("the run goes on");
+    let mut heard = Heard::default();
+    while heard.services.len() < 2 || heard.cart() != ["1", "201"] {
+        let update = tokio::time::timeout(LIMIT, received.recv()).await.expect("in time");
+        heard.apply(update.expect("the run goes on"));
+    }
+    assert!(heard.updates < 300, "coalesced: {} updates for 3001 changes", heard.updates);
+}
+
+#[tokio::test]
+async fn a_run_ends_when_nobody_takes_its_updates() {
+    for reachable in [true, false] {
+        let sim = sim().await;
+        let mut access = access(&sim, &sim.url());
+        if !reachable {
+            access.ca_pem = Some(b"no certificate".to_vec());
+        }
+        let (updates, received) = mpsc::channel(1);
+        let (config, _status) = config(access, updates);
+        drop(received);
+        tokio::time::timeout(LIMIT, run(config)).await.expect("it ends");
+    }
+}
+
+/// Something in the middle that forgets connections, with or without saying so.
+struct Proxy {
+    url: String,
+    mood: watch::Sender<Mood>,
+    _tasks: Supervisor,
+}
+
+/// Connections belong to the generation in which they were made.
+#[derive(Debug, Clone, Copy, Default)]
+struct Mood {
+    frozen_before: u64,
+    cut_before: u64,
+    generation: u64,
+}
+
+impl Proxy {
+    async fn start(sim: &SimCluster) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("https://{}", listener.local_addr().expect("bound"));
+        let (mood, moods) = watch::channel(Mood::default());
+        let tasks = Supervisor::new();
+        let (connections, target) = (tasks.clone(), sim.address());
+        tasks.spawn("proxy", async move {
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn("connection", forward(client, target, moods.clone()));
+            }
+        });
+        Self { url, mood, _tasks: tasks }
+    }
+
+    /// From now on nothing gets through connections made before, and nobody is told.
+    fn freeze(&self) {
+        self.mood.send_modify(|mood| {
+            mood.generation += 1;
+            mood.frozen_before = mood.generation;
+        });
+    }
+
+    /// Ends all connections.
+    fn cut(&self) {
+        self.mood.send_modify(|mood| {
+            mood.generation += 1;
+            mood.cut_before = mood.generation;
+        });
+    }
+}
+
+async fn forward(
+    mut client: TcpStream,
+    target: std::net::SocketAddr,
+    mut moods: watch::Receiver<Mood>,
+) {
+    let made = moods.borrow().generation;
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
+    let ended = moods.clone();
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut server) => return,
+        _ = moods.wait_for(|mood| made < mood.frozen_before.max(mood.cut_before)) => {}
+    }
+    if made < ended.borrow().cut_before {
+        return;
+    }
+    // Frozen: both ends stay open.
+    let _held = Arc::new((client, server));
+    std::future::pending::<()>().await;
+}

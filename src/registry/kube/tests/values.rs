@@ -1,0 +1,638 @@
+//! The index on values: what objects mean together, in whatever order they come.
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::apiserver::{Event, Key, Object};
+use crate::model::{
+    Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
+    WorkloadKey,
+};
+use crate::registry::kube::endpoint_slice::SliceObject;
+use crate::registry::kube::index::{Index, Settings, Touched};
+use crate::registry::kube::namespace::NamespaceObject;
+use crate::registry::kube::node::NodeObject;
+use crate::registry::kube::pod::PodObject;
+use crate::registry::kube::service::ServiceObject;
+use crate::registry::{Contents, ServiceRecord};
+
+const CART: &str = "cart.shop.svc.cluster.local";
+
+fn index() -> Index {
+    Index::new(Settings {
+        domain: "cluster.local".into(),
+        trust_domain: "td".into(),
+        system_namespace: "strait-system".into(),
+    })
+}
+
+/// Changes that arrive, as an API server writes them.
+#[derive(Debug, Clone)]
+enum Arrives {
+    Service(Value),
+    Slice(Value),
+    Pod(Value),
+    Node(Value),
+    Namespace(Value),
+    Deleted(&'static str, &'static str, &'static str),
+    Listed(&'static str, Vec<Value>),
+}
+use Arrives::{Deleted, Listed};
+
+fn decode<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("a well-formed object")
+}
+
+fn apply(index: &mut Index, arrives: Arrives) -> Touched {
+    fn listed<T: Object>(values: Vec<Value>) -> Event<T> {
+        let objects = values.into_iter().map(decode).collect();
+        Event::Restarted { objects, odd: Vec::new() }
+    }
+    match arrives {
+        Arrives::Service(value) => index.apply(Event::Applied(decode::<ServiceObject>(value))),
+        Arrives::Slice(value) => index.apply(Event::Applied(decode::<SliceObject>(value))),
+        Arrives::Pod(value) => index.apply(Event::Applied(decode::<PodObject>(value))),
+        Arrives::Node(value) => index.apply(Event::Applied(decode::<NodeObject>(value))),
+        Arrives::Namespace(value) => index.apply(Event::Applied(decode::<NamespaceObject>(value))),
+        Deleted(kind, namespace, name) => {
+            let key = Key { namespace: namespace.into(), name: name.into() };
+            match kind {
+                "services" => index.apply(Event::<ServiceObject>::Deleted(key)),
+                "slices" => index.apply(Event::<SliceObject>::Deleted(key)),
+                "pods" => index.apply(Event::<PodObject>::Deleted(key)),
+                "nodes" => index.apply(Event::<NodeObject>::Deleted(key)),
+                _ => index.apply(Event::<NamespaceObject>::Deleted(key)),
+            }
+        }
+        Listed(kind, values) => match kind {
+            "services" => index.apply(listed::<ServiceObject>(values)),
+            "slices" => index.apply(listed::<SliceObject>(values)),
+            "pods" => index.apply(listed::<PodObject>(values)),
+            "nodes" => index.apply(listed::<NodeObject>(values)),
+            _ => index.apply(listed::<NamespaceObject>(values)),
+        },
+    }
+}
+
+/// Applies changes one by one and returns what is said of each.
+fn said(index: &mut Index, changes: impl IntoIterator<Item = Arrives>) -> Vec<Option<Contents>> {
+    let mut all = Vec::new();
+    for change in changes {
+        let touched = apply(index, change);
+        all.push(index.contents(&touched));
+    }
+    all
+}
+
+fn service(spec: Value) -> Arrives {
+    Arrives::Service(json!({"metadata": {"namespace": "shop", "name": "cart"}, "spec": spec}))
+}
+
+fn cart() -> Arrives {
+    service(json!({"clusterIP": "10.0.0.1", "ports": [{"name": "http", "port": 80}]}))
+}
+
+fn pod(name: &str, ip: &str) -> Arrives {
+    labelled_pod(name, ip, json!({"security.istio.io/tlsMode": "istio"}))
+}
+
+fn labelled_pod(name: &str, ip: &str, labels: Value) -> Arrives {
+    Arrives::Pod(json!({
+        "metadata": {"namespace": "shop", "name": name, "labels": labels},
+        "spec": {"serviceAccountName": "cart", "nodeName": "node-1", "containers": [
+            {"ports": [{"name": "web", "containerPort": 8080}]}]},
+        "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]},
+    }))
+}
+
+fn slice(name: &str, endpoints: Value) -> Arrives {
+    Arrives::Slice(json!({
+        "metadata": {"namespace": "shop", "name": name,
+            "labels": {"kubernetes.io/service-name": "cart"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": endpoints,
+    }))
+}
+
+fn endpoint(address: &str, pod: &str) -> Value {
+    json!({"addresses": [address], "conditions": {"ready": true}, "nodeName": "node-1",
+        "targetRef": {"kind": "Pod", "namespace": "shop", "name": pod}, "zone": "slice-zone"})
+}
+
+fn node(labels: Value, addresses: Value) -> Arrives {
+    Arrives::Node(json!({
+        "metadata": {"name": "node-1", "labels": labels}, "status": {"addresses": addresses},
+    }))
+}
+
+fn record(index: &mut Index) -> Option<ServiceRecord> {
+    index.everything().services.remove(CART).flatten()
+}
+
+fn endpoints(index: &mut Index) -> Vec<Endpoint> {
+    record(index).map(|record| record.endpoints.to_vec()).unwrap_or_default()
+}
+
+fn converted(spec: Value) -> Service {
+    let mut index = index();
+    apply(&mut index, service(spec));
+    Service::clone(&record(&mut index).expect("a service").service)
+}
+
+#[test]
+fn services_keep_their_addresses_ports_and_kind() {
+    let found = converted(json!({
+        "type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"],
+        "externalIPs": ["192.0.2.9"], "selector": {"app": "cart"},
+        "internalTrafficPolicy": "Local", "publishNotReadyAddresses": true,
+        "ports": [{"name": "http", "port": 80, "targetPort": "web"},
+                  {"name": "tcp-x", "port": 90, "targetPort": 9090}, {"name": "y", "port": 91}],
+    }));
+    assert_eq!(found.hostname, Hostname::from(CART));
+    assert_eq!(found.resolution, Resolution::ClientSide);
+    assert_eq!(
+        found.vips.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.0.0.1", "fd00::1"]
+    );
+    assert_eq!(found.external_addresses, ["192.0.2.9".into()]);
+    assert!(found.node_local && found.publish_not_ready && !found.mesh_external);
+    let targets: Vec<_> = found.ports.iter().map(|port| port.target.clone()).collect();
+    let expected =
+        [TargetPort::Name("web".into()), TargetPort::Number(9090), TargetPort::Number(91)];
+    assert_eq!(targets, expected);
+
+    let headless = converted(json!({"clusterIP": "None", "clusterIPs": ["None"]}));
+    assert_eq!((headless.resolution, headless.vips.len()), (Resolution::Headless, 0));
+    let alias = converted(json!({"type": "ExternalName", "externalName": "Example.COM."}));
+    assert_eq!(alias.resolution, Resolution::Alias("example.com".into()));
+    assert!(alias.mesh_external);
+    let both = converted(
+        json!({"type": "ExternalName", "externalName": "example.com", "clusterIP": "None"}),
+    );
+    assert_eq!(both.resolution, Resolution::Headless);
+}
+
+#[test]
+fn annotations_say_who_serves_and_who_may_see() {
+    let mut index = index();
+    apply(
+        &mut index,
+        Arrives::Service(json!({
+            "metadata": {"namespace": "shop", "name": "cart",
+                "creationTimestamp": "2026-01-01T00:00:10Z",
+                "annotations": {
+                    "networking.istio.io/exportTo": "., bank",
+                    "alpha.istio.io/kubernetes-serviceaccounts": "a, b",
+                    "alpha.istio.io/canonical-serviceaccounts": "spiffe://x/y"}},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1"},
+            "status": {"loadBalancer": {"ingress": [
+                {"hostname": "lb.example"}, {"ip": "192.0.2.1", "hostname": "other.example"}]}},
+        })),
+    );
+    let found = record(&mut index).expect("a service").service;
+    assert_eq!(found.export_to, ExportTo::Namespaces(vec!["bank".into(), "shop".into()]));
+    let accounts: Vec<_> = found.service_accounts.iter().map(|account| &**account).collect();
+    assert_eq!(accounts, ["spiffe://x/y", "spiffe://td/ns/shop/sa/a", "spiffe://td/ns/shop/sa/b"]);
+    assert_eq!(found.external_addresses, ["lb.example".into(), "192.0.2.1".into()]);
+    assert_eq!(found.created, 1_767_225_610);
+}
+
+#[test]
+fn an_endpoint_is_what_its_slice_pod_and_node_say() {
+    let mut index = index();
+    let region = json!({"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z"});
+    let pod = labelled_pod(
+        "cart-1",
+        "10.1.0.1",
+        json!({"security.istio.io/tlsMode": "istio", "topology.istio.io/network": "n1"}),
+    );
+    for change in [
+        Listed("pods", vec![]),
+        cart(),
+        slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")])),
+        pod,
+        node(region, json!([])),
+    ] {
+        apply(&mut index, change);
+    }
+    let found = endpoints(&mut index);
+    let [found] = &found[..] else { panic!("one endpoint: {found:?}") };
+    assert_eq!((found.address.to_string().as_str(), found.port), ("10.1.0.1", 8080));
+    assert_eq!((&*found.port_name, found.health, found.weight), ("http", Health::Healthy, 1));
+    assert_eq!(found.service_account.as_deref(), Some("spiffe://td/ns/shop/sa/cart"));
+    assert_eq!((found.tls_mode, found.pod), (TlsMode::Istio, PodState::Known));
+    assert_eq!(found.network_label, Some("n1".into()));
+    assert_eq!(found.locality.to_string(), "r/z");
+    assert_eq!(found.node.as_deref(), Some("node-1"));
+
+    let all = index.everything();
+    let workload = all.workloads.get(&WorkloadKey::new("shop", "cart-1")).cloned().flatten();
+    let workload = workload.expect("a workload");
+    assert_eq!(workload.named_ports.get("web"), Some(&8080));
+    assert_eq!((&*workload.service_account, workload.locality.to_string()), ("cart", "r/z".into()));
+}
+
+#[test]
+fn a_slice_may_come_before_its_pod() {
+    let mut index = index();
+    let all = said(
+        &mut index,
+        [
+            Listed("pods", vec![]),
+            cart(),
+            slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")])),
+            pod("cart-1", "10.1.0.1"),
+            Deleted("pods", "shop", "cart-1"),
+        ],
+    );
+    let states: Vec<Option<PodState>> = all
+        .into_iter()
+        .map(|contents| {
+            let record = contents?.services.remove(CART)??;
+            record.endpoints.first().map(|endpoint| endpoint.pod)
+        })
+        .collect();
+    let expected =
+        [None, None, Some(PodState::Missing), Some(PodState::Known), Some(PodState::Missing)];
+    assert_eq!(states, expected);
+}
+
+#[test]
+fn without_pods_endpoints_have_no_identity_but_are_not_missing() {
+    let mut index = index();
+    apply(&mut index, cart());
+    apply(&mut index, slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")])));
+    let found = endpoints(&mut index);
+    assert_eq!(found.first().map(|endpoint| endpoint.pod), Some(PodState::Unnamed));
+    let touched = apply(&mut index, Listed("pods", vec![]));
+    let contents = index.contents(&touched).expect("pods may be read now");
+    let record = contents.services.get(CART).cloned().flatten().expect("the service");
+    assert_eq!(record.endpoints.first().map(|endpoint| endpoint.pod), Some(PodState::Missing));
+}
+
+#[test]
+fn an_endpoint_without_a_pod_takes_the_only_one_with_its_address() {
+    let bare = || json!([{"addresses": ["10.1.0.1"], "conditions": {}}]);
+    let cases = [
+        (vec![], PodState::Unnamed, None),
+        (vec![pod("a", "10.1.0.1")], PodState::Known, Some("a")),
+        (vec![pod("a", "10.1.0.1"), pod("b", "10.1.0.1")], PodState::Unnamed, None),
+        (vec![pod("a", "10.1.0.2")], PodState::Unnamed, None),
+    ];
+    for (pods, state, name) in cases {
+        let mut index = index();
+        let changes = [cart(), slice("cart-a", bare()), Listed("pods", vec![])];
+        for change in changes.into_iter().chain(pods.clone()) {
+            apply(&mut index, change);
+        }
+        let found = endpoints(&mut index);
+        let found = found.first().expect("an endpoint");
+        assert_eq!(found.pod, state, "{pods:?}");
+        assert_eq!(found.workload.as_ref().map(|key| &*key.name), name);
+    }
+}
+
+#[test]
+fn an_endpoint_in_two_slices_counts_once_in_its_better_state() {
+    let ready = || slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")]));
+    let unready = || {
+        let mut member = endpoint("10.1.0.1", "cart-1");
+        member["conditions"] = json!({"ready": false});
+        slice("cart-b", json!([member]))
+    };
+    for order in [[ready(), unready()], [unready(), ready()]] {
+        let mut index = index();
+        apply(&mut index, cart());
+        for change in order {
+            apply(&mut index, change);
+        }
+        let healths: Vec<_> = endpoints(&mut index).iter().map(|one| one.health).collect();
+        assert_eq!(healths, [Health::Healthy]);
+        apply(&mut index, Deleted("slices", "shop", "cart-a"));
+        let healths: Vec<_> = endpoints(&mut index).iter().map(|one| one.health).collect();
+        assert_eq!(healths, [Health::Unhealthy], "the other copy stays");
+    }
+}
+
+#[test]
+fn slices_of_names_of_other_clusters_and_of_nobody_are_left_out() {
+    for (label, kind) in [
+        (json!({"kubernetes.io/service-name": "cart"}), "FQDN"),
+        (
+            json!({"kubernetes.io/service-name": "cart",
+                   "multicluster.kubernetes.io/service-name": "cart"}),
+            "IPv4",
+        ),
+        (json!({}), "IPv4"),
+    ] {
+        let mut index = index();
+        apply(&mut index, cart());
+        apply(
+            &mut index,
+            Arrives::Slice(json!({
+                "metadata": {"namespace": "shop", "name": "x", "labels": label},
+                "addressType": kind, "ports": [{"name": "http", "port": 80}],
+                "endpoints": [endpoint("10.1.0.1", "p")],
+            })),
+        );
+        assert!(endpoints(&mut index).is_empty());
+        assert_eq!(index.skipped().count, 0, "nothing is wrong with it");
+    }
+}
+
+#[test]
+fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
+    let mut index = index();
+    apply(&mut index, cart());
+    let members = json!([
+        {"addresses": null}, {"addresses": []}, {"addresses": ["fe80::1%eth0"]},
+        {"addresses": ["300.1.1.1"]}, endpoint("10.1.0.1", "p"),
+    ]);
+    apply(&mut index, slice("cart-a", members));
+    assert_eq!(endpoints(&mut index).len(), 1);
+    assert_eq!(index.skipped().count, 1);
+    assert!(index.skipped().last.is_some_and(|last| last.contains("endpointslices shop/cart-a")));
+    apply(&mut index, slice("cart-a", json!([endpoint("10.1.0.1", "p")])));
+    assert_eq!(index.skipped().count, 0, "mended");
+
+    apply(
+        &mut index,
+        service(json!({"clusterIP": "x", "ports": [{"port": 0}, {"port": 65536},
+        {"port": 80, "targetPort": -1}, {"port": 81}]})),
+    );
+    let found = record(&mut index).expect("the service").service;
+    assert_eq!(found.ports.iter().map(|port| port.number).collect::<Vec<_>>(), [81]);
+    assert_eq!(index.skipped().count, 1);
+    let odd = crate::apiserver::Odd {
+        key: Some(Key { namespace: "shop".into(), name: "cart".into() }),
+        reason: "no sense".into(),
+    };
+    index.apply(Event::<ServiceObject>::Odd(odd));
+    assert_eq!(record(&mut index), None, "as a fresh list would leave it out");
+}
+
+#[test]
+fn node_port_gateways_follow_their_nodes() {
+    let mut index = index();
+    apply(
+        &mut index,
+        Arrives::Service(json!({
+            "metadata": {"namespace": "shop", "name": "cart",
+                "annotations": {"traffic.istio.io/nodeSelector": "{\"role\":\"edge\"}"}},
+            "spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "externalIPs": ["192.0.2.50"],
+                "ports": [{"port": 15443, "nodePort": 31443}]},
+        })),
+    );
+    let edge = |name: &str, address: &str, kind: &str| {
+        Arrives::Node(json!({"metadata": {"name": name, "labels": {"role": "edge"}},
+            "status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"},
+                                     {"type": kind, "address": address}]}}))
+    };
+    let other = node(json!({}), json!([{"type": "ExternalIP", "address": "192.0.2.7"}]));
+    let steps: [(Arrives, Option<&[&str]>); 5] = [
+        (edge("b", "192.0.2.9", "ExternalIP"), Some(&["192.0.2.9"])),
+        (edge("a", "192.0.2.10", "ExternalIP"), Some(&["192.0.2.9", "192.0.2.10"])),
+        (other, None),
+        (edge("b", "192.0.2.9", "InternalIP"), Some(&["192.0.2.10"])),
+        (Deleted("nodes", "", "a"), Some(&[])),
+    ];
+    let first = index.everything();
+    assert!(first.services.contains_key(CART));
+    for (change, expected) in steps {
+        let touched = apply(&mut index, change.clone());
+        let contents = index.contents(&touched);
+        let addresses =
+            contents.and_then(|mut contents| contents.services.remove(CART)).map(|record| {
+                let service = record.expect("the service stays").service;
+                assert_eq!(service.external_ports.get(&15443), Some(&31443));
+                service.external_addresses.iter().map(|one| one.to_string()).collect::<Vec<_>>()
+            });
+        assert_eq!(
+            addresses.as_deref().map(|list| list.iter().map(String::as_str).collect()),
+            expected.map(<[&str]>::to_vec),
+            "{change:?}"
+        );
+    }
+}
+
+#[test]
+fn the_pods_own_locality_goes_before_its_nodes_and_the_slices() {
+    let at = |labels: Value, with_node: bool| {
+        let mut index = index();
+        let mut changes = vec![
+            cart(),
+            slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")])),
+            Listed("pods", vec![]),
+            labelled_pod("cart-1", "10.1.0.1", labels),
+        ];
+        if with_node {
+            changes.push(node(
+                json!({"failure-domain.beta.kubernetes.io/region": "nr",
+                       "topology.kubernetes.io/zone": "nz", "topology.istio.io/subzone": "ns"}),
+                json!([]),
+            ));
+        }
+        for change in changes {
+            apply(&mut index, change);
+        }
+        endpoints(&mut index).first().expect("an endpoint").locality.to_string()
+    };
+    assert_eq!(at(json!({"istio-locality": "a.b.c"}), true), "a/b/c");
+    assert_eq!(at(json!({"topology.istio.io/locality": "a/b.c"}), true), "a/b.c");
+    assert_eq!(at(json!({}), true), "nr/nz/ns");
+    assert_eq!(at(json!({}), false), "/slice-zone");
+}
+
+#[test]
+fn the_system_namespace_names_the_network() {
+    let namespace = |name: &str, labels: Value| {
+        Arrives::Namespace(json!({"metadata": {"name": name, "uid": "u", "labels": labels}}))
+    };
+    let n1 = || json!({"topology.istio.io/network": "n1"});
+    let mut index = index();
+    assert_eq!(index.everything().network_label, Some(None));
+    let all = said(
+        &mut index,
+        [
+            namespace("other", n1()),
+            namespace("strait-system", n1()),
+            namespace("strait-system", n1()),
+            namespace("strait-system", json!({})),
+            namespace("kube-system", json!({})),
+        ],
+    );
+    let labels: Vec<_> = all.into_iter().map(|one| one.and_then(|one| one.network_label)).collect();
+    assert_eq!(labels, [None, Some(Some("n1".into())), None, Some(None), None]);
+    assert_eq!(index.cluster_uid(), Some("u"));
+}
+
+#[test]
+fn equal_content_is_not_said_again() {
+    let mut index = index();
+    let zone = || json!({"topology.kubernetes.io/zone": "z"});
+    let changes = || {
+        vec![
+            Listed("pods", vec![]),
+            cart(),
+            slice("cart-a", json!([endpoint("10.1.0.1", "cart-1")])),
+            pod("cart-1", "10.1.0.1"),
+            node(zone(), json!([])),
+        ]
+    };
+    said(&mut index, changes());
+    let again = changes().split_off(1);
+    for (change, contents) in again.clone().iter().zip(said(&mut index, again)) {
+        assert!(contents.is_none(), "{change:?}: {contents:?}");
+    }
+    // A node's heartbeat and a label that means nothing here.
+    let mut labels = zone();
+    labels["beta.kubernetes.io/os"] = json!("linux");
+    let quiet = said(&mut index, [node(labels, json!([]))]);
+    assert!(matches!(&quiet[..], [None]));
+}
+
+#[test]
+fn a_service_that_comes_back_finds_its_slices() {
+    let mut index = index();
+    let changes = [
+        cart(),
+        slice("cart-a", json!([endpoint("10.1.0.1", "p")])),
+        Deleted("services", "shop", "cart"),
+        slice("cart-a", json!([endpoint("10.1.0.2", "p")])),
+        cart(),
+    ];
+    let all = said(&mut index, changes);
+    let counts: Vec<_> = all
+        .into_iter()
+        .map(|contents| {
+            let record = contents?.services.remove(CART)?;
+            Some(record.map(|record| record.endpoints.len()))
+        })
+        .collect();
+    assert_eq!(counts, [Some(Some(0)), Some(Some(1)), Some(None), None, Some(Some(1))]);
+}
+
+/// A world of a few names, so that changes collide; and a list of it in the end.
+fn random_changes(random: &mut StdRng) -> Vec<Arrives> {
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+    let mut changes = Vec::new();
+    for _ in 0..random.random_range(5..40) {
+        let name = NAMES[random.random_range(0..3)];
+        let address = format!("10.1.0.{}", random.random_range(1..4));
+        changes.push(match random.random_range(0..9) {
+            0 => cart(),
+            1 => Deleted("services", "shop", "cart"),
+            2 | 3 => {
+                let mut member = endpoint(&address, NAMES[random.random_range(0..3)]);
+                member["conditions"]["ready"] = json!(random.random_bool(0.7));
+                if random.random_bool(0.3) {
+                    member["targetRef"] = Value::Null;
+                }
+                slice(name, json!([member, endpoint("10.1.0.9", "c")]))
+            }
+            4 => Deleted("slices", "shop", name),
+            5 | 6 => pod(name, &address),
+            7 => Deleted("pods", "shop", name),
+            _ => {
+                let zone = NAMES[random.random_range(0..3)];
+                node(json!({"topology.kubernetes.io/zone": zone}), json!([]))
+            }
+        });
+    }
+    changes
+}
+
+/// The objects left after `changes`, each as its last change has it.
+fn left_over(changes: &[Arrives]) -> Vec<Arrives> {
+    let mut left: Vec<((&str, String), Arrives)> = Vec::new();
+    for change in changes {
+        let (kind, value) = match change {
+            Arrives::Service(value) => ("services", value),
+            Arrives::Slice(value) => ("slices", value),
+            Arrives::Pod(value) => ("pods", value),
+            Arrives::Node(value) => ("nodes", value),
+            Arrives::Namespace(value) => ("namespaces", value),
+            Deleted(kind, _, name) => {
+                left.retain(|(key, _)| *key != (*kind, (*name).to_owned()));
+                continue;
+            }
+            Listed(..) => continue,
+        };
+        let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        left.retain(|(key, _)| *key != (kind, name.clone()));
+        left.push(((kind, name), change.clone()));
+    }
+    left.into_iter().map(|(_, change)| change).collect()
+}
+
+#[test]
+fn contents_never_depend_on_the_way_they_came_about() {
+    for seed in 0..300 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let changes = random_changes(&mut random);
+
+        // A long run, followed by what it says, change by change.
+        let mut long = index();
+        apply(&mut long, Listed("pods", vec![]));
+        let mut heard = Contents::default();
+        for contents in said(&mut long, changes.clone()).into_iter().flatten() {
+            heard.services.extend(contents.services);
+            heard.workloads.extend(contents.workloads);
+        }
+        heard.services.retain(|_, record| record.is_some());
+        heard.workloads.retain(|_, workload| workload.is_some());
+
+        // A fresh start with what is left, in any order.
+        let mut left = left_over(&changes);
+        left.shuffle(&mut random);
+        let mut fresh = index();
+        apply(&mut fresh, Listed("pods", vec![]));
+        for change in left {
+            apply(&mut fresh, change);
+        }
+        let fresh = fresh.everything();
+        assert_eq!(heard.services, fresh.services, "seed {seed}: {changes:#?}");
+        assert_eq!(heard.workloads, fresh.workloads, "seed {seed}: {changes:#?}");
+        let long = long.everything();
+        assert_eq!(long.services, fresh.services, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_gone_leaves_no_trace() {
+    for seed in 0..50 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut index = index();
+        for change in random_changes(&mut random) {
+            apply(&mut index, change);
+        }
+        for kind in ["services", "slices", "pods", "nodes", "namespaces"] {
+            apply(&mut index, Listed(kind, vec![]));
+        }
+        assert!(index.everything().services.is_empty());
+        assert!(index.is_bare(), "seed {seed}: {index:?}");
+    }
+}
+
+#[test]
+fn duplicates_unknown_deletions_and_changes_before_additions_are_nothing_new() {
+    let mut index = index();
+    let all = said(
+        &mut index,
+        [
+            Deleted("services", "shop", "cart"),
+            Deleted("slices", "shop", "cart-a"),
+            Deleted("pods", "shop", "p"),
+            cart(),
+            cart(),
+            Deleted("services", "shop", "cart"),
+            Deleted("services", "shop", "cart"),
+        ],
+    );
+    let spoken: Vec<bool> = all.iter().map(Option::is_some).collect();
+    assert_eq!(spoken, [false, false, false, true, false, true, false]);
+}
