@@ -4,8 +4,8 @@
 //! followed, and where a name leads is checked on the address that is dialled. Knows nothing of
 //! services or the mesh.
 //!
-//! [`Client::watch`] is the heart: [`watch`](mod@watch) moves bytes, [`course`] decides what to ask
-//! next and when, [`backoff`] for how long to wait, [`lines`] and [`object`] turn bytes into objects.
+//! [`Client::watch`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
+//! when, `backoff.rs` for how long to wait, `lines.rs` and `object.rs` turn bytes into objects.
 
 mod access;
 mod address;
@@ -17,6 +17,8 @@ mod lines;
 mod object;
 mod probe;
 mod request;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use access::{Access, Credential, Loopback, Redacted};

@@ -37,7 +37,7 @@ pub struct Metadata {
     /// Labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// Those annotations that may mean something here: see [`means_something`].
+    /// Those annotations that may mean something here: the mesh's (`*.istio.io/`) and our own.
     #[serde(deserialize_with = "annotations")]
     pub annotations: BTreeMap<Arc<str>, Arc<str>>,
 }

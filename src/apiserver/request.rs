@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -116,7 +117,15 @@ impl Client {
 
         let response = match timeout(SILENCE_LIMIT, self.exchange(request)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(Error::of_exchange(&description, error.as_ref())),
+            Ok(Err(error)) => {
+                return Err(match Error::of_exchange(&description, error.as_ref()) {
+                    Error::Unreachable(fact) => {
+                        let server = self.server().authority().map_or("", Authority::as_str);
+                        Error::Unreachable(format!("{server}: {fact}"))
+                    }
+                    other => other,
+                });
+            }
             Err(_) => return Err(Error::Silent { request: description, limit: SILENCE_LIMIT }),
         };
         Answer::begin(description, response).await

@@ -18,6 +18,8 @@ use super::{Client, Error, Key, Object, Odd};
 
 /// How many objects are asked for in one page.
 const PAGE_OBJECTS: usize = 500;
+/// How long a watch lasts that begins with everything.
+const INITIAL_LIFETIME: Duration = Duration::from_secs(300);
 /// How much longer than asked for a watch may last before we end it.
 const LIFETIME_GRACE: Duration = Duration::from_secs(15);
 
@@ -118,9 +120,7 @@ impl Client {
             limits,
             sink: Sink { sender: sink, answering: false, told: PhantomData },
             course: Course::new(),
-            gathered: Vec::new(),
-            odd: Vec::new(),
-            pages: 0,
+            gathered: Gathered::new(),
         };
         tokio::select! {
             () = sink.closed() => {}
@@ -157,10 +157,23 @@ struct Reader<'a, T, E> {
     limits: Limits,
     sink: Sink<'a, T, E>,
     course: Course,
-    /// The objects of a list that is not complete yet.
-    gathered: Vec<T>,
+    gathered: Gathered<T>,
+}
+
+/// A list that is not complete yet.
+struct Gathered<T> {
+    objects: Vec<T>,
     odd: Vec<Odd>,
     pages: usize,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    /// With all there is, up to the bookmark that says so.
+    Everything,
+    /// With the next change.
+    Changes,
 }
 
 impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
@@ -172,9 +185,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 Ok(pause) => pause,
                 Err(Stop::Closed) => return Err(Closed),
                 Err(Stop::Failed(error)) => {
-                    self.gathered = Vec::new();
-                    self.odd = Vec::new();
-                    self.pages = 0;
+                    self.gathered = Gathered::new();
                     let pause = self.course.failed(&error, began.elapsed(), random());
                     self.sink.failed(error).await?;
                     pause
@@ -203,9 +214,10 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
             Ask::InitialEvents => {
                 let path = format!(
                     "{path}watch=1&allowWatchBookmarks=true&sendInitialEvents=true\
-                     &resourceVersionMatch=NotOlderThan&resourceVersion=&timeoutSeconds=300"
+                     &resourceVersionMatch=NotOlderThan&resourceVersion=&timeoutSeconds={}",
+                    INITIAL_LIFETIME.as_secs()
                 );
-                self.stream(&path, Duration::from_secs(300)).await
+                self.stream(&path, INITIAL_LIFETIME, Begin::Everything).await
             }
             Ask::Watch { version, lifetime } => {
                 let path = format!(
@@ -213,7 +225,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                     percent_encode(&version),
                     lifetime.as_secs()
                 );
-                self.stream(&path, lifetime).await
+                self.stream(&path, lifetime, Begin::Changes).await
             }
         }
     }
@@ -224,9 +236,9 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         let page = decode_page(&json).map_err(|fact| self.broken(&fact))?;
         drop(json);
         self.sink.answered().await?;
-        self.gathered.extend(page.objects);
-        self.odd.extend(page.odd);
-        self.pages += 1;
+        self.gathered.objects.extend(page.objects);
+        self.gathered.odd.extend(page.odd);
+        self.gathered.pages += 1;
         self.check_budget()?;
         match page.next {
             Some(token) => self.course.page_read(token),
@@ -235,12 +247,16 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         Ok(())
     }
 
-    /// Reads a watch to its end. Until the initial events are told, if they were asked for, objects
-    /// are gathered.
-    async fn stream(&mut self, path: &str, lifetime: Duration) -> Result<Duration, Stop> {
+    /// Reads a watch to its end. Returns the pause before the next question.
+    async fn stream(
+        &mut self,
+        path: &str,
+        lifetime: Duration,
+        begin: Begin,
+    ) -> Result<Duration, Stop> {
         let began = Instant::now();
         let end = began + lifetime + LIFETIME_GRACE;
-        let mut initial = path.contains("sendInitialEvents");
+        let mut initial = begin == Begin::Everything;
         let mut answer = self.client.ask(Method::GET, path, None).await?;
         if !initial {
             self.sink.answered().await?;
@@ -287,14 +303,18 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
     async fn gather(&mut self, line: Line<T>) -> Result<bool, Stop> {
         match line {
             Line::Applied { object, .. } => {
-                self.gathered.push(object);
+                self.gathered.objects.push(object);
                 self.check_budget()?;
             }
             // What changes while the initial events are sent: the last word counts.
-            Line::Deleted { key, .. } => {
-                self.gathered.retain(|object| object.metadata().key() != key);
+            Line::Deleted { key, .. } => self.gathered.forget(&key),
+            Line::Odd { odd, .. } => {
+                if let Some(key) = &odd.key {
+                    self.gathered.forget(key);
+                }
+                self.gathered.odd.push(odd);
+                self.check_budget()?;
             }
-            Line::Odd { odd, .. } => self.odd.push(odd),
             Line::Bookmark { version, initial_events_end: true } => {
                 self.sink.answered().await?;
                 self.listed(version).await?;
@@ -311,9 +331,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
     }
 
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
-        let objects = std::mem::take(&mut self.gathered);
-        let odd = std::mem::take(&mut self.odd);
-        self.pages = 0;
+        let Gathered { objects, odd, .. } = std::mem::replace(&mut self.gathered, Gathered::new());
         self.sink.send(Event::Restarted { objects, odd }).await?;
         self.course.listed(version, Instant::now(), random());
         Ok(())
@@ -346,9 +364,10 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
     }
 
     fn check_budget(&self) -> Result<(), Error> {
-        let (limit, what) = if self.gathered.len() + self.odd.len() > self.limits.objects {
+        let Gathered { objects, odd, pages } = &self.gathered;
+        let (limit, what) = if objects.len() + odd.len() > self.limits.objects {
             (self.limits.objects, "objects")
-        } else if self.pages > self.limits.pages {
+        } else if *pages > self.limits.pages {
             (self.limits.pages, "pages")
         } else {
             return Ok(());
@@ -364,6 +383,16 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
             "an event of {} is longer than {} bytes",
             self.selection.plural, self.limits.line_bytes
         ))
+    }
+}
+
+impl<T: Object> Gathered<T> {
+    fn new() -> Self {
+        Self { objects: Vec::new(), odd: Vec::new(), pages: 0 }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.objects.retain(|object| object.metadata().key() != *key);
     }
 }
 

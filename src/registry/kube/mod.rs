@@ -2,8 +2,8 @@
 //! turned into one shard.
 //!
 //! Owns the objects of that cluster, in compact form. Never reads another cluster, and never decides
-//! what a proxy gets. [`index`] is what it knows, as a plain value; [`run`](mod@run) moves events in
-//! and updates out.
+//! what a proxy gets. `index.rs` is what it knows, as a plain value; [`run`] moves events in and
+//! updates out.
 
 mod contact;
 mod endpoint_slice;

@@ -369,12 +369,28 @@ async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
 }
 
 #[tokio::test]
-async fn a_web_page_is_not_an_empty_list() {
+async fn a_web_page_is_not_an_empty_list_and_a_redirect_leads_nowhere() {
+    let other = sim().await;
+    for fault in [Fault::Html, Fault::Redirect { location: other.url() }] {
+        let member = Member::synced().await;
+        member.sim.fault(fault);
+        member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+        member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+        member.assert_kept(&["1"]);
+        member.assert_heals().await;
+    }
+    assert!(other.requests(|_| true).is_empty(), "nobody followed");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_and_goes_costs_neither_a_list_nor_an_update() {
     let member = Member::synced().await;
-    member.sim.fault(Fault::Html);
-    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
-    member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    let lists = member.lists();
+    member.sim.fault(Fault::Flap { up_ms: 300, down_ms: 300 });
+    member.until(unreachable).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     member.assert_kept(&["1"]);
+    assert_eq!((member.lists(), member.heard.borrow().updates), (lists, 0));
     member.assert_heals().await;
 }
 

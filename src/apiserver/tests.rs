@@ -1,0 +1,126 @@
+//! The client against a simulated API server, as other modules use it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use strait_sim::{Options, SimCluster, objects};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::task::Supervisor;
+
+const SECRETS: &str = "/api/v1/namespaces/strait-system/secrets";
+
+#[derive(Debug, Deserialize)]
+struct Secret {
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "null_as_default")]
+    data: BTreeMap<String, String>,
+}
+
+impl Object for Secret {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+async fn start() -> (SimCluster, Client) {
+    let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
+    for name in ["strait-system", "elsewhere"] {
+        sim.store().apply(objects::namespace(name)).expect("a namespace");
+    }
+    let client = Client::new(&Access {
+        server: sim.url().parse().expect("a URI"),
+        ca_pem: Some(sim.certificate_authority().into()),
+        tls_server_name: None,
+        credential: Credential::Token(Redacted::new(sim.token())),
+        loopback: Loopback::Allowed,
+    });
+    (sim, client.expect("usable"))
+}
+
+fn secret(namespace: &str, name: &str, labels: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "data": {"east": "eA=="},
+    })
+}
+
+async fn told(events: &mut mpsc::Receiver<Event<Secret>>) -> String {
+    let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
+    match event.expect("in time").expect("the watch goes on") {
+        Event::Restarted { objects, odd } => {
+            assert!(odd.is_empty());
+            let names: Vec<_> = objects.iter().map(|one| one.metadata.name.to_string()).collect();
+            format!("restarted {}", names.join(" "))
+        }
+        Event::Applied(object) => format!("applied {} {:?}", object.metadata.name, object.data),
+        Event::Deleted(key) => format!("deleted {key}"),
+        Event::Odd(odd) => format!("odd {odd:?}"),
+        Event::Answered => "answered".into(),
+        Event::Failed(error) => format!("failed {error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_selection_is_told_whole_and_then_change_by_change() {
+    let (sim, client) = start().await;
+    let member = || json!({"istio/multiCluster": "true"});
+    for (namespace, name, labels) in [
+        ("strait-system", "a", member()),
+        ("strait-system", "plain", json!({})),
+        ("elsewhere", "b", member()),
+    ] {
+        sim.store().apply(secret(namespace, name, labels)).expect("a secret");
+    }
+    let (sink, mut events) = mpsc::channel(16);
+    let tasks = Supervisor::new();
+    tasks.spawn("watch", async move {
+        let selection = Selection {
+            namespace: Some("strait-system".into()),
+            labels: Some("istio/multiCluster=true".into()),
+            ..Selection::all("", "v1", "secrets")
+        };
+        client.watch::<Secret, _>(selection, Limits::default(), &sink).await;
+    });
+    assert_eq!(told(&mut events).await, "answered");
+    assert_eq!(told(&mut events).await, "restarted a");
+    sim.store().apply(secret("strait-system", "plain", member())).expect("labelled");
+    assert_eq!(told(&mut events).await, r#"applied plain {"east": "eA=="}"#);
+    sim.store().apply(secret("strait-system", "plain", json!({}))).expect("unlabelled");
+    assert_eq!(told(&mut events).await, "deleted strait-system/plain");
+    sim.store().delete("Secret", "strait-system", "a").expect("it is there");
+    assert_eq!(told(&mut events).await, "deleted strait-system/a");
+}
+
+#[tokio::test]
+async fn objects_are_created_read_changed_and_deleted() {
+    let (_sim, client) = start().await;
+    let new = secret("strait-system", "a", json!({}));
+    let created: Secret = client.create(SECRETS, &new).await.expect("created");
+    assert_eq!(&*created.metadata.name, "a");
+    let again = client.create::<Value>(SECRETS, &new).await;
+    assert!(matches!(again, Err(Error::Rejected(status)) if status.code == 409));
+
+    let path = format!("{SECRETS}/a");
+    let change = json!({"data": {"west": "eQ=="}});
+    let patched: Secret = client.patch(&path, Patch::Merge, &change).await.expect("patched");
+    assert_eq!(patched.data.len(), 2);
+    let read: Secret = client.get(&path).await.expect("read");
+    assert_eq!(read.data, patched.data);
+    client.delete(&path).await.expect("deleted");
+    assert!(matches!(client.get::<Value>(&path).await, Err(Error::NotFound(_))));
+    client.probe().await.expect("it answers");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_named() {
+    let (sim, client) = start().await;
+    sim.stop().await;
+    let error = client.probe().await.expect_err("it is away");
+    let Error::Unreachable(fact) = error else { panic!("{error:?}") };
+    assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
+}
