@@ -5,4 +5,6 @@
 
 pub mod kubeconfig;
 pub mod plan;
+pub mod reconciler;
 pub mod secret;
+pub mod status;

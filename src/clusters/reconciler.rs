@@ -1,0 +1,672 @@
+//! The one owner of the member clusters and their tasks.
+//!
+//! Reads the Secrets, plans, and carries the plan out: each cluster's registry is a task of its own, so
+//! that one that hangs or panics is the only one affected. A changed kubeconfig starts a second run
+//! beside the first; the first stops when what the second says has been passed on, and not before. What a
+//! run says passes through a gate here, which stays shut while the run speaks for another cluster than
+//! it should. Never looks into a word of a registry.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::kubeconfig::Refusal;
+use super::plan::{self, Action, Hold, Idle, Plan, Running};
+use super::secret::MemberSecret;
+use super::status::{self, ClusterStatus, Facts, State, judge};
+use crate::apiserver::{Access, Loopback};
+use crate::codes;
+use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
+use crate::registry::kube::{self, Status};
+use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::store::{ObjectName, Objects, Secret};
+use crate::task::Supervisor;
+
+/// Clusters that sync for the first time at once: more would only share the same bandwidth.
+const FIRST_SYNCS: usize = 8;
+/// How long one of them counts: a slow or dead one must not keep the others waiting.
+const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
+/// The least time between two looks at everything: hundreds of clusters have news all the time.
+const PACE: Duration = Duration::from_millis(50);
+/// How often states are looked at without news: ages and times left move on.
+const TICK: Duration = Duration::from_secs(1);
+/// How long a registry that ended, or panicked, rests.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// How long a stopped task may take to end before its cluster is withdrawn nonetheless.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs one cluster's registry until it is dropped: [`kube::run`], or a test's double.
+pub type Runner =
+    Arc<dyn Fn(kube::Config) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// What the reconciler needs.
+pub struct Config {
+    /// Where the Secrets come from; `None` until they have been read once.
+    pub objects: watch::Receiver<Option<Arc<Objects>>>,
+    /// The config cluster as a member; none with `--config-dir`.
+    pub config_cluster: Option<ConfigCluster>,
+    /// Whether a kubeconfig may name a literal loopback address.
+    pub loopback: Loopback,
+    /// The namespace whose label names a cluster's network.
+    pub system_namespace: String,
+    /// The DNS domain of services.
+    pub domain: String,
+    /// The trust domain of workloads.
+    pub trust_domain: String,
+    /// How long a cluster's data outlives its Secret.
+    pub removal_grace: Duration,
+    /// After this a cluster that never synced no longer holds up readiness.
+    pub sync_timeout: Duration,
+    /// Where what the registries say goes. Bounded by its receiver; a full one makes the registries
+    /// wait, each of which then merges what it has to say.
+    pub updates: mpsc::Sender<RegistryUpdate>,
+    /// Runs one registry.
+    pub runner: Runner,
+}
+
+/// The config cluster.
+pub struct ConfigCluster {
+    /// Its ID, which no Secret can take.
+    pub id: ClusterId,
+    /// How it is reached; changes when a mounted token is renewed.
+    pub access: watch::Receiver<Access>,
+}
+
+/// What others see.
+#[derive(Debug, Clone)]
+pub struct Outputs {
+    /// Every cluster and every Secret's key that holds none: the config cluster first, then by ID.
+    pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// The clusters held.
+    pub known: watch::Receiver<Arc<KnownClusters>>,
+    /// Whether the state of the clusters is complete enough to answer from.
+    pub settled: watch::Receiver<Settled>,
+}
+
+/// Whether the state of the clusters is complete enough to answer from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// The configuration has not been read once.
+    ConfigurationUnread,
+    /// These have neither synced nor failed for good nor used up their time.
+    Waiting(Vec<ClusterId>),
+    /// It is.
+    All,
+}
+
+/// Starts the reconciler under `tasks`.
+pub fn start(config: Config, tasks: &Supervisor) -> Outputs {
+    let (statuses, statuses_seen) = watch::channel(Arc::default());
+    let (known, known_seen) = watch::channel(Arc::default());
+    let (settled, settled_seen) = watch::channel(Settled::ConfigurationUnread);
+    let context = Arc::new(Context {
+        config,
+        tasks: tasks.clone(),
+        epochs: AtomicU64::new(0),
+        first_syncs: Arc::new(Semaphore::new(FIRST_SYNCS)),
+        news: Notify::new(),
+        statuses,
+        known,
+        settled,
+    });
+    tasks.spawn_restarting("clusters", RESTART_PAUSE, move || {
+        Reconciler::new(Arc::clone(&context)).run()
+    });
+    Outputs { statuses: statuses_seen, known: known_seen, settled: settled_seen }
+}
+
+/// What outlives the reconciler, should it panic.
+struct Context {
+    config: Config,
+    tasks: Supervisor,
+    epochs: AtomicU64,
+    first_syncs: Arc<Semaphore>,
+    /// A run has something new to see.
+    news: Notify,
+    statuses: watch::Sender<Arc<Vec<ClusterStatus>>>,
+    known: watch::Sender<Arc<KnownClusters>>,
+    settled: watch::Sender<Settled>,
+}
+
+impl Context {
+    fn next_epoch(&self) -> Epoch {
+        Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+struct Reconciler {
+    context: Arc<Context>,
+    objects: watch::Receiver<Option<Arc<Objects>>>,
+    config_access: Option<watch::Receiver<Access>>,
+    /// What the plan was made for.
+    planned_for: Option<Arc<Objects>>,
+    /// The Secrets as read, so that only those that changed are read again.
+    read: BTreeMap<ObjectName, (Arc<Secret>, MemberSecret)>,
+    running: Running,
+    plan: Plan,
+    members: BTreeMap<ClusterId, Member>,
+}
+
+/// A member and its runs.
+struct Member {
+    since: Instant,
+    serving: Option<Run>,
+    /// The run that is to take over.
+    next: Option<Run>,
+    /// The last status of a run whose words have been passed on.
+    last: Status,
+    /// Whether anything it said has been passed on.
+    has_data: bool,
+    /// The identity of the cluster whose data that is.
+    uid: Option<String>,
+    /// Why what the newest run says is not passed on.
+    barred: Option<Refusal>,
+    /// Tasks that were told to stop.
+    ending: Vec<Supervisor>,
+}
+
+/// One run of a member's registry.
+struct Run {
+    access: Access,
+    tasks: Supervisor,
+    status: watch::Receiver<Status>,
+    gate: watch::Sender<bool>,
+    delivered: watch::Receiver<bool>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.tasks.stop();
+    }
+}
+
+impl Reconciler {
+    fn new(context: Arc<Context>) -> Self {
+        Self {
+            objects: context.config.objects.clone(),
+            config_access: context.config.config_cluster.as_ref().map(|c| c.access.clone()),
+            context,
+            planned_for: None,
+            read: BTreeMap::new(),
+            running: Running::default(),
+            plan: Plan::default(),
+            members: BTreeMap::new(),
+        }
+    }
+
+    async fn run(mut self) {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            self.step().await;
+            let paced = Instant::now() + PACE;
+            tokio::select! {
+                () = changed(Some(&mut self.objects)) => {}
+                () = changed(self.config_access.as_mut()) => {}
+                () = self.context.news.notified() => {}
+                _ = tick.tick() => {}
+            }
+            tokio::time::sleep_until(paced).await;
+        }
+    }
+
+    /// Does everything that is to be done now. Doing it again does nothing.
+    async fn step(&mut self) {
+        let now = Instant::now();
+        let objects = self.objects.borrow_and_update().clone();
+        let news = objects.as_ref().filter(|objects| {
+            self.planned_for.as_ref().is_none_or(|planned| !Arc::ptr_eq(planned, objects))
+        });
+        if let Some(objects) = news {
+            self.read(&objects.secrets);
+        }
+        if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
+            self.plan(now).await;
+        }
+        self.planned_for = objects;
+        self.tend(now);
+        self.publish(now);
+    }
+
+    fn read(&mut self, secrets: &[Arc<Secret>]) {
+        let mut before = std::mem::take(&mut self.read);
+        for secret in secrets {
+            let read = match before.remove(&secret.name) {
+                Some((known, read)) if known == *secret => read,
+                _ => MemberSecret::read(secret, self.context.config.loopback),
+            };
+            self.read.insert(secret.name.clone(), (Arc::clone(secret), read));
+        }
+    }
+
+    async fn plan(&mut self, now: Instant) {
+        let secrets: Vec<_> = self.read.values().map(|(_, read)| read.clone()).collect();
+        let config = &self.context.config;
+        let config_cluster = config.config_cluster.as_ref().map(|cluster| &cluster.id);
+        let grace = config.removal_grace;
+        let plan = plan::plan(&self.running, &secrets, config_cluster, grace, now.into_std());
+        for action in &plan.actions {
+            self.carry_out(action, now).await;
+        }
+        report(&self.plan, &plan);
+        self.plan = plan;
+    }
+
+    /// What follows from an action beyond what [`Self::tend`] sees from [`Running`].
+    async fn carry_out(&mut self, action: &Action, now: Instant) {
+        self.running.apply(action);
+        match action {
+            Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
+            Action::Adopt { id, secret, .. } => {
+                info!(cluster = %id, %secret, "cluster goes on under this Secret");
+                if let Some(member) = self.members.get_mut(id) {
+                    // Another Secret may mean another cluster by the same name.
+                    member.uid = None;
+                    member.since = now;
+                }
+            }
+            Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig changed"),
+            Action::SetNetwork { id, .. } | Action::SetMode { id, .. } => {
+                info!(cluster = %id, "annotation changed");
+            }
+            Action::StartGrace { id, .. } => info!(cluster = %id, "cluster loses its Secret"),
+            Action::Withdraw { id } => {
+                info!(cluster = %id, "cluster withdrawn");
+                if let Some(member) = self.members.remove(id) {
+                    self.withdraw(id, member).await;
+                }
+            }
+        }
+    }
+
+    /// Says that the shard has ended, after the last word of its tasks: a new cluster by that ID must
+    /// not be taken down by it.
+    async fn withdraw(&self, id: &ClusterId, mut member: Member) {
+        member.freeze();
+        for tasks in &member.ending {
+            if !tasks.shut_down(STOP_LIMIT).await {
+                warn!(cluster = %id, "a stopped task has not ended; its cluster is withdrawn");
+            }
+        }
+        let shard = ShardKey::kubernetes(id.clone());
+        let epoch = self.context.next_epoch();
+        let removed = RegistryUpdate { shard, epoch, change: Change::Removed };
+        // An error says that there is nobody to tell: the process ends.
+        let _ = self.context.config.updates.send(removed).await;
+    }
+
+    /// Makes each member run as it should.
+    fn tend(&mut self, now: Instant) {
+        // The config cluster first: of two IDs for one cluster it is the one that counts.
+        let config = self.context.config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
+        let ids: Vec<_> = config.into_iter().chain(self.running.clusters.keys().cloned()).collect();
+        for id in ids {
+            let mut member = self.members.remove(&id).unwrap_or_else(|| Member::new(now));
+            match self.running.clusters.get(&id) {
+                Some(cluster) => match (&cluster.hold, cluster.mode) {
+                    (Hold::Leaving { .. }, _) => member.freeze(),
+                    (Hold::Held(_), Mode::Pause) if member.has_data => member.freeze(),
+                    (Hold::Held(access), _) => self.align(&id, &mut member, access),
+                },
+                None => {
+                    if let Some(access) = &self.config_access {
+                        let access = access.borrow().clone();
+                        self.align(&id, &mut member, &access);
+                    }
+                }
+            }
+            member.advance(|uid| self.twin_of(uid));
+            self.members.insert(id, member);
+        }
+    }
+
+    fn align(&self, id: &ClusterId, member: &mut Member, access: &Access) {
+        member.align(access, || start_run(&self.context, id, access));
+    }
+
+    /// Another member that is the cluster with this UID.
+    fn twin_of(&self, uid: &str) -> Option<&ClusterId> {
+        let twin = self.members.iter().find(|(_, member)| member.uid.as_deref() == Some(uid));
+        twin.map(|(id, _)| id)
+    }
+
+    fn publish(&self, now: Instant) {
+        let mut known = KnownClusters::default();
+        let mut statuses = Vec::new();
+        let mut waiting = Vec::new();
+        let wall = SystemTime::now();
+        let trust_domain: Arc<str> = self.context.config.trust_domain.as_str().into();
+        for (id, member) in &self.members {
+            let cluster = self.running.clusters.get(id);
+            let network = cluster.and_then(|cluster| cluster.network.clone());
+            let mode = cluster.map(|cluster| cluster.mode).unwrap_or_default();
+            let config = cluster.is_none();
+            let leaving_in = cluster.and_then(|cluster| match cluster.hold {
+                Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
+                Hold::Held(_) => None,
+            });
+            let limit = self.context.config.sync_timeout;
+            let late = !member.has_data && now.duration_since(member.since) >= limit;
+            let (shown, successor) = member.shown();
+            let (state, reason) = judge(&Facts {
+                status: &shown,
+                has_data: member.has_data,
+                timed_out: late.then_some(limit),
+                leaving_in,
+                mode,
+                kept: self.plan.kept.get(id),
+                successor: successor.as_ref(),
+                barred: member.barred.as_ref(),
+                now: wall,
+            });
+            if !member.has_data && !late && holds_up_readiness(state) {
+                waiting.push(id.clone());
+            }
+            let secret = cluster.map(|cluster| cluster.secret.to_string());
+            let fixed_network = network.clone();
+            known.clusters.insert(
+                id.clone(),
+                KnownCluster {
+                    fixed_network,
+                    config,
+                    mode,
+                    trust_domain: Arc::clone(&trust_domain),
+                },
+            );
+            statuses.push(self.entry(id.as_str(), secret, (state, reason), network, &shown));
+        }
+        statuses.extend(self.plan.idle.iter().map(|idle| self.idle_entry(idle)));
+        statuses.sort_by(|a, b| order(a).cmp(&order(b)));
+        publish(&self.context.known, Arc::new(known));
+        publish(&self.context.statuses, Arc::new(statuses));
+        let settled = match (self.planned_for.is_some(), waiting.is_empty()) {
+            (false, _) => Settled::ConfigurationUnread,
+            (true, false) => Settled::Waiting(waiting),
+            (true, true) => Settled::All,
+        };
+        publish(&self.context.settled, settled);
+    }
+
+    fn idle_entry(&self, idle: &Idle) -> ClusterStatus {
+        let state = if idle.on_standby() { State::Conflict } else { State::Rejected };
+        let reason = Some(idle.refusal.to_string());
+        let secret = Some(idle.secret.to_string());
+        let network = idle.network.clone();
+        self.entry(&idle.key, secret, (state, reason), network, &Status::starting())
+    }
+
+    fn entry(
+        &self,
+        id: &str,
+        secret: Option<String>,
+        (state, reason): (State, Option<String>),
+        network: Option<NetworkId>,
+        status: &Status,
+    ) -> ClusterStatus {
+        ClusterStatus {
+            id: id.to_owned(),
+            secret,
+            state,
+            reason,
+            network,
+            trust_domain: self.context.config.trust_domain.clone(),
+            last_contact: status.last_contact.and_then(|time| Timestamp::try_from(time).ok()),
+            services: status.services,
+            endpoints: status.endpoints,
+            withheld: 0,
+            objects: status.objects,
+            relists: status.relists,
+        }
+    }
+}
+
+/// The config cluster, which has no Secret, first; then by ID, the one that holds it first.
+fn order(status: &ClusterStatus) -> (bool, &str, bool, Option<&str>) {
+    let idle = matches!(status.state, State::Conflict | State::Rejected);
+    (status.secret.is_some(), &status.id, idle, status.secret.as_deref())
+}
+
+/// Whether a member in that state, which never synced, may yet sync by waiting for it.
+fn holds_up_readiness(state: State) -> bool {
+    !matches!(state, State::AuthFailed | State::TlsFailed | State::Conflict)
+}
+
+fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
+    to.send_if_modified(|held| {
+        let modified = *held != value;
+        if modified {
+            *held = value;
+        }
+        modified
+    });
+}
+
+/// Logs what is newly refused.
+fn report(before: &Plan, now: &Plan) {
+    for idle in now.idle.iter().filter(|idle| !before.idle.contains(idle)) {
+        warn!(secret = %idle.secret, key = ?idle.key, reason = %idle.refusal, "cluster not added");
+    }
+    for (id, refusal) in &now.kept {
+        if before.kept.get(id) != Some(refusal) {
+            warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster runs on as before");
+        }
+    }
+}
+
+/// Waits for a change; for ever where there can't be one any more.
+async fn changed<T>(receiver: Option<&mut watch::Receiver<T>>) {
+    if let Some(receiver) = receiver
+        && receiver.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+impl Member {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            serving: None,
+            next: None,
+            last: Status::starting(),
+            has_data: false,
+            uid: None,
+            barred: None,
+            ending: Vec::new(),
+        }
+    }
+
+    /// Stops all runs; the data stays as it is.
+    fn freeze(&mut self) {
+        let (serving, next) = (self.serving.take(), self.next.take());
+        self.end(serving);
+        self.end(next);
+        self.barred = None;
+    }
+
+    /// Sees to it that the newest run uses `access`. There are never more than two.
+    fn align(&mut self, access: &Access, start: impl FnOnce() -> Run) {
+        if self.next.as_ref().is_some_and(|next| next.access == *access) {
+            return;
+        }
+        let next = self.next.take();
+        self.end(next);
+        match &self.serving {
+            None => self.serving = Some(start()),
+            Some(serving) if serving.access == *access => {}
+            Some(_) => self.next = Some(start()),
+        }
+    }
+
+    /// Lets the words of runs through that may speak, and a run that has spoken take over.
+    fn advance<'a>(&mut self, twin_of: impl Fn(&str) -> Option<&'a ClusterId>) {
+        let mut barred = None;
+        for run in [&self.serving, &self.next].into_iter().flatten() {
+            let (synced, uid) = {
+                let status = run.status.borrow();
+                (status.synced, status.cluster_uid.clone())
+            };
+            if !synced || *run.gate.borrow() {
+                continue;
+            }
+            barred = match (&self.uid, &uid) {
+                (Some(was), Some(is)) if was != is => {
+                    let fact = format!("the cluster's UID was {was} and is {is}");
+                    Some(Refusal::new(&codes::IDENTITY_CHANGED, "", fact))
+                }
+                (_, Some(is)) => twin_of(is).map(|twin| {
+                    let fact = format!("the cluster is a member already, as {twin} (UID {is})");
+                    Refusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
+                }),
+                (_, None) => None,
+            };
+            if barred.is_none() {
+                self.uid = uid.or(self.uid.take());
+                run.gate.send_replace(true);
+            }
+        }
+        self.barred = barred;
+        if self.next.as_ref().is_some_and(|next| *next.delivered.borrow()) {
+            let old = std::mem::replace(&mut self.serving, self.next.take());
+            self.end(old);
+        }
+        if let Some(serving) = self.serving.as_ref().filter(|run| *run.delivered.borrow()) {
+            self.has_data = true;
+            self.last = serving.status.borrow().clone();
+        }
+        self.ending.retain(|tasks| tasks.running() > 0);
+    }
+
+    fn end(&mut self, run: Option<Run>) {
+        if let Some(run) = run {
+            run.tasks.stop();
+            self.ending.push(run.tasks.clone());
+        }
+    }
+
+    /// The status to show, and that of a run which is to take over. While nothing serves yet, the
+    /// newest run is what counts.
+    fn shown(&self) -> (Status, Option<Status>) {
+        let of = |run: &Run| {
+            let mut status = run.status.borrow().clone();
+            if self.has_data && !*run.delivered.borrow() {
+                // What an earlier run said is what is served.
+                let Status { services, endpoints, objects, last_contact, .. } = self.last;
+                status = Status { services, endpoints, objects, last_contact, ..status };
+            }
+            status
+        };
+        match (&self.serving, &self.next) {
+            (None, _) => (self.last.clone(), None),
+            (Some(serving), None) => (of(serving), None),
+            (Some(serving), Some(next)) if self.has_data => (of(serving), Some(of(next))),
+            (Some(_), Some(next)) => (of(next), None),
+        }
+    }
+}
+
+/// Starts a run of the registry of `id`.
+fn start_run(context: &Arc<Context>, id: &ClusterId, access: &Access) -> Run {
+    let tasks = context.tasks.child();
+    let (status, status_seen) = watch::channel(Status::starting());
+    let (gate, gate_seen) = watch::channel(false);
+    let (delivered, delivered_seen) = watch::channel(false);
+    let shared = Arc::clone(context);
+    let (id, run_access) = (id.clone(), access.clone());
+    tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
+        // After a panic the data passed on is still there, but nothing keeps it up to date.
+        delivered.send_replace(false);
+        status.send_modify(|status| {
+            status.synced = false;
+            status.contact = kube::Contact::Connecting;
+        });
+        let (updates, words) = mpsc::channel(1);
+        let config = kube::Config {
+            cluster: id.clone(),
+            access: run_access.clone(),
+            domain: shared.config.domain.clone(),
+            trust_domain: shared.config.trust_domain.clone(),
+            system_namespace: shared.config.system_namespace.clone(),
+            epoch: shared.next_epoch(),
+            updates,
+            status: status.clone(),
+        };
+        let course = Course {
+            context: Arc::clone(&shared),
+            gate: gate_seen.clone(),
+            delivered: delivered.clone(),
+            status: status.subscribe(),
+        };
+        course.run(config, words)
+    });
+    Run { access: access.clone(), tasks, status: status_seen, gate, delivered: delivered_seen }
+}
+
+/// One run from its start to its end.
+struct Course {
+    context: Arc<Context>,
+    gate: watch::Receiver<bool>,
+    delivered: watch::Sender<bool>,
+    status: watch::Receiver<Status>,
+}
+
+impl Course {
+    async fn run(self, config: kube::Config, words: mpsc::Receiver<RegistryUpdate>) {
+        // Closed never: it lives as long as the context.
+        let turn = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
+        let registry = (self.context.config.runner)(config);
+        let Self { context, gate, delivered, status } = self;
+        tokio::select! {
+            () = registry => {}
+            () = forward(words, gate, &delivered, &context) => {}
+            () = announce(status.clone(), &context.news) => {}
+            never = async {
+                let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
+                drop(turn);
+                std::future::pending::<std::convert::Infallible>().await
+            } => match never {},
+        }
+    }
+}
+
+/// Until it is known whether the first sync works.
+async fn over(mut status: watch::Receiver<Status>) {
+    // An error says that the run is over.
+    let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
+}
+
+/// Passes words on once the gate is open.
+async fn forward(
+    mut words: mpsc::Receiver<RegistryUpdate>,
+    mut gate: watch::Receiver<bool>,
+    delivered: &watch::Sender<bool>,
+    context: &Context,
+) {
+    while let Some(word) = words.recv().await {
+        if gate.wait_for(|open| *open).await.is_err()
+            || context.config.updates.send(word).await.is_err()
+        {
+            return;
+        }
+        if !delivered.send_replace(true) {
+            context.news.notify_one();
+        }
+    }
+}
+
+/// Tells the reconciler of every change of a run's status.
+async fn announce(mut status: watch::Receiver<Status>, news: &Notify) {
+    while status.changed().await.is_ok() {
+        news.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,526 @@
+//! The reconciler over doubles of the registries. What a double does follows from the host its
+//! kubeconfig names: `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…` (once), and `slow…`, which
+//! syncs when the test says so. Its UID is the part after `uid-`, if there is one.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::*;
+use crate::apiserver::{Credential, Redacted};
+use crate::registry::Contents;
+use crate::registry::kube::Contact;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What the doubles do, seen from outside.
+#[derive(Default)]
+struct Doubles {
+    /// `cluster host` of each run now alive.
+    alive: Mutex<Vec<String>>,
+    /// The most runs of one cluster that were alive at once.
+    most: Mutex<usize>,
+    started: Mutex<usize>,
+    panicked: Mutex<BTreeSet<String>>,
+    /// Hosts that may sync.
+    released: watch::Sender<BTreeSet<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes a run off the list, however it ends.
+struct Alive(Arc<Doubles>, String);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let mut alive = lock(&self.0.alive);
+        if let Some(at) = alive.iter().position(|run| *run == self.1) {
+            alive.remove(at);
+        }
+    }
+}
+
+async fn double(doubles: Arc<Doubles>, config: kube::Config) {
+    let host = config.access.server.host().unwrap_or_default().to_owned();
+    let cluster = config.cluster.clone();
+    let _alive = {
+        let mut alive = lock(&doubles.alive);
+        alive.push(format!("{cluster} {host}"));
+        let of_this = alive.iter().filter(|run| run.starts_with(&format!("{cluster} "))).count();
+        let mut most = lock(&doubles.most);
+        *most = (*most).max(of_this);
+        *lock(&doubles.started) += 1;
+        Alive(Arc::clone(&doubles), format!("{cluster} {host}"))
+    };
+    let contact = |contact: Contact| config.status.send_modify(|status| status.contact = contact);
+    if host.starts_with("dark") {
+        contact(Contact::Unreachable("connection refused".to_owned()));
+        return std::future::pending().await;
+    }
+    if host.starts_with("auth") {
+        contact(Contact::AuthFailed("401".to_owned()));
+        return std::future::pending().await;
+    }
+    if host.starts_with("tls") {
+        contact(Contact::TlsFailed("expired".to_owned()));
+        return std::future::pending().await;
+    }
+    if host.starts_with("slow") {
+        let mut released = doubles.released.subscribe();
+        let _ = released.wait_for(|hosts| hosts.contains(&host)).await;
+    }
+    let shard = ShardKey::kubernetes(cluster.clone());
+    let reset = Change::Reset(Contents::default());
+    let word = RegistryUpdate { shard, epoch: config.epoch, change: reset };
+    let _ = config.updates.send(word).await;
+    config.status.send_modify(|status| {
+        status.synced = true;
+        status.contact = Contact::Good;
+        status.last_contact = Some(SystemTime::now());
+        status.services = 3;
+        status.cluster_uid = host
+            .split_once("uid-")
+            .map(|(_, rest)| rest.trim_end_matches(".example.org").to_owned());
+    });
+    if host.starts_with("panics") && lock(&doubles.panicked).insert(host.clone()) {
+        panic!("on purpose");
+    }
+    std::future::pending().await
+}
+
+struct World {
+    doubles: Arc<Doubles>,
+    objects: watch::Sender<Option<Arc<Objects>>>,
+    outputs: Outputs,
+    words: mpsc::Receiver<RegistryUpdate>,
+    tasks: Supervisor,
+}
+
+struct Setup {
+    grace: Duration,
+    timeout: Duration,
+    config_cluster: Option<ConfigCluster>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { grace: LIMIT * 100, timeout: LIMIT * 100, config_cluster: None }
+    }
+}
+
+impl World {
+    fn new(setup: Setup) -> Self {
+        let doubles = Arc::new(Doubles::default());
+        let (objects, objects_seen) = watch::channel(None);
+        let (updates, words) = mpsc::channel(10_000);
+        let tasks = Supervisor::new();
+        let for_runner = Arc::clone(&doubles);
+        let config = Config {
+            objects: objects_seen,
+            config_cluster: setup.config_cluster,
+            loopback: Loopback::Refused,
+            system_namespace: "strait-system".to_owned(),
+            domain: "cluster.local".to_owned(),
+            trust_domain: "example.org".to_owned(),
+            removal_grace: setup.grace,
+            sync_timeout: setup.timeout,
+            updates,
+            runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
+        };
+        let outputs = start(config, &tasks);
+        Self { doubles, objects, outputs, words, tasks }
+    }
+
+    /// Lets the Secrets be these: name, clusters as `id=host`, annotations as `strait.dev/…=value`.
+    fn secrets(&self, secrets: &[(&str, &[&str])]) {
+        let secrets = secrets.iter().map(|(name, parts)| {
+            let split = |part: &&str| {
+                let (key, value) = part.split_once('=').expect("key=value");
+                (key.to_owned(), value.to_owned())
+            };
+            let (annotations, data): (Vec<_>, Vec<_>) =
+                parts.iter().map(split).partition(|(key, _)| key.starts_with("strait.dev/"));
+            Arc::new(Secret {
+                name: ObjectName::new("strait-system", name),
+                labels: BTreeMap::new(),
+                annotations: annotations.into_iter().collect(),
+                created: None,
+                data: data
+                    .into_iter()
+                    .map(|(id, host)| (id, Redacted::new(kubeconfig(&host).into_bytes())))
+                    .collect(),
+            })
+        });
+        let objects = Objects { secrets: secrets.collect(), ..Objects::default() };
+        self.objects.send_replace(Some(Arc::new(objects)));
+    }
+
+    fn release(&self, host: &str) {
+        self.doubles.released.send_modify(|hosts| {
+            hosts.insert(format!("{host}.example.org"));
+        });
+    }
+
+    /// Waits until the clusters are exactly these: `id state` or `id state secret`, and a part of
+    /// the reason after `: `.
+    async fn until(&mut self, wanted: &[&str]) {
+        let fits = |status: &ClusterStatus, wanted: &str| {
+            let (wanted, reason) = wanted.split_once(": ").unwrap_or((wanted, ""));
+            let secret = status.secret.as_deref().unwrap_or_default();
+            let secret = secret.trim_start_matches("strait-system/");
+            let short = format!("{} {}", status.id, status.state.as_str());
+            (wanted == short || wanted == format!("{short} {secret}"))
+                && status.reason.as_deref().unwrap_or_default().contains(reason)
+        };
+        let all = |statuses: &Arc<Vec<ClusterStatus>>| {
+            statuses.len() == wanted.len()
+                && statuses.iter().zip(wanted).all(|(status, wanted)| fits(status, wanted))
+        };
+        let mut statuses = self.outputs.statuses.clone();
+        let met = tokio::time::timeout(LIMIT, statuses.wait_for(all)).await.is_ok();
+        assert!(met, "wanted {wanted:#?}, is {:#?}", self.outputs.statuses.borrow());
+    }
+
+    async fn until_settled(&mut self, wanted: Settled) {
+        let mut settled = self.outputs.settled.clone();
+        let met = tokio::time::timeout(LIMIT, settled.wait_for(|s| *s == wanted)).await.is_ok();
+        assert!(met, "wanted {wanted:?}, is {:?}", self.outputs.settled.borrow());
+    }
+
+    async fn until_alive(&self, wanted: &[&str]) {
+        let alive = || {
+            let mut alive = lock(&self.doubles.alive).clone();
+            alive.sort();
+            alive.iter().map(|run| run.replace(".example.org", "")).collect::<Vec<_>>()
+        };
+        let started = Instant::now();
+        while alive() != wanted {
+            assert!(started.elapsed() < LIMIT, "wanted {wanted:?}, is {:?}", alive());
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// All words so far, in short; `+` for a reset, `-` for an end.
+    fn words(&mut self) -> Vec<String> {
+        let mut words = Vec::new();
+        while let Ok(word) = self.words.try_recv() {
+            let sign = if matches!(word.change, Change::Removed) { '-' } else { '+' };
+            words.push(format!("{sign}{}", word.shard.cluster));
+        }
+        words
+    }
+}
+
+fn access(host: &str) -> Access {
+    Access {
+        server: format!("https://{host}.example.org").parse().expect("a URL"),
+        ca_pem: None,
+        tls_server_name: None,
+        credential: Credential::Token(Redacted::new("canary".to_owned())),
+        loopback: Loopback::Refused,
+    }
+}
+
+fn kubeconfig(host: &str) -> String {
+    match host {
+        "exec" => "users: [{name: a, user: {exec: {command: touch}}}]".to_owned(),
+        _ => crate::clusters::kubeconfig::write(&ClusterId::from("x"), &access(host)),
+    }
+}
+
+#[tokio::test]
+async fn a_bad_cluster_changes_nothing_for_the_others() {
+    let mut world = World::new(Setup::default());
+    world.until_settled(Settled::ConfigurationUnread).await;
+    world.secrets(&[
+        ("a", &["east=good-1", "west=dark"]),
+        ("b", &["auth=auth", "tls=tls", "bad=exec", "Odd=good-2"]),
+    ]);
+    world
+        .until(&[
+            "Odd rejected b: STR0215",
+            "auth authFailed b: STR0304: 401",
+            "bad rejected b: STR0203: users[0].user.exec",
+            "east live a",
+            "tls tlsFailed b: STR0305",
+            "west syncing a: STR0301: connection refused",
+        ])
+        .await;
+    world.until_settled(Settled::Waiting(vec!["west".into()])).await;
+    assert_eq!(world.words(), ["+east"]);
+    let known: Vec<_> = world.outputs.known.borrow().clusters.keys().cloned().collect();
+    assert_eq!(known, ["auth".into(), "east".into(), "tls".into(), ClusterId::from("west")]);
+    let shown = format!("{:?}", world.outputs);
+    assert!(!shown.contains("canary"), "{shown}");
+}
+
+#[tokio::test]
+async fn an_empty_configuration_is_settled() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[]);
+    world.until_settled(Settled::All).await;
+}
+
+#[tokio::test]
+async fn a_cluster_past_its_time_no_longer_holds_up_readiness_and_joins_later() {
+    let timeout = Duration::from_millis(300);
+    let mut world = World::new(Setup { timeout, ..Setup::default() });
+    world.secrets(&[("a", &["east=good", "west=slow"])]);
+    world.until_settled(Settled::Waiting(vec!["west".into()])).await;
+    world.until(&["east live", "west timeout: STR0303: not synced within 300ms"]).await;
+    world.until_settled(Settled::All).await;
+    world.release("slow");
+    world.until(&["east live", "west live"]).await;
+}
+
+#[tokio::test]
+async fn a_changed_kubeconfig_is_made_before_the_old_breaks() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=slow-2"])]);
+    world.until(&["east live: the new kubeconfig doesn't serve yet"]).await;
+    world.until_alive(&["east good-1", "east slow-2"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    world.release("slow-2");
+    world.until_alive(&["east slow-2"]).await;
+    world.until(&["east live"]).await;
+    assert_eq!(world.outputs.statuses.borrow()[0].reason, None);
+    assert_eq!(world.words(), ["+east"]);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_never_works_leaves_the_old_one_serving() {
+    let timeout = Duration::ZERO;
+    let mut world = World::new(Setup { timeout, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    for (host, why) in [
+        ("dark", "the old one does: STR0301"),
+        ("auth", "the old one does: STR0304"),
+        ("exec", "the cluster runs on as before: STR0203"),
+    ] {
+        world.secrets(&[("a", &[&format!("east={host}")])]);
+        world.until(&[&format!("east live: {why}")]).await;
+    }
+    // Back to what it was: nothing to be made.
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until_alive(&["east good-1"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    world.secrets(&[("a", &["east=good-3"])]);
+    world.until_alive(&["east good-3"]).await;
+}
+
+#[tokio::test]
+async fn a_bad_first_kubeconfig_is_repaired_by_a_second() {
+    let mut world = World::new(Setup::default());
+    for host in ["auth", "exec", "dark"] {
+        world.secrets(&[("a", &[&format!("east={host}")])]);
+    }
+    world.secrets(&[("a", &["east=auth"])]);
+    world.until(&["east authFailed"]).await;
+    world.secrets(&[("a", &["east=slow"])]);
+    world.until(&["east syncing"]).await;
+    world.release("slow");
+    world.until(&["east live"]).await;
+    world.until_alive(&["east slow"]).await;
+}
+
+#[tokio::test]
+async fn however_often_a_kubeconfig_changes_two_runs_at_most_are_alive() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-0"])]);
+    world.until(&["east live"]).await;
+    for round in 0..20 {
+        let host = format!("slow-{round}");
+        world.secrets(&[("a", &[&format!("east={host}")])]);
+        world.until_alive(&["east good-0", &format!("east {host}")]).await;
+    }
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until_alive(&["east good-1"]).await;
+    assert!(*lock(&world.doubles.most) <= 2, "{}", lock(&world.doubles.most));
+}
+
+#[tokio::test]
+async fn an_edit_that_changes_nothing_restarts_nothing() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=good-1", "strait.dev/network=eu", "strait.dev/mode=drain"])]);
+    world.until(&["east draining: strait.dev/mode"]).await;
+    let known = world.outputs.known.borrow().clusters["east"].clone();
+    assert_eq!((known.fixed_network, known.mode), (Some("eu".into()), Mode::Drain));
+    assert_eq!(world.outputs.statuses.borrow()[0].network, Some("eu".into()));
+    assert_eq!(*lock(&world.doubles.started), 1);
+}
+
+#[tokio::test]
+async fn a_removed_secret_drops_its_credential_at_once_and_its_data_after_the_grace() {
+    let mut world = World::new(Setup { grace: Duration::from_secs(2), ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    world.secrets(&[]);
+    world.until(&["east draining: withdrawn in"]).await;
+    world.until_alive(&[]).await;
+    assert_eq!(world.words(), Vec::<String>::new());
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
+    world.until(&[]).await;
+    assert_eq!(world.words(), ["-east"]);
+    assert!(!world.outputs.known.borrow().contains(&"east".into()));
+}
+
+#[tokio::test]
+async fn without_grace_a_removed_secret_takes_its_cluster_along() {
+    let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[]);
+    world.until(&[]).await;
+    assert_eq!(world.words(), ["+east", "-east"]);
+    world.until_alive(&[]).await;
+}
+
+#[tokio::test]
+async fn a_secret_made_anew_takes_over_without_a_gap() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[]);
+    world.until(&["east draining"]).await;
+    world.secrets(&[("b", &["east=slow"])]);
+    world.until(&["east syncing b: what was last known stays in use"]).await;
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
+    world.until_settled(Settled::All).await;
+    world.release("slow");
+    world.until(&["east live b"]).await;
+    assert_eq!(world.words(), ["+east", "+east"]);
+}
+
+#[tokio::test]
+async fn a_standby_is_shown_and_takes_over_when_the_first_goes() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1"]), ("b", &["east=good-2"])]);
+    world.until(&["east live a", "east conflict b: STR0207"]).await;
+    world.until_alive(&["east good-1"]).await;
+    world.secrets(&[("b", &["east=good-2"])]);
+    world.until(&["east live b"]).await;
+    world.until_alive(&["east good-2"]).await;
+    assert_eq!(world.words(), ["+east", "+east"]);
+}
+
+#[tokio::test]
+async fn a_paused_cluster_is_frozen_and_goes_on_later() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=slow", "strait.dev/mode=pause"])]);
+    // Nothing to freeze yet: it syncs once.
+    world.until_alive(&["east slow"]).await;
+    world.release("slow");
+    world.until(&["east paused"]).await;
+    world.until_alive(&[]).await;
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
+    world.secrets(&[("a", &["east=good-2", "strait.dev/mode=pause"])]);
+    world.secrets(&[("a", &["east=good-2"])]);
+    world.until(&["east live"]).await;
+    world.until_alive(&["east good-2"]).await;
+}
+
+#[tokio::test]
+async fn a_panic_restarts_that_cluster_alone() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1", "west=panics"])]);
+    world.until(&["east live", "west live"]).await;
+    world.until_alive(&["east good-1", "west panics"]).await;
+    let started = Instant::now();
+    while *lock(&world.doubles.started) < 3 {
+        assert!(started.elapsed() < LIMIT, "the panicked run starts again");
+        tokio::task::yield_now().await;
+    }
+    world.until(&["east live", "west live"]).await;
+    assert_eq!(*lock(&world.doubles.started), 3);
+    assert_eq!(world.tasks.panics(), 1);
+}
+
+#[tokio::test]
+async fn dark_clusters_do_not_keep_others_from_their_first_sync() {
+    let world = World::new(Setup::default());
+    let dark: Vec<String> = (0..20).map(|i| format!("a{i}=slow")).collect();
+    let mut parts: Vec<&str> = dark.iter().map(String::as_str).collect();
+    parts.push("z=good");
+    world.secrets(&[("s", &parts)]);
+    let mut statuses = world.outputs.statuses.clone();
+    let live = |statuses: &Arc<Vec<ClusterStatus>>| {
+        statuses.last().is_some_and(|status| status.id == "z" && status.state == State::Live)
+    };
+    tokio::time::timeout(LIMIT, statuses.wait_for(live)).await.expect("in time").expect("alive");
+}
+
+#[tokio::test]
+async fn the_config_cluster_is_a_member_without_a_secret() {
+    let (renew, seen) = watch::channel(access("good-1uid-one"));
+    let config_cluster = Some(ConfigCluster { id: "config".into(), access: seen });
+    let mut world = World::new(Setup { config_cluster, ..Setup::default() });
+    world.secrets(&[("a", &["config=good-2", "alpha=good-3uid-one", "beta=good-4uid-two"])]);
+    world
+        .until(&[
+            "config live",
+            "alpha conflict a: STR0220: the cluster is a member already, as config",
+            "beta live",
+            "config rejected a: STR0216",
+        ])
+        .await;
+    assert!(world.outputs.known.borrow().clusters["config"].config);
+    world.until_settled(Settled::All).await;
+    renew.send_replace(access("good-5uid-one"));
+    world.until_alive(&["alpha good-3uid-one", "beta good-4uid-two", "config good-5uid-one"]).await;
+    let mut words = world.words();
+    words.sort();
+    assert_eq!(words, ["+beta", "+config", "+config"]);
+}
+
+#[tokio::test]
+async fn the_same_cluster_under_two_ids_is_there_once() {
+    let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1uid-x"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=good-1uid-x"]), ("b", &["other=good-2uid-x"])]);
+    world.until(&["east live", "other conflict: STR0220"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    world.secrets(&[("b", &["other=good-2uid-x"])]);
+    world.until(&["other live"]).await;
+    assert_eq!(world.words(), ["-east", "+other"]);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_leads_elsewhere_is_not_followed() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1uid-x"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=good-2uid-y"])]);
+    world.until(&["east identityChanged: STR0306: the cluster's UID was x and is y"]).await;
+    world.until_alive(&["east good-1uid-x", "east good-2uid-y"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    // Another Secret is another word of the operator.
+    world.secrets(&[("b", &["east=good-2uid-y"])]);
+    world.until(&["east live b"]).await;
+    assert_eq!(world.words(), ["+east"]);
+}
+
+#[tokio::test]
+async fn a_hundred_clusters_come_and_go() {
+    let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
+    let all: Vec<String> = (0..100).map(|i| format!("c{i}=good-{i}")).collect();
+    let parts: Vec<&str> = all.iter().map(String::as_str).collect();
+    world.secrets(&[("s", &parts)]);
+    let mut statuses = world.outputs.statuses.clone();
+    let live = |statuses: &Arc<Vec<ClusterStatus>>| {
+        statuses.len() == 100 && statuses.iter().all(|status| status.state == State::Live)
+    };
+    tokio::time::timeout(LIMIT, statuses.wait_for(live)).await.expect("in time").expect("alive");
+    world.secrets(&[]);
+    world.until(&[]).await;
+    world.until_alive(&[]).await;
+    assert_eq!(world.words().len(), 200);
+    assert!(world.tasks.shut_down(LIMIT).await);
+}

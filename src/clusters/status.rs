@@ -1,0 +1,331 @@
+//! How each member cluster fares, as `/debug/clusters` shows it. Pure: from facts to a state and the
+//! reason for it.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::kubeconfig::Refusal;
+use crate::codes::{self, Code};
+use crate::model::{Mode, NetworkId};
+use crate::registry::kube::{Contact, Status};
+
+/// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
+/// news. A dead one is noticed within a few seconds more, so that it shows within 20 s.
+pub const STALE_AFTER: Duration = Duration::from_secs(10);
+
+/// One entry of `/debug/clusters` (interface.md).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    /// The cluster ID, or the key of the Secret that can't be one.
+    pub id: String,
+    /// The Secret, `namespace/name`; none for the config cluster.
+    pub secret: Option<String>,
+    /// What it is in.
+    pub state: State,
+    /// Why, with a code where there is one.
+    pub reason: Option<String>,
+    /// The network fixed by the Secret; whoever knows the network in force puts it here.
+    pub network: Option<NetworkId>,
+    /// The trust domain of its workloads.
+    pub trust_domain: String,
+    /// When its API server last answered anything well-formed.
+    pub last_contact: Option<Timestamp>,
+    /// Services held.
+    pub services: usize,
+    /// Endpoints held.
+    pub endpoints: usize,
+    /// Endpoints that at least one connected proxy's network can't be given; filled in by whoever
+    /// knows the proxies.
+    pub withheld: usize,
+    /// Kubernetes objects held.
+    pub objects: usize,
+    /// Full lists after the first.
+    pub relists: u64,
+}
+
+/// The states of interface.md.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// Not all is there yet.
+    Syncing,
+    /// All is there and kept up to date.
+    Live,
+    /// Out of contact; what was last known stays in use.
+    Stale,
+    /// It never synced, and no longer holds up readiness.
+    Timeout,
+    /// The credential is not accepted.
+    AuthFailed,
+    /// Its certificate is not acceptable.
+    TlsFailed,
+    /// What the Secret says is refused.
+    Rejected,
+    /// Its ID, or the cluster itself, is held by another Secret.
+    Conflict,
+    /// The kubeconfig leads to a different cluster than before.
+    IdentityChanged,
+    /// It answers with nonsense, or with too much.
+    Misbehaving,
+    /// Its last change is on hold.
+    Quarantined,
+    /// Frozen, as an operator asked.
+    Paused,
+    /// On its way out: by its Secret's end, or as an operator asked.
+    Draining,
+    /// From disk, and not yet synced since.
+    Restored,
+}
+
+impl State {
+    /// All states, in the order of interface.md.
+    pub const ALL: &[Self] = &[
+        Self::Syncing,
+        Self::Live,
+        Self::Stale,
+        Self::Timeout,
+        Self::AuthFailed,
+        Self::TlsFailed,
+        Self::Rejected,
+        Self::Conflict,
+        Self::IdentityChanged,
+        Self::Misbehaving,
+        Self::Quarantined,
+        Self::Paused,
+        Self::Draining,
+        Self::Restored,
+    ];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Syncing => "syncing",
+            Self::Live => "live",
+            Self::Stale => "stale",
+            Self::Timeout => "timeout",
+            Self::AuthFailed => "authFailed",
+            Self::TlsFailed => "tlsFailed",
+            Self::Rejected => "rejected",
+            Self::Conflict => "conflict",
+            Self::IdentityChanged => "identityChanged",
+            Self::Misbehaving => "misbehaving",
+            Self::Quarantined => "quarantined",
+            Self::Paused => "paused",
+            Self::Draining => "draining",
+            Self::Restored => "restored",
+        }
+    }
+}
+
+/// What is known of a member that a state follows from.
+pub(super) struct Facts<'a> {
+    /// How the run that serves fares, or fared.
+    pub(super) status: &'a Status,
+    /// Whether anything it said has been passed on.
+    pub(super) has_data: bool,
+    /// How long it was waited for, where that was in vain.
+    pub(super) timed_out: Option<Duration>,
+    /// How long until it is withdrawn, where no Secret holds it.
+    pub(super) leaving_in: Option<Duration>,
+    pub(super) mode: Mode,
+    /// Why the present Secret is not used.
+    pub(super) kept: Option<&'a Refusal>,
+    /// How the run beside it fares, which is to take over.
+    pub(super) successor: Option<&'a Status>,
+    /// Why what a run says is not passed on.
+    pub(super) barred: Option<&'a Refusal>,
+    pub(super) now: SystemTime,
+}
+
+/// The state and its reason.
+pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
+    let mut reasons = Vec::new();
+    let state = state(facts, &mut reasons);
+    if let Some(refusal) = facts.kept {
+        reasons.push(format!("the Secret is not used, the cluster runs on as before: {refusal}"));
+    }
+    if let Some(successor) = facts.successor {
+        let why = match trouble(successor) {
+            Some((_, code, text)) => format!("{code}: {text}"),
+            None => "it has not synced yet".to_owned(),
+        };
+        reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
+    }
+    if state == State::Live {
+        reasons.extend(facts.status.degraded.iter().cloned());
+        if let Some(last) = &facts.status.skipped.last {
+            reasons.push(format!("{} objects left out, last: {last}", facts.status.skipped.count));
+        }
+    }
+    (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
+}
+
+fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
+    if let Some(left) = facts.leaving_in {
+        let seconds = left.as_secs_f64().ceil();
+        reasons.push(format!("its Secret has gone; withdrawn in {seconds} s"));
+        return State::Draining;
+    }
+    if facts.mode == Mode::Pause && facts.has_data {
+        reasons.push("frozen by strait.dev/mode".to_owned());
+        return State::Paused;
+    }
+    if let Some(refusal) = facts.barred {
+        reasons.push(refusal.to_string());
+        let changed = refusal.code == &codes::IDENTITY_CHANGED;
+        return if changed { State::IdentityChanged } else { State::Conflict };
+    }
+    let state = contact(facts, reasons);
+    if facts.mode == Mode::Drain && state == State::Live {
+        reasons.push("drained by strait.dev/mode".to_owned());
+        return State::Draining;
+    }
+    state
+}
+
+fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
+    let status = facts.status;
+    match trouble(status) {
+        // Whoever can't log in, or can't be trusted, won't sync by waiting.
+        Some((state, code, text)) if state != State::Stale => {
+            reasons.push(format!("{code}: {text}"));
+            return state;
+        }
+        Some((_, code, text)) if !facts.has_data => {
+            if facts.timed_out.is_none() {
+                reasons.push(format!("{code}: {text}"));
+                return State::Syncing;
+            }
+            reasons.push(timeout(facts, Some(text)));
+            return State::Timeout;
+        }
+        Some((_, code, text)) => {
+            let recent = status
+                .last_contact
+                .and_then(|last| facts.now.duration_since(last).ok())
+                .is_some_and(|age| age < STALE_AFTER);
+            if !recent {
+                reasons.push(format!("{code}: {text}; what was last known stays in use"));
+                return State::Stale;
+            }
+        }
+        None => {}
+    }
+    if status.synced && facts.has_data {
+        State::Live
+    } else if facts.timed_out.is_some() && !facts.has_data {
+        reasons.push(timeout(facts, None));
+        State::Timeout
+    } else {
+        if facts.has_data {
+            reasons.push("what was last known stays in use until it has synced anew".to_owned());
+        }
+        State::Syncing
+    }
+}
+
+fn timeout(facts: &Facts<'_>, text: Option<&str>) -> String {
+    let limit = facts.timed_out.unwrap_or_default();
+    let cause = text.map(|text| format!(": {text}")).unwrap_or_default();
+    format!("{}: not synced within {limit:?}{cause}; it joins when it syncs", codes::SYNC_TIMEOUT)
+}
+
+/// What stands between us and an API server, if anything does.
+pub(super) fn trouble(status: &Status) -> Option<(State, &'static Code, &str)> {
+    match &status.contact {
+        Contact::Connecting | Contact::Good => None,
+        Contact::Unreachable(text) => Some((State::Stale, &codes::UNREACHABLE, text)),
+        Contact::AuthFailed(text) => Some((State::AuthFailed, &codes::AUTH_FAILED, text)),
+        Contact::TlsFailed(text) => Some((State::TlsFailed, &codes::TLS_FAILED, text)),
+        Contact::Misbehaving(text) => Some((State::Misbehaving, &codes::MISBEHAVING, text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Case {
+        status: Status,
+        has_data: bool,
+        timed_out: bool,
+        leaving: bool,
+        mode: Mode,
+    }
+
+    fn never_synced(contact: Contact) -> Case {
+        let status = Status { contact, ..Status::starting() };
+        let (has_data, timed_out, leaving, mode) = (false, false, false, Mode::Normal);
+        Case { status, has_data, timed_out, leaving, mode }
+    }
+
+    fn synced(contact: Contact, seconds_ago: u64) -> Case {
+        let last_contact = Some(NOW() - Duration::from_secs(seconds_ago));
+        let status = Status { contact, synced: true, last_contact, ..Status::starting() };
+        Case { status, has_data: true, ..never_synced(Contact::Good) }
+    }
+
+    const NOW: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+
+    fn judged(case: &Case) -> (State, String) {
+        let (state, reason) = judge(&Facts {
+            status: &case.status,
+            has_data: case.has_data,
+            timed_out: case.timed_out.then_some(Duration::from_secs(30)),
+            leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
+            mode: case.mode,
+            kept: None,
+            successor: None,
+            barred: None,
+            now: NOW(),
+        });
+        (state, reason.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_state_follows_from_the_facts() {
+        use Contact::*;
+        let unreachable = || Unreachable("connection refused".to_owned());
+        let auth = || AuthFailed("401".to_owned());
+        let tls = || TlsFailed("expired".to_owned());
+        let late = |case: Case| Case { timed_out: true, ..case };
+        for (case, state, reason) in [
+            (never_synced(Connecting), State::Syncing, ""),
+            (never_synced(Good), State::Syncing, ""),
+            (never_synced(unreachable()), State::Syncing, "STR0301"),
+            (never_synced(auth()), State::AuthFailed, "STR0304"),
+            (never_synced(tls()), State::TlsFailed, "STR0305"),
+            (never_synced(Misbehaving("html".to_owned())), State::Misbehaving, "STR0307"),
+            (late(never_synced(Good)), State::Timeout, "STR0303: not synced within 30s"),
+            (late(never_synced(unreachable())), State::Timeout, "connection refused"),
+            (late(never_synced(auth())), State::AuthFailed, "401"),
+            (late(never_synced(tls())), State::TlsFailed, "expired"),
+            (synced(Good, 600), State::Live, ""),
+            (synced(unreachable(), 9), State::Live, ""),
+            (synced(unreachable(), 10), State::Stale, "stays in use"),
+            (synced(auth(), 0), State::AuthFailed, "STR0304"),
+            (late(synced(unreachable(), 60)), State::Stale, "STR0301"),
+            (Case { leaving: true, ..synced(Good, 0) }, State::Draining, "withdrawn in 25 s"),
+            (Case { mode: Mode::Drain, ..synced(Good, 0) }, State::Draining, "strait.dev/mode"),
+            (Case { mode: Mode::Drain, ..synced(auth(), 0) }, State::AuthFailed, "STR0304"),
+            (Case { mode: Mode::Pause, ..synced(unreachable(), 60) }, State::Paused, "frozen"),
+            (Case { mode: Mode::Pause, ..never_synced(Good) }, State::Syncing, ""),
+        ] {
+            let (found, why) = judged(&case);
+            assert_eq!(found, state, "{:?}", case.status.contact);
+            assert!(why.contains(reason), "{why}");
+            assert_eq!(why.is_empty(), reason.is_empty(), "{why}");
+        }
+    }
+
+    #[test]
+    fn states_are_spelled_alike_everywhere() {
+        for state in State::ALL {
+            let json = serde_json::to_value(state).expect("a state serialises");
+            assert_eq!(json, state.as_str());
+        }
+    }
+}
