@@ -215,7 +215,7 @@ impl Plan {
         let winning = winner.and_then(|winner| claims.get(winner));
         match winning {
             Some(Claim { secret, member: Ok(member) }) => {
-                self.hold(id, &secret.name, member, running)
+                self.hold(id, &secret.name, member, running);
             }
             Some(Claim { member: Err(refusal), .. }) => {
                 self.kept.insert(id.clone(), refusal.clone());

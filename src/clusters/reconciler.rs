@@ -42,7 +42,7 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// How long a stopped task may take to end before its cluster is withdrawn nonetheless.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs one cluster's registry until it is dropped: [`kube::run`], or a test's double.
+/// Runs one cluster's registry until it is dropped: `registry::kube::run`, or a test's double.
 pub type Runner =
     Arc<dyn Fn(kube::Config) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
@@ -466,7 +466,7 @@ async fn changed<T>(receiver: Option<&mut watch::Receiver<T>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Member {

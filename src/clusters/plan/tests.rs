@@ -140,7 +140,7 @@ fn without_grace_a_cluster_goes_at_once() {
 fn the_older_secret_holds_an_id_and_the_other_takes_over_when_it_goes() {
     let (old, new) = (secret("z", 1, &["east=1"]), secret("a", 2, &["east=2"]));
     let mut world = World::new();
-    assert_eq!(world.at(0, &[new.clone(), old.clone()]), ["add east from z"]);
+    assert_eq!(world.at(0, &[new.clone(), old]), ["add east from z"]);
     assert_eq!(world.idle(), ["a east STR0207"]);
     assert!(world.plan.idle[0].refusal.fact.contains("strait-system/z (older, since 1970-"));
     assert_eq!(world.at(1, &[new]), ["adopt east from a"]);

@@ -86,7 +86,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
     if host.starts_with("panics") && lock(&doubles.panicked).insert(host.clone()) {
         panic!("on purpose");
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 struct World {
