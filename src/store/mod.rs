@@ -4,6 +4,7 @@
 //! what an object means: `clusters` reads the Secrets, `mesh` the ConfigMaps.
 
 pub mod files;
+pub mod kube;
 mod object;
 
 use std::collections::BTreeMap;

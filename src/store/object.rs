@@ -117,32 +117,42 @@ fn one(mut document: Value, system_namespace: &str) -> Result<(Key, Object), Unu
     Ok((Key { group, kind, name }, object))
 }
 
-/// A Secret from its JSON form, as a file or an API server gives it.
-pub(super) fn secret(document: &Value, name: ObjectName) -> Result<Secret, Unusable> {
+fn secret(document: &Value, name: ObjectName) -> Result<Secret, Unusable> {
     let metadata = document.get("metadata").unwrap_or(&Value::Null);
-    let mut data = BTreeMap::new();
-    for (key, value) in strings(document.get("data"), "data")? {
-        let joined: String = value.split_ascii_whitespace().collect();
-        let bytes = STANDARD
-            .decode(joined)
-            .map_err(|_| Unusable::Invalid(format!("data.{key} is not base64")))?;
-        data.insert(key, Redacted::new(bytes));
-    }
-    for (key, value) in strings(document.get("stringData"), "stringData")? {
-        data.insert(key, Redacted::new(value.into_bytes()));
-    }
     let created = metadata.get("creationTimestamp").and_then(Value::as_str);
     Ok(Secret {
         name,
         labels: strings(metadata.get("labels"), "metadata.labels")?,
         annotations: strings(metadata.get("annotations"), "metadata.annotations")?,
         created: created.and_then(|time| time.parse().ok()),
-        data,
+        data: secret_data(document.get("data"), document.get("stringData"))?,
     })
 }
 
+/// A Secret's data, decoded. Never says what it is.
+pub(super) fn secret_data(
+    data: Option<&Value>,
+    string_data: Option<&Value>,
+) -> Result<BTreeMap<String, Redacted<Vec<u8>>>, Unusable> {
+    let mut decoded = BTreeMap::new();
+    for (key, value) in strings(data, "data")? {
+        let joined: String = value.split_ascii_whitespace().collect();
+        let bytes = STANDARD
+            .decode(joined)
+            .map_err(|_| Unusable::Invalid(format!("data.{} is not base64", key.escape_debug())))?;
+        decoded.insert(key, Redacted::new(bytes));
+    }
+    for (key, value) in strings(string_data, "stringData")? {
+        decoded.insert(key, Redacted::new(value.into_bytes()));
+    }
+    Ok(decoded)
+}
+
 /// A map of strings; absent is empty.
-fn strings(value: Option<&Value>, field: &str) -> Result<BTreeMap<String, String>, Unusable> {
+pub(super) fn strings(
+    value: Option<&Value>,
+    field: &str,
+) -> Result<BTreeMap<String, String>, Unusable> {
     let map = match value {
         None | Some(Value::Null) => return Ok(BTreeMap::new()),
         Some(Value::Object(map)) => map,

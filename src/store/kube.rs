@@ -1,0 +1,456 @@
+//! Objects from the config cluster's API server: the Secrets that describe member clusters, and the
+//! ConfigMaps of the mesh, all in the system namespace.
+//!
+//! Owns what was last known of them: while the API server is away, everything stays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
+
+use super::object::{self, Unusable};
+use super::{ConfigMap, ISTIO_SECRET_LABEL, ObjectName, Objects, SECRET_LABEL, Secret, Warning};
+use crate::apiserver::{
+    Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
+};
+use crate::task::Supervisor;
+
+/// The ConfigMaps that may hold the mesh's configuration; the first is ours.
+const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
+/// Events that wait to be applied. A full channel makes the readers wait.
+const EVENTS_MAX: usize = 64;
+/// Far more Secrets than there are clusters; each may have 1 MiB.
+const OBJECTS_MAX: usize = 10_000;
+
+/// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
+/// mounted token that was renewed) is taken up without forgetting anything.
+pub fn watch(
+    access: watch::Receiver<Access>,
+    system_namespace: String,
+    tasks: &Supervisor,
+) -> watch::Receiver<Option<Arc<Objects>>> {
+    let (sender, receiver) = watch::channel(None);
+    tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
+        run(access.clone(), system_namespace.clone(), sender.clone())
+    });
+    receiver
+}
+
+async fn run(
+    mut access: watch::Receiver<Access>,
+    system_namespace: String,
+    objects: watch::Sender<Option<Arc<Objects>>>,
+) {
+    let mut index = Index::default();
+    loop {
+        let current = access.borrow_and_update().clone();
+        let client = match Client::new(&current) {
+            Ok(client) => client,
+            Err(error) => {
+                warn!(%error, "the config cluster can't be reached with this kubeconfig");
+                match access.changed().await {
+                    Ok(()) => continue,
+                    Err(_) => return std::future::pending().await,
+                }
+            }
+        };
+        let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
+        let serve = async {
+            while let Some(input) = inputs.recv().await {
+                if let Some(new) = index.apply(input) {
+                    objects.send_if_modified(|held| {
+                        let modified = held.as_deref() != Some(&new);
+                        if modified {
+                            *held = Some(Arc::new(new));
+                        }
+                        modified
+                    });
+                }
+            }
+        };
+        tokio::select! {
+            () = serve => {}
+            () = Box::pin(read(&client, &system_namespace, &sink)) => {}
+            () = renewed(&mut access) => {}
+        }
+    }
+}
+
+/// Waits for another access; for ever where none can come any more.
+async fn renewed(access: &mut watch::Receiver<Access>) {
+    if access.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
+    let secrets = |(key, value): (&str, &str)| Selection {
+        namespace: Some(namespace.to_owned()),
+        labels: Some(format!("{key}={value}")),
+        ..Selection::all("", "v1", "secrets")
+    };
+    let config_map = |name: &str| Selection {
+        namespace: Some(namespace.to_owned()),
+        fields: Some(format!("metadata.name={name}")),
+        ..Selection::all("", "v1", "configmaps")
+    };
+    let [ours, istios] = CONFIG_MAPS;
+    tokio::join!(
+        pass_on::<SecretObject>(client, secrets(ISTIO_SECRET_LABEL), Reader::IstioSecrets, sink),
+        pass_on::<SecretObject>(client, secrets(SECRET_LABEL), Reader::Secrets, sink),
+        pass_on::<ConfigMapObject>(client, config_map(ours), Reader::ConfigMap, sink),
+        pass_on::<ConfigMapObject>(client, config_map(istios), Reader::IstioConfigMap, sink),
+    );
+}
+
+/// Watches one selection, and says with each event whose it is.
+async fn pass_on<T>(
+    client: &Client,
+    selection: Selection,
+    reader: Reader,
+    sink: &mpsc::Sender<Input>,
+) where
+    T: Object,
+    Found: From<T>,
+{
+    // One place: waiting is done in `sink`.
+    let (events, mut told) = mpsc::channel::<Event<T>>(1);
+    let forward = async {
+        while let Some(event) = told.recv().await {
+            if sink.send(Input { reader, event: convert(event) }).await.is_err() {
+                return;
+            }
+        }
+    };
+    let limits = Limits { objects: OBJECTS_MAX, ..Limits::default() };
+    tokio::select! {
+        () = client.watch::<T, Event<T>>(selection, limits, &events) => {}
+        () = forward => {}
+    }
+}
+
+fn convert<T>(event: Event<T>) -> Event<Found>
+where
+    Found: From<T>,
+{
+    match event {
+        Event::Restarted { objects, odd } => {
+            Event::Restarted { objects: objects.into_iter().map(Found::from).collect(), odd }
+        }
+        Event::Applied(object) => Event::Applied(object.into()),
+        Event::Deleted(key) => Event::Deleted(key),
+        Event::Odd(odd) => Event::Odd(odd),
+        Event::Answered => Event::Answered,
+        Event::Failed(error) => Event::Failed(error),
+    }
+}
+
+/// What is read. A Secret that carries both labels is found by two of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reader {
+    IstioSecrets,
+    Secrets,
+    ConfigMap,
+    IstioConfigMap,
+}
+
+impl Reader {
+    const ALL: [Self; 4] =
+        [Self::IstioSecrets, Self::Secrets, Self::ConfigMap, Self::IstioConfigMap];
+
+    /// Whether the mesh can do without it.
+    fn is_optional(self) -> bool {
+        matches!(self, Self::ConfigMap | Self::IstioConfigMap)
+    }
+
+    fn plural(self) -> &'static str {
+        if self.is_optional() { "configmaps" } else { "secrets" }
+    }
+}
+
+struct Input {
+    reader: Reader,
+    event: Event<Found>,
+}
+
+/// An object, or why it is none that can be used.
+enum Found {
+    Secret(Secret),
+    ConfigMap(ConfigMap),
+    Unusable(ObjectName, String),
+}
+
+/// Data is left untyped, so that an error never quotes it.
+#[derive(Deserialize)]
+struct SecretObject {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    data: Value,
+}
+
+#[derive(Deserialize)]
+struct ConfigMapObject {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "null_as_default")]
+    data: BTreeMap<String, String>,
+}
+
+impl Object for SecretObject {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl Object for ConfigMapObject {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl From<SecretObject> for Found {
+    fn from(SecretObject { metadata, data }: SecretObject) -> Self {
+        let name = name_of(&metadata.key());
+        let owned = |map: BTreeMap<Arc<str>, Arc<str>>| {
+            map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+        };
+        match object::secret_data(Some(&data), None) {
+            Ok(data) => Self::Secret(Secret {
+                name,
+                created: metadata.creation_timestamp.parse().ok(),
+                labels: owned(metadata.labels),
+                annotations: owned(metadata.annotations),
+                data,
+            }),
+            Err(Unusable::Invalid(fact) | Unusable::Ignored(fact)) => Self::Unusable(name, fact),
+        }
+    }
+}
+
+impl From<ConfigMapObject> for Found {
+    fn from(ConfigMapObject { metadata, data }: ConfigMapObject) -> Self {
+        Self::ConfigMap(ConfigMap { name: name_of(&metadata.key()), data })
+    }
+}
+
+fn name_of(key: &Key) -> ObjectName {
+    ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
+}
+
+/// What is known, by reader. Pure.
+#[derive(Default)]
+struct Index {
+    secrets: BTreeMap<(Reader, ObjectName), Arc<Secret>>,
+    config_maps: BTreeMap<(Reader, ObjectName), Arc<ConfigMap>>,
+    /// Readers that have listed once, or that may not and needn't.
+    read: BTreeMap<Reader, ()>,
+    /// About one object, or about all that a reader reads.
+    warnings: BTreeMap<(Reader, Option<ObjectName>), Warning>,
+}
+
+impl Index {
+    /// Takes an event in. Returns all objects if they may have changed and have all been read once.
+    fn apply(&mut self, Input { reader, event }: Input) -> Option<Objects> {
+        match event {
+            Event::Answered => return None,
+            Event::Restarted { objects, odd } => {
+                let names: Vec<_> = objects.iter().map(Found::name).cloned().collect();
+                self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
+                self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
+                self.warnings.retain(|(of, _), _| *of != reader);
+                for object in objects {
+                    self.take(reader, object);
+                }
+                for odd in odd {
+                    self.odd(reader, odd);
+                }
+                self.read.insert(reader, ());
+            }
+            Event::Applied(object) => self.take(reader, object),
+            Event::Deleted(key) => {
+                let name = name_of(&key);
+                self.secrets.remove(&(reader, name.clone()));
+                self.config_maps.remove(&(reader, name.clone()));
+                self.warnings.remove(&(reader, Some(name)));
+            }
+            Event::Odd(odd) => self.odd(reader, odd),
+            Event::Failed(error) => self.failed(reader, &error),
+        }
+        Reader::ALL.iter().all(|reader| self.read.contains_key(reader)).then(|| self.objects())
+    }
+
+    fn take(&mut self, reader: Reader, object: Found) {
+        self.warnings.remove(&(reader, Some(object.name().clone())));
+        match object {
+            Found::Secret(secret) => {
+                self.secrets.insert((reader, secret.name.clone()), Arc::new(secret));
+            }
+            Found::ConfigMap(config_map) => {
+                self.config_maps.insert((reader, config_map.name.clone()), Arc::new(config_map));
+            }
+            // What it was before stays.
+            Found::Unusable(name, fact) => self.warn(reader, Some(name), fact),
+        }
+    }
+
+    /// What it was before stays, whatever it is now.
+    fn odd(&mut self, reader: Reader, odd: crate::apiserver::Odd) {
+        let name = odd.key.as_ref().map(name_of);
+        self.warn(reader, name, odd.reason);
+    }
+
+    fn failed(&mut self, reader: Reader, error: &Error) {
+        let refused = matches!(error, Error::Forbidden(_) | Error::NotFound(_));
+        if refused && reader.is_optional() {
+            self.read.insert(reader, ());
+        }
+        let text = format!("can't be read ({error}); what was read before is kept");
+        self.warn(reader, None, text);
+    }
+
+    fn warn(&mut self, reader: Reader, name: Option<ObjectName>, text: String) {
+        let source = match &name {
+            Some(name) => format!("{} {name}", reader.plural()),
+            None => format!("{} of the config cluster", reader.plural()),
+        };
+        let warning = Warning { source, document: None, line: None, text };
+        let before = self.warnings.insert((reader, name), warning.clone());
+        if before.as_ref() != Some(&warning) {
+            warn!(%warning, "configuration not used");
+        }
+    }
+
+    fn objects(&self) -> Objects {
+        let mut secrets: Vec<_> = self.secrets.values().cloned().collect();
+        secrets.sort_by(|a, b| a.name.cmp(&b.name));
+        // Found by two readers; while a change has reached one of them only, either will do.
+        secrets.dedup_by(|a, b| a.name == b.name);
+        let mut warnings: Vec<_> = self.warnings.values().cloned().collect();
+        warnings.sort();
+        warnings.dedup();
+        Objects {
+            secrets,
+            config_maps: self.config_maps.values().cloned().collect(),
+            warnings,
+            ..Objects::default()
+        }
+    }
+}
+
+impl Found {
+    fn name(&self) -> &ObjectName {
+        match self {
+            Self::Secret(secret) => &secret.name,
+            Self::ConfigMap(config_map) => &config_map.name,
+            Self::Unusable(name, _) => name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(name: &str, data: &str) -> Found {
+        let json = format!(
+            r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system", "labels": {{"a": "b"}},
+                "annotations": {{"strait.dev/mode": "drain"}},
+                "creationTimestamp": "2026-03-01T00:00:00Z"}}, "data": {data}}}"#
+        );
+        serde_json::from_str::<SecretObject>(&json).expect("a Secret").into()
+    }
+
+    fn config_map(name: &str) -> Found {
+        let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system"}}}}"#);
+        serde_json::from_str::<ConfigMapObject>(&json).expect("a ConfigMap").into()
+    }
+
+    fn listed(reader: Reader, objects: Vec<Found>) -> Input {
+        Input { reader, event: Event::Restarted { objects, odd: Vec::new() } }
+    }
+
+    fn names(objects: &Objects) -> Vec<&str> {
+        objects.secrets.iter().map(|secret| secret.name.name.as_ref()).collect()
+    }
+
+    /// An index that has read everything once.
+    fn read(secrets: Vec<Found>) -> (Index, Objects) {
+        let mut index = Index::default();
+        assert_eq!(index.apply(listed(Reader::IstioSecrets, secrets)), None);
+        assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
+        assert_eq!(index.apply(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
+        let objects = index.apply(listed(Reader::IstioConfigMap, vec![])).expect("all is read");
+        (index, objects)
+    }
+
+    #[test]
+    fn nothing_is_said_before_all_is_read() {
+        let (_, objects) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
+        let held = &objects.secrets[0];
+        assert_eq!(held.data["east"].reveal(), b"old");
+        assert_eq!(held.annotations["strait.dev/mode"], "drain");
+        assert!(held.created.is_some());
+        assert_eq!(objects.config_maps.len(), 1);
+    }
+
+    #[test]
+    fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
+        let mut index = Index::default();
+        let forbidden = |reader| Input {
+            reader,
+            event: Event::Failed(Error::Forbidden("configmaps is forbidden".to_owned())),
+        };
+        assert_eq!(index.apply(forbidden(Reader::ConfigMap)), None);
+        assert_eq!(index.apply(forbidden(Reader::IstioConfigMap)), None);
+        assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
+        assert_eq!(index.apply(forbidden(Reader::IstioSecrets)), None);
+        let objects = index.apply(listed(Reader::IstioSecrets, vec![])).expect("all is read");
+        assert_eq!(objects.warnings.len(), 1, "{:?}", objects.warnings);
+    }
+
+    #[test]
+    fn a_secret_with_both_labels_is_there_once_and_goes_with_the_last() {
+        let (mut index, _) = read(vec![secret("a", "{}")]);
+        let event = Event::Applied(secret("a", "{}"));
+        let objects = index.apply(Input { reader: Reader::Secrets, event }).expect("all is read");
+        assert_eq!(names(&objects), ["a"]);
+        let gone = |reader| {
+            let key = Key { namespace: "strait-system".into(), name: "a".into() };
+            Input { reader, event: Event::Deleted(key) }
+        };
+        assert_eq!(names(&index.apply(gone(Reader::IstioSecrets)).expect("read")), ["a"]);
+        assert_eq!(names(&index.apply(gone(Reader::Secrets)).expect("read")), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_relist_replaces_and_a_failure_keeps() {
+        let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}")]);
+        let away = Event::Failed(Error::Unreachable("connection refused".to_owned()));
+        let objects = index.apply(Input { reader: Reader::IstioSecrets, event: away });
+        let objects = objects.expect("all is read");
+        assert_eq!(names(&objects), ["a", "b"]);
+        assert!(objects.warnings[0].text.contains("connection refused"));
+        let objects = index.apply(listed(Reader::IstioSecrets, vec![secret("b", "{}")]));
+        let objects = objects.expect("all is read");
+        assert_eq!(names(&objects), ["b"]);
+        assert_eq!(objects.warnings, []);
+    }
+
+    #[test]
+    fn a_secret_that_makes_no_sense_stays_what_it_was() {
+        let (mut index, _) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
+        for bad in [r#"{"east": "canary!"}"#, r#"{"east": 1}"#, r#""canary""#] {
+            let event = Event::Applied(secret("a", bad));
+            let objects = index.apply(Input { reader: Reader::IstioSecrets, event });
+            let objects = objects.expect("all is read");
+            assert_eq!(objects.secrets[0].data["east"].reveal(), b"old");
+            assert!(!objects.warnings.is_empty());
+            assert!(!format!("{:?}", objects.warnings).contains("canary"));
+        }
+    }
+}
