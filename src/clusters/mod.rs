@@ -8,3 +8,6 @@ pub mod plan;
 pub mod reconciler;
 pub mod secret;
 pub mod status;
+
+#[cfg(test)]
+mod tests;

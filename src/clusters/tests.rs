@@ -1,0 +1,139 @@
+//! The whole way over simulated API servers: Secrets of a config cluster, kubeconfigs, registries.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strait_sim::objects::{HTTP, namespace, service};
+use strait_sim::{Options, SimCluster};
+use tokio::sync::{mpsc, watch};
+
+use super::kubeconfig;
+use super::reconciler::{self, Config, ConfigCluster, Outputs, Settled};
+use super::status::State;
+use crate::apiserver::Loopback;
+use crate::model::ClusterId;
+use crate::registry::{Change, RegistryUpdate};
+use crate::store;
+use crate::task::Supervisor;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const SYSTEM: &str = "strait-system";
+
+async fn sim(id: &str) -> SimCluster {
+    let sim = SimCluster::start(id, Options::default()).await.expect("a free port");
+    for name in [SYSTEM, "kube-system", "shop"] {
+        sim.store().apply(namespace(name)).expect("a namespace");
+    }
+    sim.store().apply(service("shop", id, "10.96.0.1", &[HTTP])).expect("a service");
+    sim
+}
+
+/// The mesh of the config cluster `hub`, and which clusters' services it holds.
+struct Mesh {
+    hub: SimCluster,
+    outputs: Outputs,
+    words: mpsc::Receiver<RegistryUpdate>,
+    held: BTreeSet<String>,
+    tasks: Supervisor,
+}
+
+impl Mesh {
+    async fn start() -> Self {
+        let hub = sim("hub").await;
+        let tasks = Supervisor::new();
+        let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
+        let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is good"));
+        let (updates, words) = mpsc::channel(100);
+        let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), &tasks);
+        let config = Config {
+            objects,
+            config_cluster: Some(ConfigCluster { id: "hub".into(), access }),
+            loopback: Loopback::Allowed,
+            system_namespace: SYSTEM.to_owned(),
+            domain: "cluster.local".to_owned(),
+            trust_domain: "cluster.local".to_owned(),
+            removal_grace: Duration::from_secs(1),
+            sync_timeout: LIMIT,
+            updates,
+            runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),
+        };
+        let outputs = reconciler::start(config, &tasks);
+        Self { hub, outputs, words, held: BTreeSet::new(), tasks }
+    }
+
+    fn join(&self, member: &SimCluster) {
+        self.hub.store().apply(member.member_secret(SYSTEM)).expect("a Secret");
+    }
+
+    async fn until(&self, wanted: &[(&str, State)]) {
+        let mut statuses = self.outputs.statuses.clone();
+        let met = statuses.wait_for(|statuses| {
+            statuses.iter().map(|one| (one.id.as_str(), one.state)).eq(wanted.iter().copied())
+        });
+        let met = tokio::time::timeout(LIMIT, met).await.is_ok();
+        assert!(met, "wanted {wanted:?}, is {:#?}", self.outputs.statuses.borrow());
+    }
+
+    async fn until_held(&mut self, wanted: &[&str]) {
+        let hear = async {
+            while !self.held.iter().eq(wanted) {
+                let word = self.words.recv().await.expect("the reconciler is alive");
+                let cluster = word.shard.cluster.to_string();
+                match word.change {
+                    Change::Removed => self.held.remove(&cluster),
+                    Change::Reset(contents) | Change::Update(contents) => {
+                        let host = format!("{cluster}.shop.svc.cluster.local");
+                        contents.services.contains_key(host.as_str()) && self.held.insert(cluster)
+                    }
+                };
+            }
+        };
+        let met = tokio::time::timeout(LIMIT, hear).await.is_ok();
+        assert!(met, "wanted {wanted:?}, is {:?}", self.held);
+    }
+}
+
+#[tokio::test]
+async fn clusters_join_by_a_secret_and_leave_without_it() {
+    let (east, west) = (sim("east").await, sim("west").await);
+    let mut mesh = Mesh::start().await;
+    mesh.until_held(&["hub"]).await;
+    mesh.join(&east);
+    mesh.join(&west);
+    mesh.until_held(&["east", "hub", "west"]).await;
+    mesh.until(&[("hub", State::Live), ("east", State::Live), ("west", State::Live)]).await;
+    assert_eq!(*mesh.outputs.settled.borrow(), Settled::All);
+
+    // A new token, and the old one void: the Secret brings it.
+    east.rotate_token();
+    mesh.join(&east);
+    mesh.until(&[("hub", State::Live), ("east", State::Live), ("west", State::Live)]).await;
+
+    let secret = west.member_secret(SYSTEM);
+    let name = secret["metadata"]["name"].as_str().expect("a name");
+    mesh.hub.store().delete("Secret", SYSTEM, name).expect("there is one");
+    mesh.until_held(&["east", "hub"]).await;
+    mesh.until(&[("hub", State::Live), ("east", State::Live)]).await;
+    assert!(!mesh.outputs.known.borrow().contains(&ClusterId::from("west")));
+    assert!(mesh.tasks.shut_down(LIMIT).await);
+}
+
+#[tokio::test]
+async fn a_dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
+    let (east, west) = (sim("east").await, sim("west").await);
+    let mut mesh = Mesh::start().await;
+    mesh.join(&east);
+    mesh.join(&west);
+    mesh.until_held(&["east", "hub", "west"]).await;
+    mesh.until(&[("hub", State::Live), ("east", State::Live), ("west", State::Live)]).await;
+    east.stop().await;
+    let began = std::time::Instant::now();
+    mesh.until(&[("hub", State::Live), ("east", State::Stale), ("west", State::Live)]).await;
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    east.restart().await;
+    mesh.until(&[("hub", State::Live), ("east", State::Live), ("west", State::Live)]).await;
+    while let Ok(word) = mesh.words.try_recv() {
+        assert!(!matches!(word.change, Change::Removed), "{word:?}");
+    }
+}
