@@ -17,18 +17,22 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod aggregate;
 pub mod apiserver;
 pub mod cli;
 pub mod clusters;
 pub mod codes;
+pub mod config;
 pub mod explain;
 pub mod identity;
 pub mod mesh;
+pub mod metrics;
 pub mod model;
 pub mod network;
 pub mod push;
 pub mod registry;
+pub mod server;
 pub mod store;
 pub mod task;
 pub mod xds;

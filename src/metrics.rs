@@ -109,8 +109,7 @@ impl Metrics {
                 family.sample(&[("cluster", &cluster.id)], at)?;
             }
         }
-        let mut family =
-            Family::gauge(out, "strait_cluster_objects", "Kubernetes objects held.")?;
+        let mut family = Family::gauge(out, "strait_cluster_objects", "Kubernetes objects held.")?;
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.objects)?;
         }

@@ -27,8 +27,8 @@ use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::metrics::Metrics;
 use crate::model::ClusterIdError;
+use crate::network::ResolvedNames;
 use crate::network::resolver::{self, Dns};
-use crate::network::{Limits, ResolvedNames};
 use crate::push::event_loop::{self, Figures, Mesh};
 use crate::push::interest::Interest;
 use crate::push::{self, PushContext};
@@ -202,16 +202,15 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         config_cluster: source.config_cluster_id(),
         allow_direct_cross_network: args.allow_direct_cross_network,
     }));
-    let outputs =
-        event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
+    let outputs = event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
     tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs));
 
     let (resolved, resolved_seen) = watch::channel(Arc::<ResolvedNames>::default());
     match Dns::system() {
         Ok(dns) => {
-            let limits = Limits::default();
+            let limits = resolver::Limits::default();
             tasks.spawn_restarting("gateway names", Duration::from_secs(1), move || {
-                resolver::run(dns.clone(), limits, names_wanted.clone(), resolved.clone())
+                resolver::run(dns.clone(), limits.clone(), names_wanted.clone(), resolved.clone())
             });
         }
         Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
@@ -283,9 +282,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
 }
 
 async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| ServeError::Bind { address, flag, source })
+    TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, flag, source })
 }
 
 /// The directory that was asked for, else the usual one where it can be written.
@@ -312,10 +309,7 @@ fn writable(path: &Path) -> io::Result<()> {
     std::fs::remove_file(&probe)
 }
 
-fn admin_token(
-    args: &ServeArgs,
-    state_dir: Option<&Path>,
-) -> Result<(Token, PathBuf), ServeError> {
+fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<(Token, PathBuf), ServeError> {
     if let Some(path) = &args.admin_token_file {
         return Ok((Token::read(path)?, path.clone()));
     }
@@ -352,7 +346,6 @@ async fn identity(
         }
         _ => Serving::Issued { names: args.serving_names() },
     };
-    let settings =
-        rotation::Settings { serving, client_ca: args.client_ca.clone(), authority };
+    let settings = rotation::Settings { serving, client_ca: args.client_ca.clone(), authority };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
 }

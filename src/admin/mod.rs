@@ -20,8 +20,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use self::views::cluster_network;
 pub use self::token::{Token, TokenError, runtime_directory};
+use self::views::cluster_network;
 use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
 use crate::metrics::Metrics;
@@ -123,8 +123,7 @@ async fn readyz(
     Query(query): Query<std::collections::BTreeMap<String, String>>,
 ) -> Response {
     let readiness = sources.readiness.borrow().clone();
-    let status =
-        if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut text = String::new();
     if query.contains_key("verbose") {
         for missing in &readiness.waiting_for {
@@ -321,6 +320,5 @@ fn pretty(status: StatusCode, value: &impl serde::Serialize) -> Response {
 
 /// A time as RFC 3339, in UTC, with milliseconds.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time)
-        .map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
+    jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
 }

@@ -169,7 +169,7 @@ impl Mesh {
         if self.heard && !self.complete {
             self.refresh_networks();
             let names = self.networks.names_to_resolve();
-            if names.iter().all(|name| self.resolved.contains_key(name)) {
+            if names.iter().all(|name| self.resolved.get(name).is_some()) {
                 self.complete();
             }
         }

@@ -36,10 +36,8 @@ impl ConfigSource {
             read.map_err(|source| ServeError::ConfigDir { path: path.clone(), source })?;
             return Ok(Self::Directory(path.clone()));
         }
-        let id = ClusterId::parse(&args.cluster_id).map_err(|source| ServeError::ClusterId {
-            id: args.cluster_id.clone(),
-            source,
-        })?;
+        let id = ClusterId::parse(&args.cluster_id)
+            .map_err(|source| ServeError::ClusterId { id: args.cluster_id.clone(), source })?;
         let own = own_cluster(args.kubeconfig.as_deref(), args.context.as_deref(), tasks)?;
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
@@ -84,7 +82,9 @@ impl ConfigSource {
     pub(super) async fn authority(&self, args: &ServeArgs) -> Result<AuthorityPem, ServeError> {
         match self {
             Self::Directory(_) => {
-                warn!("the built-in CA lives as long as this process: proxies must be given new certificates after a restart; pass --state-dir or --ca-dir to keep it");
+                warn!(
+                    "the built-in CA lives as long as this process: proxies must be given new certificates after a restart; pass --state-dir or --ca-dir to keep it"
+                );
                 Ok(AuthorityPem::generate(SystemTime::now())?)
             }
             Self::Cluster { access, .. } => {

@@ -6,6 +6,7 @@
 pub mod files;
 pub mod kube;
 mod object;
+pub mod own_cluster;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -170,8 +170,8 @@ struct User {
 
 fn kubeconfig_access(path: &Path, context: Option<&str>) -> Result<Access, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let config: Kubeconfig = serde_saphyr::from_str(&text)
-        .map_err(|error| error.without_snippet().to_string())?;
+    let config: Kubeconfig =
+        serde_saphyr::from_str(&text).map_err(|error| error.without_snippet().to_string())?;
     // Paths are relative to the file that names them, as kubectl has it.
     let files = Files(path.parent().unwrap_or(Path::new("")));
     let name = context
@@ -191,8 +191,10 @@ fn kubeconfig_access(path: &Path, context: Option<&str>) -> Result<Access, Strin
             .server
             .parse()
             .map_err(|_| format!("server {:?} is no URL", cluster.server))?,
-        ca_pem: files
-            .bytes(cluster.certificate_authority_data.as_ref(), cluster.certificate_authority.as_ref())?,
+        ca_pem: files.bytes(
+            cluster.certificate_authority_data.as_ref(),
+            cluster.certificate_authority.as_ref(),
+        )?,
         tls_server_name: cluster.tls_server_name.clone(),
         credential,
         loopback: Loopback::Allowed,
@@ -252,7 +254,10 @@ impl Files<'_> {
                 Credential::Certificate { certificate_pem, key_pem: Redacted::new(key) }
             }
             (Some(_), None, _) | (None, Some(_), _) => {
-                return Err("its user has a client certificate without key, or a key without certificate".to_owned());
+                return Err(
+                    "its user has a client certificate without key, or a key without certificate"
+                        .to_owned(),
+                );
             }
             (None, None, Some(token)) => Credential::Token(token),
             (None, None, None) => match (&user.username, &user.password) {

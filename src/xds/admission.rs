@@ -47,7 +47,9 @@ pub fn admit(
     if identity.trust_domain() != trust_domain {
         return refuse(
             &codes::CLAIM_IDENTITY,
-            format!("certificate {identity} is of another trust domain than the mesh, {trust_domain}"),
+            format!(
+                "certificate {identity} is of another trust domain than the mesh, {trust_domain}"
+            ),
         );
     }
     if identity.namespace() != proxy.namespace() {
@@ -108,10 +110,7 @@ pub fn admit(
 
 /// The network of a proxy now: what it claims, else what its pod, cluster and address say.
 pub fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
-    proxy
-        .network
-        .clone()
-        .unwrap_or_else(|| derive(context, proxy, context.workload_of(proxy)).0)
+    proxy.network.clone().unwrap_or_else(|| derive(context, proxy, context.workload_of(proxy)).0)
 }
 
 fn derive(
@@ -230,7 +229,14 @@ mod tests {
             ("account", account, own(), None, None, "STR0510"),
             ("cluster", sidecar("web.ns", "west"), own(), None, None, "STR0511"),
             ("no cluster", sidecar("web.ns", ""), own(), None, None, "STR0511"),
-            ("pod's account", web(), id("spiffe://cluster.local/ns/ns/sa/x"), None, None, "STR0512"),
+            (
+                "pod's account",
+                web(),
+                id("spiffe://cluster.local/ns/ns/sa/x"),
+                None,
+                None,
+                "STR0512",
+            ),
             ("pod's address", address, own(), None, None, "STR0512"),
             ("network of the Secret", elsewhere(), own(), Some("n1"), None, "STR0513"),
             ("network of the pod", elsewhere(), own(), None, Some("n1"), "STR0513"),

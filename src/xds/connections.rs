@@ -76,11 +76,7 @@ impl Connections {
             identity,
             form,
             connected_at: SystemTime::now(),
-            state: Mutex::new(State {
-                admitted,
-                progress: BTreeMap::new(),
-                held: BTreeMap::new(),
-            }),
+            state: Mutex::new(State { admitted, progress: BTreeMap::new(), held: BTreeMap::new() }),
         });
         self.streams.insert(number, Arc::clone(&connection));
         Some(Entry { connections: Arc::clone(self), connection })
@@ -242,6 +238,5 @@ fn progress_json(progress: &Progress) -> Value {
 }
 
 fn rfc3339(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time)
-        .map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
+    jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
 }

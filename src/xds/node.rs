@@ -44,7 +44,10 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     {
         return Err(NodeError::Metadata {
             key: "NAMESPACE",
-            reason: format!("{namespace:?} is not the namespace of the node id, {}", workload.namespace),
+            reason: format!(
+                "{namespace:?} is not the namespace of the node id, {}",
+                workload.namespace
+            ),
         });
     }
     let mut extensions: Vec<Arc<str>> = node
@@ -83,12 +86,11 @@ fn version(node: &core::Node) -> String {
     use core::node::UserAgentVersionType::{UserAgentBuildVersion, UserAgentVersion};
     match &node.user_agent_version_type {
         Some(UserAgentVersion(text)) => text.chars().take(64).collect(),
-        Some(UserAgentBuildVersion(build)) => build.version.as_ref().map_or_else(
-            String::new,
-            |version| {
+        Some(UserAgentBuildVersion(build)) => {
+            build.version.as_ref().map_or_else(String::new, |version| {
                 format!("{}.{}.{}", version.major_number, version.minor_number, version.patch)
-            },
-        ),
+            })
+        }
         None => String::new(),
     }
 }
@@ -121,7 +123,9 @@ impl<'a> Metadata<'a> {
     fn labels(&self, key: &str) -> Labels {
         let Some(Kind::StructValue(labels)) = self.value(key) else { return BTreeMap::new() };
         let pair = |(key, value): (&'a String, &'a Value)| match &value.kind {
-            Some(Kind::StringValue(text)) => Some((Arc::from(key.as_str()), Arc::from(text.as_str()))),
+            Some(Kind::StringValue(text)) => {
+                Some((Arc::from(key.as_str()), Arc::from(text.as_str())))
+            }
             _ => None,
         };
         labels.fields.iter().filter_map(pair).collect()

@@ -19,9 +19,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
-use strait_proto::envoy::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DiscoveryRequest,
-};
+use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -124,8 +122,12 @@ impl Ending {
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Drain => "this server is going away; reconnect",
-            Self::CertificateExpired => "STR0705: the client certificate has expired; reconnect with a new one",
-            Self::RootsChanged => "STR0706: the client certificate no longer chains to a trusted root",
+            Self::CertificateExpired => {
+                "STR0705: the client certificate has expired; reconnect with a new one"
+            }
+            Self::RootsChanged => {
+                "STR0706: the client certificate no longer chains to a trusted root"
+            }
         }
     }
 }
@@ -202,7 +204,8 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
                     shared.stats.handshake_failed("too many handshakes");
                     continue;
                 };
-                let connection = Connection { shared: Arc::clone(&shared), peer, routes: routes.clone() };
+                let connection =
+                    Connection { shared: Arc::clone(&shared), peer, routes: routes.clone() };
                 tasks.spawn("connection", connection.run(socket, source, permit));
             }
             Err(error) => {

@@ -111,7 +111,9 @@ pub enum Violation {
     #[error("STR0502: resource type {0:?} is not known here")]
     UnknownType(String),
     /// A diagnostic type of the peer's, which has an HTTP counterpart here.
-    #[error("STR0502: {0:?} is not served over xDS; use the admin address, /debug/proxies and others")]
+    #[error(
+        "STR0502: {0:?} is not served over xDS; use the admin address, /debug/proxies and others"
+    )]
     DebugType(String),
     /// More than [`NAMES_MAX`] names.
     #[error("STR0502: {0} names of one type are more than the {NAMES_MAX} a stream may watch")]

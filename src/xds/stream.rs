@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DiscoveryRequest,
-};
+use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use tracing::{debug, info, warn};
@@ -209,7 +207,8 @@ impl<R: Request> Stream<R> {
         let proxy = &admitted.proxy;
         let network = admitted.entry.connection().network();
         let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
-        let response = self.session.next_response(&mut picture, RESPONSE_BYTES, SystemTime::now())?;
+        let response =
+            self.session.next_response(&mut picture, RESPONSE_BYTES, SystemTime::now())?;
         let bytes = response.encoded_len();
         self.shared.stats.sent(response.kind, response.resources.len(), bytes);
         admitted.entry.show(&self.session);

@@ -326,20 +326,18 @@ impl Subscription {
             return;
         }
         let all = source.all(self.kind);
-        for resource in all.iter().filter(|resource| self.differs(resource)) {
-            self.due.entry(Arc::clone(&resource.name)).or_insert(Due::Compare);
-        }
-        for name in self.held.keys().filter(|name| find(&all, name).is_none()) {
-            self.due.entry(Arc::clone(name)).or_insert(Due::Compare);
+        let changed = all.iter().filter(|one| self.differs(one)).map(|one| &one.name);
+        let gone = self.held.keys().filter(|name| find(&all, name).is_none());
+        let due: Vec<Arc<str>> = changed.chain(gone).cloned().collect();
+        for name in due {
+            self.due.entry(name).or_insert(Due::Compare);
         }
         self.all = Some(all);
     }
 
     fn current(&self, source: &mut dyn ResourceSource, name: &str) -> Option<Arc<Resource>> {
         let in_all = self.all.as_deref().and_then(|all| find(all, name)).map(Arc::clone);
-        in_all.or_else(|| {
-            self.names.contains(name).then(|| source.one(self.kind, name)).flatten()
-        })
+        in_all.or_else(|| self.names.contains(name).then(|| source.one(self.kind, name)).flatten())
     }
 
     fn differs(&self, now: &Resource) -> bool {
