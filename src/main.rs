@@ -19,7 +19,10 @@ async fn main() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     match Top::parse().command {
         Command::Serve(args) => {
-            tracing_subscriber::fmt().with_env_filter(&args.log_level).with_writer(std::io::stderr).init();
+            tracing_subscriber::fmt()
+                .with_env_filter(&args.log_level)
+                .with_writer(std::io::stderr)
+                .init();
             strait::server::run(&args).await.unwrap();
         }
         Command::Certs(args) => strait::cli::certs::run(&args, &mut std::io::stdout()).unwrap(),

@@ -221,7 +221,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         events,
         updates: updates_taken,
         clusters: clusters.clone(),
-        mesh: source::MeshSource::of(args, objects.clone(), &tasks),
+        mesh: source::MeshSource::of(args, objects, &tasks),
         resolved: resolved_seen,
         context: context_seen.clone(),
         readiness,
@@ -255,7 +255,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         tasks: tasks.clone(),
         identity,
     };
-    let router = admin::router(Arc::new(admin::Sources {
+    let sources = Arc::new(admin::Sources {
         context: context_seen,
         clusters: clusters.statuses,
         connections: Arc::clone(&connections),
@@ -263,12 +263,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         readiness: readiness_seen.clone(),
         metrics: Arc::new(metrics),
         token,
-    }));
-    tasks.spawn("admin", async move {
-        if let Err(error) = axum::serve(admin_listener, router).await {
-            warn!(%error, "the admin API ended");
-        }
     });
+    tasks.spawn("admin", admin::serve(admin_listener, sources));
     info!(xds = %xds_address, admin = %admin_address, token_file = %token_file.display(), "listening");
     Ok(Bound {
         xds: xds_address,

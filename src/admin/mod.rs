@@ -18,10 +18,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tracing::warn;
 
 pub use self::token::{Token, TokenError, runtime_directory};
-use self::views::cluster_network;
 use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
 use crate::metrics::Metrics;
@@ -30,7 +31,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
-use crate::xds::connections::{Connection, Connections};
+use crate::xds::connections::{Connection, Connections, rfc3339};
 
 /// Whether the process is ready, and what it waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,8 +72,14 @@ impl IntoResponse for Failure {
 type Answer = Result<Response, Failure>;
 type Shared = State<Arc<Sources>>;
 
-/// The routes.
-pub fn router(sources: Arc<Sources>) -> Router {
+/// Serves the admin API until the process ends.
+pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
+    if let Err(error) = axum::serve(listener, router(sources)).await {
+        warn!(%error, "the admin API ended");
+    }
+}
+
+fn router(sources: Arc<Sources>) -> Router {
     let debug = Router::new()
         .route("/debug/clusters", get(clusters))
         .route("/debug/services", get(services))
@@ -170,7 +177,7 @@ async fn clusters(State(sources): Shared) -> Answer {
             if let Some(context) = &context {
                 row.withheld = counts.get(&id).copied().unwrap_or_default();
                 let held = context.network_labels.contains_key(&id);
-                row.network = row.network.or_else(|| held.then(|| cluster_network(context, &id)));
+                row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
             }
             row
         })
@@ -316,9 +323,4 @@ fn pretty(status: StatusCode, value: &impl serde::Serialize) -> Response {
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
-}
-
-/// A time as RFC 3339, in UTC, with milliseconds.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
 }

@@ -125,7 +125,7 @@ pub(super) fn endpoints(service: &MergedService) -> Vec<Value> {
 pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     let mut clusters: BTreeMap<NetworkId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for cluster in context.network_labels.keys() {
-        clusters.entry(cluster_network(context, cluster)).or_default().insert(cluster);
+        clusters.entry(context.network_of_cluster(cluster)).or_default().insert(cluster);
     }
     for service in context.services.values() {
         for (shard, _, network) in service.endpoints() {
@@ -159,12 +159,6 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
             json!({ "network": network, "clusters": clusters, "gateways": gateways })
         })
         .collect()
-}
-
-/// The network of a cluster as a whole: what its endpoints have that say nothing themselves.
-pub(super) fn cluster_network(context: &PushContext, cluster: &ClusterId) -> NetworkId {
-    // No CIDR holds the unspecified address, so only the rules for whole clusters answer.
-    context.place(cluster, None, IpAddr::from([0, 0, 0, 0])).0
 }
 
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given

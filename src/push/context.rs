@@ -72,6 +72,15 @@ impl PushContext {
         )
     }
 
+    /// The network of a cluster as a whole: what its endpoints are in that say nothing themselves, and
+    /// whose addresses no CIDR range claims.
+    pub fn network_of_cluster(&self, cluster: &ClusterId) -> NetworkId {
+        let known = self.clusters.clusters.get(cluster);
+        let fixed = known.and_then(|known| known.fixed_network.as_ref());
+        let label = self.network_labels.get(cluster).and_then(Option::as_ref);
+        fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
+    }
+
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.
     pub fn workload_of(&self, proxy: &Proxy) -> Option<&Arc<Workload>> {
         self.workloads.get(&(proxy.cluster.clone(), proxy.workload.clone()))

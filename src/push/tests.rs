@@ -153,7 +153,9 @@ fn weights_beyond_32_bits_keep_their_proportion() {
 #[test]
 fn each_reason_withholds_at_its_own_step() {
     let plain = || Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.9") };
-    let cases: Vec<(&str, Endpoint, &str, Result<Option<usize>, Reason>)> = vec![
+    // What is decided: the reason, else by how many gateways, none for direct.
+    type Decided = Result<Option<usize>, Reason>;
+    let cases: Vec<(&str, Endpoint, &str, Decided)> = vec![
         ("local", endpoint("10.0.0.9"), "n2", Ok(None)),
         ("local plain text", plain(), "n2", Ok(None)),
         ("remote", endpoint("10.0.0.9"), "n1", Ok(Some(1))),

@@ -276,6 +276,24 @@ pub struct Member {
     pub tls_mode: TlsMode,
 }
 
+/// An address and a port.
+type Socket = (IpAddr, u16);
+type ByLocality<T> = BTreeMap<Arc<Locality>, T>;
+
+/// An endpoint that is reached through any of these.
+struct Remote {
+    locality: Arc<Locality>,
+    weight: u64,
+    gateways: Vec<Socket>,
+}
+
+/// A member whose weight is counted in units of 1/scale.
+struct Counted {
+    socket: Socket,
+    weight: u64,
+    tls_mode: TlsMode,
+}
+
 /// What a proxy is given for the port named `port_name` of `service`.
 ///
 /// A direct endpoint counts with its weight. A remote one counts with its weight split evenly over
@@ -287,9 +305,8 @@ pub fn assignment(
     service: &MergedService,
     port_name: &str,
 ) -> Assignment {
-    let mut direct: BTreeMap<Arc<Locality>, BTreeMap<(IpAddr, u16), (u64, TlsMode)>> =
-        BTreeMap::new();
-    let mut remote: Vec<(Arc<Locality>, u64, Vec<(IpAddr, u16)>)> = Vec::new();
+    let mut direct: ByLocality<BTreeMap<Socket, (u64, TlsMode)>> = BTreeMap::new();
+    let mut remote: Vec<Remote> = Vec::new();
     for (shard, endpoint, network) in service.endpoints() {
         if &*endpoint.port_name != port_name {
             continue;
@@ -309,35 +326,42 @@ pub fn assignment(
                     gateways.iter().map(|gateway| (gateway.address, gateway.port)).collect();
                 addresses.sort_unstable();
                 addresses.dedup();
-                remote.push((Arc::clone(&endpoint.locality), weight, addresses));
+                remote.push(Remote {
+                    locality: Arc::clone(&endpoint.locality),
+                    weight,
+                    gateways: addresses,
+                });
             }
             Err(_) => {}
         }
     }
     // Splitting is exact: every weight is counted in units of 1/scale.
-    let scale = remote.iter().fold(1, |scale, (_, _, gateways)| lcm(scale, gateways.len() as u64));
-    let mut through: BTreeMap<(IpAddr, u16), BTreeMap<Arc<Locality>, u64>> = BTreeMap::new();
-    for (locality, weight, gateways) in &remote {
+    let scale = remote.iter().fold(1, |scale, one| lcm(scale, one.gateways.len() as u64));
+    let mut through: BTreeMap<Socket, ByLocality<u64>> = BTreeMap::new();
+    for Remote { locality, weight, gateways } in &remote {
         let share = weight.saturating_mul(scale) / gateways.len() as u64;
         for gateway in gateways {
             let sum = through.entry(*gateway).or_default().entry(Arc::clone(locality)).or_default();
             *sum = sum.saturating_add(share);
         }
     }
-    let mut found: BTreeMap<Arc<Locality>, Vec<(IpAddr, u16, u64, TlsMode)>> = BTreeMap::new();
+    let mut found: ByLocality<Vec<Counted>> = BTreeMap::new();
     for (locality, members) in direct {
-        let members = members.into_iter().map(|((address, port), (weight, tls_mode))| {
-            (address, port, weight.saturating_mul(scale), tls_mode)
+        let members = members.into_iter().map(|(socket, (weight, tls_mode))| Counted {
+            socket,
+            weight: weight.saturating_mul(scale),
+            tls_mode,
         });
         found.entry(locality).or_default().extend(members);
     }
-    for ((address, port), by_locality) in through {
+    for (socket, by_locality) in through {
         let sum = by_locality.values().fold(0, |sum: u64, share| sum.saturating_add(*share));
         // The first of the greatest: max_by_key would take the last.
         let home =
             by_locality.into_iter().reduce(|best, next| if next.1 > best.1 { next } else { best });
         if let Some((locality, _)) = home {
-            found.entry(locality).or_default().push((address, port, sum, TlsMode::Istio));
+            let counted = Counted { socket, weight: sum, tls_mode: TlsMode::Istio };
+            found.entry(locality).or_default().push(counted);
         }
     }
     fit(found, scale)
@@ -345,8 +369,8 @@ pub fn assignment(
 
 /// Counts weights in whole endpoints again where the split came out even, else in the largest unit
 /// that fits all; then scales them down, never below 1, so that their sum fits into 32 bits.
-fn fit(found: BTreeMap<Arc<Locality>, Vec<(IpAddr, u16, u64, TlsMode)>>, scale: u64) -> Assignment {
-    let weights = || found.values().flatten().map(|(_, _, weight, _)| *weight);
+fn fit(found: ByLocality<Vec<Counted>>, scale: u64) -> Assignment {
+    let weights = || found.values().flatten().map(|counted| counted.weight);
     let common = weights().fold(scale, gcd).max(1);
     let count = weights().count() as u64;
     let total = weights().fold(0_u128, |sum, weight| sum + u128::from(weight / common));
@@ -360,11 +384,11 @@ fn fit(found: BTreeMap<Arc<Locality>, Vec<(IpAddr, u16, u64, TlsMode)>>, scale: 
     let localities = found
         .iter()
         .map(|(locality, members)| {
-            let members = members.iter().map(|(address, port, weight, tls_mode)| Member {
-                address: *address,
-                port: *port,
-                weight: fitted(*weight),
-                tls_mode: *tls_mode,
+            let members = members.iter().map(|counted| Member {
+                address: counted.socket.0,
+                port: counted.socket.1,
+                weight: fitted(counted.weight),
+                tls_mode: counted.tls_mode,
             });
             (Arc::clone(locality), members.collect())
         })

@@ -165,17 +165,17 @@ impl Connection {
                 .get(&kind)
                 .into_iter()
                 .flatten()
-                .filter_map(|(name, held)| match held {
-                    Held::Sent(resource) => Some(json!({
+                .map(|(name, held)| match held {
+                    Held::Sent(resource) => json!({
                         "name": name,
                         "version": resource.version.to_string(),
                         "resource": decoded(kind, &resource.body),
-                    })),
+                    }),
                     // The proxy said it had this version when it connected; the bytes were not needed.
-                    Held::Listed(version) => Some(json!({
+                    Held::Listed(version) => json!({
                         "name": name,
                         "version": version.map(|version| version.to_string()),
-                    })),
+                    }),
                 })
                 .collect();
             (kind.short().to_owned(), Value::Array(resources))
@@ -237,6 +237,7 @@ fn progress_json(progress: &Progress) -> Value {
     value
 }
 
-fn rfc3339(time: SystemTime) -> String {
+/// A time as RFC 3339, in UTC, with milliseconds.
+pub fn rfc3339(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| "unknown".into(), |stamp| format!("{stamp:.3}"))
 }

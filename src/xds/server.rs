@@ -53,7 +53,7 @@ const HANDSHAKES_PER_SOURCE_MAX: usize = 64;
 /// A response that the peer takes nothing of for this long ends the connection.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Connections are told to reconnect after this long, give or take a fifth, so that load spreads.
-const AGE_MAX: Duration = Duration::from_mins(30);
+const AGE_MAX: Duration = Duration::from_secs(30 * 60);
 /// How long a connection that was told so may linger.
 const AGE_GRACE: Duration = Duration::from_secs(30);
 /// Over how long a draining server spreads the ends of its streams.

@@ -31,12 +31,15 @@ pub struct Cache {
     pub(super) clusters: Kept<(Hostname, ViewKey, Secrets), ServiceInputs, Shared>,
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Shared>,
-    pub(super) routes: Kept<(Class, Arc<str>, Arc<str>), u64, Arc<Resource>>,
+    pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
 }
 
 /// Proxies that share addresses: cluster, namespace, whether they speak IPv4, and IPv6. What is kept
 /// for a class was made at a version of the definitions.
 pub(super) type Class = (ClusterId, Namespace, bool, bool);
+
+/// A route for a class of proxies in one DNS domain, by name.
+pub(super) type RouteKey = (Class, Arc<str>, Arc<str>);
 
 /// The parts of a context that the answer for one service depends on.
 #[derive(Debug, Clone)]
