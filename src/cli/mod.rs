@@ -1,4 +1,136 @@
-//! The commands.
+//! The commands: one tree of flags, and what each does.
+//!
+//! Commands that look at a mesh only render what the admin API answers, so they can't disagree with it
+//! or with each other. Data goes to standard output, everything else to standard error.
 
+mod about;
+mod bootstrap;
 pub mod certs;
+mod client;
+mod cluster;
 pub mod duration;
+mod explain;
+mod failure;
+mod network;
+mod output;
+mod proxy;
+mod service;
+mod status;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use self::failure::{Exit, Failure, Outcome};
+
+/// One control plane for Envoy proxies in many Kubernetes clusters
+#[derive(Debug, Parser)]
+#[command(
+    name = "strait",
+    version,
+    disable_help_subcommand = true,
+    after_help = "'strait help STRnnnn' explains an error code, 'strait help exit-codes' the exit codes."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show clusters, networks, proxies and problems on one screen
+    Status(status::StatusArgs),
+    /// Say why a proxy has, or has not, the endpoints of a service
+    Explain(explain::ExplainArgs),
+    /// Add, show and remove member clusters
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
+    /// Show networks and their gateways
+    #[command(subcommand)]
+    Network(network::NetworkCommand),
+    /// Show services merged over all clusters
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
+    /// Show connected proxies; print an Envoy bootstrap
+    #[command(subcommand)]
+    Proxy(proxy::ProxyCommand),
+    /// Make certificates without a control plane
+    Certs(certs::CertsArgs),
+    /// Print the version
+    Version(about::VersionArgs),
+    /// Print a completion script
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Explain an error code, a topic or a command
+    Help {
+        /// STRnnnn, exit-codes, codes, or a command
+        #[arg(value_name = "CODE|TOPIC|COMMAND")]
+        what: Vec<String>,
+    },
+}
+
+/// Reads the command line, does what it says, and turns the end into an exit code.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output and is no error; a closed one is nobody's trouble.
+            let _ = error.print();
+            return exit(if error.use_stderr() { Exit::Usage } else { Exit::Fine });
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return end(Err(Failure::failed(format!("no threads can be had: {error}")))),
+    };
+    let ended = end(runtime.block_on(run(cli.command)));
+    // A name being resolved, or a prompt that nobody answered, must not hold us up.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn run(command: Command) -> Outcome {
+    tokio::select! {
+        outcome = dispatch(command) => outcome,
+        Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+    }
+}
+
+async fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Status(args) => status::run(&args).await,
+        Command::Explain(args) => explain::run(&args).await,
+        Command::Cluster(command) => cluster::run(command).await,
+        Command::Network(command) => network::run(&command).await,
+        Command::Service(command) => service::run(&command).await,
+        Command::Proxy(command) => proxy::run(&command).await,
+        Command::Certs(args) => match certs::run(&args, &mut std::io::stdout()) {
+            Ok(()) => Ok(Exit::Fine),
+            Err(error) => Err(Failure::failed(error.to_string()).code(error.code())),
+        },
+        Command::Version(args) => about::version(&args),
+        Command::Completion { shell } => about::completion(shell, Cli::command()),
+        Command::Help { what } => about::help(&what, Cli::command()),
+    }
+}
+
+fn end(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(code) => exit(code),
+        Err(failure) => {
+            eprintln!("{failure}");
+            exit(failure.exit)
+        }
+    }
+}
+
+fn exit(code: Exit) -> ExitCode {
+    ExitCode::from(code as u8)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! The client of the admin API: plain HTTP with a bearer token, one question at a time.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use clap::Args;
+use http::header::AUTHORIZATION;
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+use super::duration::HumanDuration;
+use super::failure::{Exit, Failure};
+use super::output::clean;
+
+/// The most bytes of an answer; a configuration of 100,000 resources fits.
+const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// Where `strait serve` keeps its token unless told otherwise.
+const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
+
+/// How the control plane is reached.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Connect {
+    /// URL of the control plane's admin API
+    #[arg(
+        long,
+        env = "STRAIT_SERVER",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:15014"
+    )]
+    server: String,
+    /// File with the admin token [default: /var/lib/strait/admin-token, if readable]
+    #[arg(long, env = "STRAIT_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// How long to wait for an answer
+    #[arg(long, value_name = "D", default_value = "30s")]
+    timeout: HumanDuration,
+}
+
+impl Connect {
+    /// As the environment has it, for commands whose `--server` is another one.
+    pub(crate) fn from_environment() -> Self {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self {
+            server: set("STRAIT_SERVER").unwrap_or_else(|| "http://127.0.0.1:15014".into()),
+            token_file: set("STRAIT_TOKEN_FILE").map(PathBuf::from),
+            timeout: HumanDuration(std::time::Duration::from_secs(5)),
+        }
+    }
+}
+
+/// An answer, as it came and as a value.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The bytes as text.
+    pub(crate) raw: String,
+    /// What they say.
+    pub(crate) value: Value,
+}
+
+/// Asks one control plane.
+pub(crate) struct Client {
+    http: HttpClient<HttpConnector, Empty<Bytes>>,
+    server: String,
+    token: Option<String>,
+    timeout: HumanDuration,
+}
+
+impl Client {
+    /// Reads the token; connects to nothing yet.
+    ///
+    /// # Errors
+    /// When the URL is none of ours, or the token file that was named can't be read.
+    pub(crate) fn new(connect: &Connect) -> Result<Self, Failure> {
+        let server = connect.server.trim_end_matches('/').to_owned();
+        let plain = server.parse::<Uri>().is_ok_and(|uri| {
+            uri.scheme_str() == Some("http") && uri.host().is_some() && uri.path() == "/"
+        });
+        if !plain {
+            return Err(Failure::usage(format!(
+                "--server {server:?} is not http://HOST:PORT: the admin API speaks plain HTTP on a private address"
+            ))
+            .next("kubectl -n strait-system port-forward deploy/strait 15014"));
+        }
+        let token = match &connect.token_file {
+            Some(file) => Some(read_token(file).map_err(|error| {
+                Failure::new(
+                    Exit::NoRights,
+                    format!("the token file {} can't be read: {error}", file.display()),
+                )
+            })?),
+            None => read_token(Path::new(TOKEN_FILE)).ok(),
+        };
+        let http = HttpClient::builder(TokioExecutor::new()).build_http();
+        Ok(Self { http, server, token, timeout: connect.timeout })
+    }
+
+    /// The answer to `GET path?query`.
+    ///
+    /// # Errors
+    /// Whatever is not 200, each with its exit code and next step.
+    pub(crate) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Failure> {
+        let asked = tokio::time::timeout(self.timeout.0, self.ask(path, query)).await;
+        let (status, raw) = asked.map_err(|_| {
+            let text = format!("{} did not answer within {}", self.server, self.timeout);
+            Failure::new(Exit::TimedOut, text).next("try a longer --timeout, or see its logs")
+        })??;
+        let value = serde_json::from_str::<Value>(&raw);
+        // The server's own words, where it has any.
+        let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
+        match (status, value) {
+            (StatusCode::OK, Ok(value)) => Ok(Answer { raw, value }),
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),
+            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _) if said.is_some() => {
+                Err(Failure::failed(said.unwrap_or_default()))
+            }
+            (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {
+                Err(Failure::new(Exit::Unhealthy, said.unwrap_or_default())
+                    .next("wait for it: curl '".to_owned() + &self.server + "/readyz?verbose'"))
+            }
+            (status, _) => Err(Failure::failed(format!(
+                "{}{path} answered {status}, which a control plane of ours does not",
+                self.server
+            ))
+            .next("check --server: it must be the admin address of 'strait serve'")),
+        }
+    }
+
+    async fn ask(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<(StatusCode, String), Failure> {
+        let mut url = format!("{}{path}", self.server);
+        for (at, (name, value)) in query.iter().enumerate() {
+            url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encode(value));
+        }
+        let mut request = Request::get(url);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request
+            .body(Empty::new())
+            .map_err(|_| Failure::usage("the token file holds characters that no token has"))?;
+        let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| self.away(&*error))?.to_bytes();
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    fn away(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let text = format!(
+            "the control plane at {} can't be reached: {}; proxies keep what they have",
+            self.server,
+            root_cause(error)
+        );
+        Failure::new(Exit::Unreachable, text).next(
+            "give its admin address by --server or STRAIT_SERVER; for one that runs in a cluster:\n\
+             kubectl -n strait-system port-forward deploy/strait 15014",
+        )
+    }
+
+    fn refused(&self) -> Failure {
+        let fact = match self.token {
+            Some(_) => "does not accept the token",
+            None => "wants a token, and none was found",
+        };
+        Failure::new(Exit::NoRights, format!("the control plane at {} {fact}", self.server)).next(
+            "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state directory of \
+             'strait serve', or what its --admin-token-file names",
+        )
+    }
+}
+
+fn read_token(file: &Path) -> std::io::Result<String> {
+    Ok(std::fs::read_to_string(file)?.trim().to_owned())
+}
+
+/// The innermost error: the outer ones only say that something failed.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    clean(&cause.to_string())
+}
+
+/// Percent-encodes a query's value.
+fn encode(value: &str) -> String {
+    let mut out = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(byte.into())
+            }
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}

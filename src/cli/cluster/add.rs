@@ -1,0 +1,364 @@
+//! `strait cluster add`: from a context of the operator's kubeconfig to a member cluster.
+//!
+//! Looks first (both clusters answer, they are two, the ID is free, the address makes sense), says what it
+//! will make and which rights it takes, then makes it: a reader in the remote cluster, a token that ends,
+//! and a Secret in the config cluster. All of it is server-side apply, so running it again repairs.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::{Args, ValueEnum};
+use http::Uri;
+use serde_json::{Value, json};
+
+use super::api::{Cluster, Hub, full_name, holds};
+use super::manifests::{self, Rbac};
+use super::{Change, done, find};
+use crate::apiserver::{Access, Loopback};
+use crate::cli::client::{Client, Connect};
+use crate::cli::duration::HumanDuration;
+use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::output::{self, text};
+use crate::clusters::kubeconfig::{self, Refusal};
+use crate::clusters::secret::{self, Member};
+use crate::codes;
+use crate::model::{ClusterId, Mode, NetworkId};
+
+/// `strait cluster add`.
+#[derive(Debug, Args)]
+pub(crate) struct AddArgs {
+    /// Context of the cluster to add
+    #[arg(value_name = "CONTEXT")]
+    remote: String,
+    /// Its cluster ID [default: the context's name]
+    #[arg(long, value_name = "ID")]
+    name: Option<String>,
+    /// Its network; fixes it, whatever labels say
+    #[arg(long, value_name = "NET")]
+    network: Option<String>,
+    /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
+    #[arg(long, value_name = "URL")]
+    server: Option<Uri>,
+    /// Name in the API server's certificate, where the URL has another
+    #[arg(long, value_name = "NAME")]
+    tls_server_name: Option<String>,
+    /// What the control plane may read in it
+    #[arg(long, value_enum, default_value = "full")]
+    rbac: Rbac,
+    /// How long the token is valid
+    #[arg(long, value_name = "D", default_value = "720h")]
+    token_ttl: HumanDuration,
+    /// How long to wait until the control plane has synced it
+    #[arg(long, value_name = "D", default_value = "60s")]
+    timeout: HumanDuration,
+    #[command(flatten)]
+    hub: Hub,
+    #[command(flatten)]
+    change: Change,
+    /// Print the manifests, for both clusters, instead of applying them
+    #[arg(long, short, value_enum)]
+    output: Option<Manifests>,
+}
+
+/// How manifests are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Manifests {
+    /// As YAML
+    Yaml,
+}
+
+/// Runs `strait cluster add`.
+pub(crate) async fn run(args: &AddArgs) -> Outcome {
+    let id = cluster_id(args.name.as_deref().unwrap_or(&args.remote))?;
+    check_network(args.network.as_deref())?;
+    let hub = args.hub.open().await?;
+    let remote = args.hub.remote(&args.remote).await?;
+    // Before anything is asked of anybody: an address that can't work.
+    let access = |token: String| {
+        let access = remote.access(token, args.server.as_ref(), args.tls_server_name.as_deref())?;
+        checked(&id, &access)?;
+        Ok::<_, Failure>(Member {
+            access,
+            network: network(args.network.as_deref()),
+            mode: Mode::Normal,
+        })
+    };
+    access("not-yet-known".into())?;
+    let (hub_uid, remote_uid) = (hub.uid().await?, remote.uid().await?);
+    if hub_uid == remote_uid {
+        return Err(Failure::coded(
+            &codes::SAME_CLUSTER_TWICE,
+            format!(
+                "contexts {} and {} lead to one cluster (kube-system {hub_uid}), and the config cluster is a member already",
+                hub.context, remote.context
+            ),
+        )
+        .next("name the context of another cluster, or that of the config cluster by --context"));
+    }
+    free(&hub, &args.hub.namespace, &id).await?;
+    let version = remote.get("/version").await?.unwrap_or_default();
+
+    let ns = &args.hub.namespace;
+    if args.output.is_some() {
+        return print_manifests(args, &id, &remote, access).await;
+    }
+    let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
+    let mut plan = output::table(
+        &[],
+        vec![
+            vec![
+                "Config cluster".into(),
+                hub.context.clone().into(),
+                hub.server().to_string().into(),
+                format!("kube-system {hub_uid}").into(),
+            ],
+            vec![
+                "Remote cluster".into(),
+                remote.context.clone().into(),
+                remote.server().to_string().into(),
+                format!("kube-system {remote_uid}, {}", text(&version["gitVersion"])).into(),
+            ],
+        ],
+        &output::Look::of_stdout(),
+    );
+    plan += &format!(
+        "Will make in {} (rbac level {})\n  namespace strait-reader, serviceaccount strait-reader\n  \
+         clusterrole strait-reader: get, list, watch {}; no secrets, no writes\n",
+        remote.context,
+        args.rbac.as_str(),
+        resources.join(", ")
+    );
+    if args.rbac == Rbac::Core {
+        plan += "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
+                 and localities come from its slices only\n";
+    }
+    plan += &format!(
+        "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
+        hub.context,
+        secret::name_of(&id),
+        args.token_ttl
+    );
+    if !args.change.confirmed(&plan)? {
+        return Ok(Exit::Fine);
+    }
+    for manifest in manifests::reader(args.rbac) {
+        remote.apply(&manifest).await?;
+    }
+    done(&format!("reader made in {}", remote.context));
+    let (token, ends) = token(&remote, args.token_ttl).await?;
+    check_rights(&remote.with_token(&token)?, args.rbac).await?;
+    done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
+    apply_secret(&hub, ns, &id, &access(token)?).await?;
+    done(&format!("secret {ns}/{} made in {}", secret::name_of(&id), hub.context));
+    follow(&id, args.timeout.0).await
+}
+
+/// A cluster ID, or what is wrong with it.
+pub(super) fn cluster_id(text: &str) -> Result<ClusterId, Failure> {
+    ClusterId::parse(text).map_err(|error| {
+        Failure::usage(format!("{text:?} can't be a cluster ID: {error}"))
+            .code(codes::CLUSTER_ID_INVALID.id)
+            .next("choose one by --name; it is the CLUSTER_ID of the cluster's proxies")
+    })
+}
+
+/// The refusal of what names no network.
+pub(super) fn check_network(name: Option<&str>) -> Result<(), Failure> {
+    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let good = name.is_none_or(|name| {
+        name.len() <= 63
+            && edge(name.bytes().next())
+            && edge(name.bytes().last())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    });
+    if good {
+        Ok(())
+    } else {
+        Err(Failure::usage(format!(
+            "--network {:?} is not a network's name: at most 63 letters, digits, '-', '_' and '.'",
+            name.unwrap_or_default()
+        )))
+    }
+}
+
+pub(super) fn network(name: Option<&str>) -> Option<NetworkId> {
+    name.map(NetworkId::from)
+}
+
+/// The failure that a refused kubeconfig is.
+pub(super) fn refused(what: &str, refusal: &Refusal) -> Failure {
+    let field =
+        if refusal.field.is_empty() { String::new() } else { format!("{} ", refusal.field) };
+    let fact = output::clean(&format!("{field}{}", refusal.fact));
+    Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"))
+}
+
+/// Whether the control plane would take it: asked of the function that will.
+fn checked(id: &ClusterId, access: &Access) -> Result<(), Failure> {
+    let written = kubeconfig::write(id, access);
+    match kubeconfig::parse(written.as_bytes(), None, access.loopback) {
+        Ok(_) => Ok(()),
+        Err(refusal) if *refusal.code == codes::LOOPBACK_SERVER => {
+            let fact = format!(
+                "the kubeconfig's server is {}, which a control plane elsewhere can't reach; nothing was changed",
+                access.server
+            );
+            Err(Failure::coded(refusal.code, fact).next(
+                "pass the address that the control plane can use: --server https://HOST:6443",
+            ))
+        }
+        Err(refusal) => Err(refused(&format!("cluster {id}"), &refusal)),
+    }
+}
+
+/// Refuses an ID that a Secret holds already.
+pub(super) async fn free(hub: &Cluster, namespace: &str, id: &ClusterId) -> Result<(), Failure> {
+    let secrets = hub.member_secrets(namespace).await?;
+    match secrets.iter().find(|secret| holds(secret, id.as_str())) {
+        None => Ok(()),
+        Some(secret) => Err(Failure::coded(
+            &codes::ID_TAKEN,
+            format!("cluster ID {id} is held by secret {}; nothing was changed", full_name(secret)),
+        )
+        .next(format!(
+            "for a new token: strait cluster rotate {id}\nfor another cluster: --name ID"
+        ))),
+    }
+}
+
+async fn token(remote: &Cluster, ttl: HumanDuration) -> Result<(String, String), Failure> {
+    remote.reader_token(ttl.0.as_secs()).await?.ok_or_else(|| {
+        Failure::failed(format!(
+            "{} has no serviceaccount strait-reader/strait-reader",
+            remote.context
+        ))
+        .next(format!("strait cluster add {}", remote.context))
+    })
+}
+
+/// Reads one object of each kind with the new token. Roles take a moment to be known.
+async fn check_rights(reader: &Cluster, rbac: Rbac) -> Result<(), Failure> {
+    for (group, resource) in rbac.resources() {
+        let root = if group.is_empty() { "/api/v1".into() } else { format!("/apis/{group}/v1") };
+        let path = format!("{root}/{resource}?limit=1");
+        let mut tries = 0;
+        loop {
+            match reader.get(&path).await {
+                Err(failure) if failure.exit == Exit::NoRights && tries < 20 => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+                answer => break answer.map(|_| ())?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the Secret that makes `id` a member.
+pub(super) async fn apply_secret(
+    hub: &Cluster,
+    namespace: &str,
+    id: &ClusterId,
+    member: &Member,
+) -> Result<(), Failure> {
+    let written = secret::to_yaml(namespace, id, member);
+    let mut manifest: Value = serde_saphyr::from_str(&written)
+        .map_err(|_| Failure::failed("the Secret that was written can't be read back"))?;
+    // Field ownership is kept of `data` only.
+    let entries = manifest["stringData"].take();
+    let encoded = entries.as_object().into_iter().flatten().map(|(key, value)| {
+        (key.clone(), json!(BASE64.encode(value.as_str().unwrap_or_default())))
+    });
+    manifest["data"] = Value::Object(encoded.collect());
+    if let Some(fields) = manifest.as_object_mut() {
+        fields.remove("stringData");
+    }
+    hub.apply(&manifest).await
+}
+
+async fn print_manifests(
+    args: &AddArgs,
+    id: &ClusterId,
+    remote: &Cluster,
+    access: impl Fn(String) -> Result<Member, Failure>,
+) -> Outcome {
+    let mut out = format!("# In {}:\n", remote.context);
+    for manifest in manifests::reader(args.rbac) {
+        out += &format!("{}---\n", output::yaml(&manifest));
+    }
+    match remote.reader_token(args.token_ttl.0.as_secs()).await? {
+        Some((token, ends)) => {
+            out += &format!("# In the config cluster. The token is valid until {ends}.\n");
+            out += &secret::to_yaml(&args.hub.namespace, id, &access(token)?);
+        }
+        None => {
+            out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
+                    # Run the same command again to have it printed.\n";
+        }
+    }
+    output::print(&out)?;
+    Ok(Exit::Fine)
+}
+
+/// Tells how the control plane takes it, where one can be asked from here.
+pub(super) async fn follow(id: &ClusterId, limit: Duration) -> Outcome {
+    let check = format!("strait cluster get {id}");
+    let client = Client::new(&Connect::from_environment()).ok();
+    let deadline = tokio::time::Instant::now() + limit;
+    let mut last = String::new();
+    loop {
+        let asked = match &client {
+            Some(client) => client.get("/debug/clusters", &[]).await.ok(),
+            None => None,
+        };
+        let Some(answer) = asked else {
+            eprintln!("No control plane answers from here. See how cluster {id} fares: {check}");
+            return Ok(Exit::Fine);
+        };
+        let row = find(&answer.value, id.as_str()).unwrap_or(&Value::Null);
+        let state = text(&row["state"]);
+        match state.as_str() {
+            "live" => {
+                tell_live(row);
+                return Ok(Exit::Fine);
+            }
+            // Not there yet, or it may still come.
+            "<none>" | "syncing" | "timeout" | "stale" | "draining" => {}
+            _ => {
+                let fact =
+                    format!("cluster {id} was added and is {state}: {}", text(&row["reason"]));
+                return Err(Failure::new(Exit::Unhealthy, fact).next(check));
+            }
+        }
+        if tokio::time::Instant::now() >= deadline {
+            let fact = format!(
+                "cluster {id} was added and has not synced in {}; it joins as soon as it does",
+                HumanDuration(limit)
+            );
+            return Err(Failure::new(Exit::TimedOut, fact).next(check));
+        }
+        if state != last {
+            eprintln!("  waiting for cluster {id}: {}", state.replace("<none>", "not seen yet"));
+            last = state;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+fn tell_live(row: &Value) {
+    let [id, network, services, endpoints] =
+        ["id", "network", "services", "endpoints"].map(|part| text(&row[part]));
+    done(&format!("synced: {services} services, {endpoints} endpoints"));
+    eprintln!("Cluster {id} is live, network {network}.");
+    if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
+        eprintln!("! {count} endpoints are withheld from proxies of other networks");
+        eprintln!("  next: strait network get {network}");
+    }
+}
+
+/// Loopback addresses are believed where the operator has named the URL.
+pub(super) fn loopback_for(server: Option<&Uri>) -> Loopback {
+    if server.is_some() { Loopback::Allowed } else { Loopback::Refused }
+}

@@ -1,0 +1,362 @@
+//! Clusters as the operator reaches them: with kubectl's own kubeconfig, and the operator's rights.
+//!
+//! A general kubeconfig is fine here, programs included: it is the operator's own, on the operator's
+//! machine. What is written into a Secret never comes from here but through `clusters::kubeconfig`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use http::{Method, Request, Uri};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::Value;
+
+use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use crate::cli::client::root_cause;
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::output::{clean, items};
+use crate::codes;
+use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL};
+
+/// How long one request may take.
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+/// Who owns the fields that we apply.
+const FIELD_MANAGER: &str = "strait";
+
+/// Where the control plane's configuration is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Hub {
+    /// Kubeconfig with all contexts [default: as kubectl]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the config cluster [default: the current context]
+    #[arg(long, value_name = "CONFIG_CONTEXT")]
+    context: Option<String>,
+    /// The control plane's namespace
+    #[arg(
+        long,
+        short,
+        visible_alias = "system-namespace",
+        env = "STRAIT_NAMESPACE",
+        value_name = "NS",
+        default_value = "strait-system"
+    )]
+    pub(crate) namespace: String,
+}
+
+impl Hub {
+    /// The config cluster.
+    pub(crate) async fn open(&self) -> Result<Cluster, Failure> {
+        Cluster::open(self.contexts()?, self.context.as_deref()).await
+    }
+
+    /// Another cluster of the same kubeconfig.
+    pub(crate) async fn remote(&self, context: &str) -> Result<Cluster, Failure> {
+        Cluster::open(self.contexts()?, Some(context)).await
+    }
+
+    fn contexts(&self) -> Result<Kubeconfig, Failure> {
+        let read = match &self.kubeconfig {
+            Some(file) => Kubeconfig::read_from(file),
+            None => Kubeconfig::read(),
+        };
+        read.map_err(|error| {
+            Failure::failed(format!("the kubeconfig can't be read: {}", root_cause(&error)))
+                .next("name it by --kubeconfig or KUBECONFIG")
+        })
+    }
+}
+
+/// One cluster.
+pub(crate) struct Cluster {
+    /// The context by which the operator calls it.
+    pub(crate) context: String,
+    client: Client,
+    config: Config,
+    skips_verification: bool,
+    ca_pem: Option<Vec<u8>>,
+}
+
+impl Cluster {
+    async fn open(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Self, Failure> {
+        let Some(name) = context.map(str::to_owned).or(kubeconfig.current_context.clone()) else {
+            return Err(
+                Failure::usage("the kubeconfig has no current context").next("add --context")
+            );
+        };
+        let known: Vec<&str> = kubeconfig.contexts.iter().map(|one| one.name.as_str()).collect();
+        if !known.contains(&name.as_str()) {
+            let has = if known.is_empty() { "none".into() } else { known.join(", ") };
+            return Err(Failure::usage(format!(
+                "the kubeconfig has no context {name:?}; it has {}",
+                clean(&has)
+            )));
+        }
+        let options = KubeConfigOptions { context: Some(name.clone()), ..Default::default() };
+        let unusable = |error: &(dyn std::error::Error + 'static)| {
+            Failure::failed(format!("context {name} can't be used: {}", root_cause(error)))
+                .next(format!("kubectl --context {name} version"))
+        };
+        let mut config =
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unusable(&e))?;
+        config.read_timeout = Some(REQUEST_LIMIT);
+        let client = Client::try_from(config.clone()).map_err(|error| unusable(&error))?;
+        let ca_pem = config.root_cert.as_ref().map(|certificates| pem(certificates));
+        let skips_verification = config.accept_invalid_certs;
+        Ok(Self { context: name, client, config, skips_verification, ca_pem })
+    }
+
+    /// Its API server's URL.
+    pub(crate) fn server(&self) -> &Uri {
+        &self.config.cluster_url
+    }
+
+    /// The same API server with a bearer token and nothing else.
+    pub(crate) fn with_token(&self, token: &str) -> Result<Self, Failure> {
+        let mut config = self.config.clone();
+        config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+        self.with_config(config)
+    }
+
+    /// The API server of `access`, with its credential where that is a token.
+    pub(crate) fn with_access(&self, access: &Access) -> Result<Self, Failure> {
+        let mut config = Config::new(access.server.clone());
+        config.connect_timeout = Some(Duration::from_secs(5));
+        config.read_timeout = Some(REQUEST_LIMIT);
+        config.root_cert = access.ca_pem.as_deref().map(der);
+        config.tls_server_name.clone_from(&access.tls_server_name);
+        if let Credential::Token(token) = &access.credential {
+            config.auth_info.token = Some(token.reveal().clone().into());
+        }
+        self.with_config(config)
+    }
+
+    fn with_config(&self, config: Config) -> Result<Self, Failure> {
+        let client = Client::try_from(config.clone()).map_err(|error| {
+            Failure::failed(format!("{} can't be reached: {}", self.context, root_cause(&error)))
+        })?;
+        let (context, ca_pem) = (self.context.clone(), self.ca_pem.clone());
+        Ok(Self { context, client, config, skips_verification: self.skips_verification, ca_pem })
+    }
+
+    /// How the control plane is to reach this cluster with `token`: inline data only. A URL that the
+    /// operator named is believed, a loopback address in a kubeconfig is not.
+    pub(crate) fn access(
+        &self,
+        token: String,
+        server: Option<&Uri>,
+        tls_server_name: Option<&str>,
+    ) -> Result<Access, Failure> {
+        if self.skips_verification {
+            return Err(Failure::coded(
+                &codes::SKIPS_VERIFICATION,
+                format!("context {} skips TLS verification, and a member may not", self.context),
+            ));
+        }
+        let name = tls_server_name.map(str::to_owned);
+        Ok(Access {
+            server: server.unwrap_or(self.server()).clone(),
+            ca_pem: self.ca_pem.clone(),
+            tls_server_name: name.or_else(|| self.config.tls_server_name.clone()),
+            credential: Credential::Token(Redacted::new(token)),
+            loopback: if server.is_some() { Loopback::Allowed } else { Loopback::Refused },
+        })
+    }
+
+    /// The UID of kube-system, by which a cluster is known whatever it is called.
+    pub(crate) async fn uid(&self) -> Result<String, Failure> {
+        let path = "/api/v1/namespaces/kube-system";
+        let found = self.get(path).await?.unwrap_or_default();
+        found["metadata"]["uid"].as_str().map(str::to_owned).ok_or_else(|| {
+            Failure::failed(format!("{} has no namespace kube-system", self.context))
+        })
+    }
+
+    /// An object; `None` where there is none.
+    pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>, Failure> {
+        self.request(Method::GET, path, "application/json", None).await
+    }
+
+    /// Makes an object, or takes over the fields that `manifest` names.
+    pub(crate) async fn apply(&self, manifest: &Value) -> Result<(), Failure> {
+        let path = format!("{}?fieldManager={FIELD_MANAGER}&force=true", path_of(manifest));
+        let kind = "application/apply-patch+yaml";
+        let applied = self.request(Method::PATCH, &path, kind, Some(manifest)).await?;
+        applied.map(|_| ()).ok_or_else(|| self.no_namespace(&path))
+    }
+
+    /// Changes what `patch` names.
+    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<(), Failure> {
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        let kind = "application/merge-patch+json";
+        let changed = self.request(Method::PATCH, &path, kind, Some(patch)).await?;
+        changed.map(|_| ()).ok_or_else(|| Failure::failed(format!("{path} is gone")))
+    }
+
+    /// Deletes an object; `false` where there was none.
+    pub(crate) async fn delete(&self, path: &str) -> Result<bool, Failure> {
+        let found = self.request(Method::DELETE, path, "application/json", None).await?;
+        Ok(found.is_some())
+    }
+
+    /// A token of the reader, valid for `seconds` or what the API server allows, and when it ends.
+    /// `None` where there is no reader.
+    pub(crate) async fn reader_token(
+        &self,
+        seconds: u64,
+    ) -> Result<Option<(String, String)>, Failure> {
+        let request = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": { "expirationSeconds": seconds },
+        });
+        let path = super::manifests::TOKEN_PATH;
+        let json = "application/json";
+        let Some(answer) = self.request(Method::POST, path, json, Some(&request)).await? else {
+            return Ok(None);
+        };
+        let part = |name: &str| answer["status"][name].as_str().map(str::to_owned);
+        match (part("token"), part("expirationTimestamp")) {
+            (Some(token), Some(ends)) => Ok(Some((token, ends))),
+            _ => Err(Failure::failed(format!(
+                "{} answered a TokenRequest without a token",
+                self.context
+            ))),
+        }
+    }
+
+    /// The Secrets that describe member clusters, the oldest first.
+    pub(crate) async fn member_secrets(&self, namespace: &str) -> Result<Vec<Value>, Failure> {
+        let mut found: Vec<Value> = Vec::new();
+        for (label, value) in [ISTIO_SECRET_LABEL, SECRET_LABEL] {
+            let selector = format!("{}%3D{value}", label.replace('/', "%2F"));
+            let path = format!("/api/v1/namespaces/{namespace}/secrets?labelSelector={selector}");
+            let list = self.get(&path).await?.unwrap_or_default();
+            for secret in items(&list["items"]) {
+                if !found
+                    .iter()
+                    .any(|known| known["metadata"]["name"] == secret["metadata"]["name"])
+                {
+                    found.push(secret.clone());
+                }
+            }
+        }
+        let age = |secret: &Value| {
+            let text =
+                |part: &str| secret["metadata"][part].as_str().unwrap_or_default().to_owned();
+            (text("creationTimestamp"), text("name"))
+        };
+        found.sort_by_key(age);
+        Ok(found)
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content: &str,
+        body: Option<&Value>,
+    ) -> Result<Option<Value>, Failure> {
+        let what =
+            format!("{method} {} in {}", path.split('?').next().unwrap_or(path), self.context);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("Content-Type", content)
+            .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
+            .map_err(|_| Failure::usage(format!("{path:?} holds characters that no name has")))?;
+        match self.client.request::<Value>(request).await {
+            Ok(value) => Ok(Some(value)),
+            Err(kube::Error::Api(status)) => match status.code {
+                404 => Ok(None),
+                401 => Err(Failure::new(
+                    Exit::NoRights,
+                    format!("{what}: the credential of context {} is not accepted", self.context),
+                )
+                .next(format!("kubectl --context {} auth whoami", self.context))),
+                403 => Err(Failure::new(
+                    Exit::NoRights,
+                    format!("{what}: {}", clean(&status.message)),
+                )
+                .next(
+                    "ask for that right, or let somebody who has it apply the output of -o yaml",
+                )),
+                code => Err(Failure::failed(format!(
+                    "{what} answered {code}: {}",
+                    clean(&status.message)
+                ))),
+            },
+            Err(kube::Error::Auth(error)) => Err(Failure::new(
+                Exit::NoRights,
+                format!("no credential for context {}: {}", self.context, root_cause(&error)),
+            )),
+            Err(kube::Error::SerdeError(_)) => {
+                Err(Failure::failed(format!("{what} was not answered as an API server does")))
+            }
+            Err(error) => {
+                let text = format!(
+                    "the API server of context {} ({}) can't be reached: {}",
+                    self.context,
+                    self.server(),
+                    root_cause(&error)
+                );
+                Err(Failure::new(Exit::Unreachable, text)
+                    .next(format!("kubectl --context {} version", self.context)))
+            }
+        }
+    }
+
+    fn no_namespace(&self, path: &str) -> Failure {
+        let namespace = path.split("/namespaces/").nth(1).and_then(|rest| rest.split('/').next());
+        Failure::failed(format!(
+            "{} has no namespace {}",
+            self.context,
+            namespace.unwrap_or_default()
+        ))
+        .next("name the control plane's namespace by --namespace, or make it: kubectl create namespace NS")
+    }
+}
+
+/// Where an object of one of the kinds that we make is found.
+pub(crate) fn path_of(manifest: &Value) -> String {
+    let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (name, namespace) =
+        (part(&manifest["metadata"]["name"]), part(&manifest["metadata"]["namespace"]));
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    match manifest["kind"].as_str() {
+        Some("Namespace") => format!("/api/v1/namespaces/{name}"),
+        Some("ServiceAccount") => format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}"),
+        Some("ClusterRole") => format!("{rbac}/clusterroles/{name}"),
+        Some("ClusterRoleBinding") => format!("{rbac}/clusterrolebindings/{name}"),
+        _ => format!("/api/v1/namespaces/{namespace}/secrets/{name}"),
+    }
+}
+
+fn pem(certificates: &[Vec<u8>]) -> Vec<u8> {
+    use base64::Engine as _;
+    let one = |der: &Vec<u8>| {
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        let lines: Vec<&str> =
+            text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    };
+    certificates.iter().map(one).collect::<String>().into_bytes()
+}
+
+fn der(pem: &[u8]) -> Vec<Vec<u8>> {
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
+    CertificateDer::pem_slice_iter(pem).flatten().map(|der| der.to_vec()).collect()
+}
+
+/// Whether a Secret holds the cluster `id`.
+pub(crate) fn holds(secret: &Value, id: &str) -> bool {
+    secret["data"].get(id).is_some()
+}
+
+/// `namespace/name` of an object.
+pub(crate) fn full_name(object: &Value) -> String {
+    let part = |name: &str| clean(object["metadata"][name].as_str().unwrap_or_default());
+    format!("{}/{}", part("namespace"), part("name"))
+}

@@ -1,0 +1,125 @@
+//! What `strait cluster add` makes in a member cluster: a reader with the least rights that do.
+//!
+//! The same values are shown, printed by `-o yaml` and applied.
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+/// Namespace, service account, role and binding are all called so.
+const READER: &str = "strait-reader";
+/// Where the reader's tokens are asked for.
+pub(crate) const TOKEN_PATH: &str =
+    "/api/v1/namespaces/strait-reader/serviceaccounts/strait-reader/token";
+
+/// How much the reader may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Rbac {
+    /// services, endpointslices, namespaces
+    Core,
+    /// and pods and nodes: identities, network labels of pods, localities
+    Full,
+}
+
+impl Rbac {
+    /// The word on the command line.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+            Self::Full => "full",
+        }
+    }
+
+    /// API group and plural name of what the reader gets, lists and watches.
+    pub(crate) fn resources(self) -> &'static [(&'static str, &'static str)] {
+        const ALL: [(&str, &str); 5] = [
+            ("", "services"),
+            ("", "namespaces"),
+            ("discovery.k8s.io", "endpointslices"),
+            ("", "pods"),
+            ("", "nodes"),
+        ];
+        match self {
+            Self::Core => &ALL[..3],
+            Self::Full => &ALL,
+        }
+    }
+}
+
+/// The objects of the reader, in the order in which they can be made.
+pub(crate) fn reader(rbac: Rbac) -> Vec<Value> {
+    let labels = json!({
+        "app.kubernetes.io/name": READER,
+        "app.kubernetes.io/part-of": "strait",
+        "app.kubernetes.io/managed-by": "strait",
+    });
+    let metadata = json!({ "name": READER, "labels": labels });
+    let mut namespaced = metadata.clone();
+    namespaced["namespace"] = json!(READER);
+    let groups = ["", "discovery.k8s.io"];
+    let rules: Vec<Value> = groups
+        .iter()
+        .map(|group| {
+            let resources: Vec<&str> = rbac
+                .resources()
+                .iter()
+                .filter(|(of, _)| of == group)
+                .map(|(_, resource)| *resource)
+                .collect();
+            json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
+        })
+        .collect();
+    let api = "rbac.authorization.k8s.io";
+    vec![
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }),
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": namespaced }),
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "ClusterRole", "metadata": metadata,
+            "rules": rules,
+        }),
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": api, "kind": "ClusterRole", "name": READER },
+            "subjects": [{ "kind": "ServiceAccount", "name": READER, "namespace": READER }],
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reader_reads_and_never_secrets() {
+        for (rbac, expected) in [
+            (Rbac::Core, vec!["services", "namespaces", "endpointslices"]),
+            (Rbac::Full, vec!["services", "namespaces", "pods", "nodes", "endpointslices"]),
+        ] {
+            let role = &reader(rbac)[2];
+            let rules = role["rules"].as_array().expect("rules");
+            let resources: Vec<&str> = rules
+                .iter()
+                .flat_map(|rule| rule["resources"].as_array().expect("resources"))
+                .filter_map(Value::as_str)
+                .collect();
+            assert_eq!(resources, expected);
+            for rule in rules {
+                assert_eq!(rule["verbs"], json!(["get", "list", "watch"]));
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_what_the_example_shows() {
+        let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
+        let documents: Vec<Value> =
+            example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
+        let made = reader(Rbac::Full);
+        assert_eq!(documents.len(), made.len());
+        for (example, made) in documents.iter().zip(&made) {
+            assert_eq!(example["kind"], made["kind"]);
+            assert_eq!(example["metadata"]["name"], made["metadata"]["name"]);
+            assert_eq!(example["roleRef"], made["roleRef"]);
+            assert_eq!(example["subjects"], made["subjects"]);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `strait cluster`: the member clusters, shown and changed.
+//!
+//! Showing asks the control plane. Changing talks to the clusters themselves, with the operator's own
+//! kubeconfig, and leaves the rest to the control plane, which watches the Secrets.
+
+mod add;
+mod api;
+mod import;
+mod manifests;
+mod remove;
+mod rotate;
+
+use std::io::{IsTerminal, Write};
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::client::{Client, Connect};
+use super::failure::{Exit, Failure, Outcome};
+use super::network::one;
+use super::output::{self, Cell, Column, Format, Listing, Look, Show, age, items, text};
+
+/// Member clusters.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Make a cluster a member: a reader in it, and a Secret with its token
+    Add(add::AddArgs),
+    /// List member clusters
+    List(ListArgs),
+    /// Show one member cluster; exit code 2 if it is not well
+    Get(GetArgs),
+    /// End a cluster's membership
+    Remove(remove::RemoveArgs),
+    /// Give the control plane a new token for a cluster
+    Rotate(rotate::RotateArgs),
+    /// Make members of the clusters in a kubeconfig or an Istio remote secret
+    Import(import::ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The cluster's ID
+    name: String,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// How clusters are listed.
+pub(crate) const CLUSTERS: Listing = Listing {
+    kind: "cluster",
+    name: |row| text(&row["id"]),
+    columns: &[
+        Column::new("CLUSTER", |row, _| text(&row["id"]).into()),
+        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+        Column::new("STATE", |row, _| state(row)),
+        Column::new("LAST CONTACT", |row, look| age(&row["lastContact"], look).into()),
+        Column::new("SERVICES", |row, _| text(&row["services"]).into()),
+        Column::new("ENDPOINTS", |row, _| text(&row["endpoints"]).into()),
+        Column::new("WITHHELD", |row, _| match row["withheld"].as_u64() {
+            Some(count) if count > 0 => Cell::doubtful(count.to_string()),
+            _ => text(&row["withheld"]).into(),
+        }),
+        Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
+        Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
+        Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
+        Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
+        Column::new("REASON", |row, _| text(&row["reason"]).into()),
+    ],
+};
+
+/// Whether a cluster's state is as its operator wants it.
+pub(crate) fn is_well(row: &Value) -> bool {
+    matches!(row["state"].as_str(), Some("live" | "syncing" | "paused" | "draining"))
+}
+
+fn state(row: &Value) -> Cell {
+    let shown = text(&row["state"]);
+    match shown.as_str() {
+        "live" => Cell::good(shown),
+        "syncing" | "paused" | "draining" | "stale" | "restored" => Cell::doubtful(shown),
+        _ => Cell::bad(shown),
+    }
+}
+
+/// Runs `strait cluster`.
+pub(crate) async fn run(command: ClusterCommand) -> Outcome {
+    match command {
+        ClusterCommand::Add(args) => Box::pin(add::run(&args)).await,
+        ClusterCommand::List(ListArgs { connect, show }) => {
+            let answer = Client::new(&connect)?.get("/debug/clusters", &[]).await?;
+            let look = Look::of_stdout();
+            output::print(&CLUSTERS.render(&answer.raw, &answer.value, &show, &look))?;
+            Ok(Exit::Fine)
+        }
+        ClusterCommand::Get(GetArgs { name, connect, show }) => {
+            let answer = Client::new(&connect)?.get("/debug/clusters", &[]).await?;
+            let row = find(&answer.value, &name).ok_or_else(|| {
+                Failure::failed(format!("no cluster {name:?} is a member"))
+                    .next("strait cluster list")
+            })?;
+            output::print(&get(row, &show, &Look::of_stdout()))?;
+            Ok(if is_well(row) { Exit::Fine } else { Exit::Unhealthy })
+        }
+        ClusterCommand::Remove(args) => Box::pin(remove::run(&args)).await,
+        ClusterCommand::Rotate(args) => Box::pin(rotate::run(&args)).await,
+        ClusterCommand::Import(args) => Box::pin(import::run(&args)).await,
+    }
+}
+
+/// The cluster's entry; one on standby comes after the one that holds the ID.
+fn find<'a>(clusters: &'a Value, id: &str) -> Option<&'a Value> {
+    let mut named = items(clusters).iter().filter(|row| row["id"] == id);
+    let first = named.next()?;
+    if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
+}
+
+fn get(row: &Value, show: &Show, look: &Look) -> String {
+    if !matches!(show.output, Format::Table | Format::Wide) {
+        return one(&CLUSTERS, row, show, look);
+    }
+    let mut fields: Vec<(&str, Cell)> =
+        vec![("Cluster", text(&row["id"]).into()), ("State", state(row))];
+    if row["reason"].as_str().is_some_and(|reason| !reason.is_empty()) {
+        fields.push(("Reason", text(&row["reason"]).into()));
+    }
+    fields.extend([
+        (
+            "Last contact",
+            format!("{} ago", age(&row["lastContact"], look)).replace("<none> ago", "never").into(),
+        ),
+        ("Network", text(&row["network"]).into()),
+        ("Trust domain", text(&row["trustDomain"]).into()),
+        ("Secret", text(&row["secret"]).into()),
+        ("Services", text(&row["services"]).into()),
+        ("Endpoints", text(&row["endpoints"]).into()),
+        ("Withheld", text(&row["withheld"]).into()),
+        ("Objects", text(&row["objects"]).into()),
+        ("Relists", text(&row["relists"]).into()),
+    ]);
+    output::describe(fields, look)
+}
+
+/// What a command that changes clusters does with its plan.
+#[derive(Debug, Clone, Args)]
+struct Change {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Don't ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl Change {
+    /// Shows the plan and asks whether to go on; `false` for a dry run.
+    fn confirmed(&self, plan: &str) -> Result<bool, Failure> {
+        eprint!("{plan}");
+        if self.dry_run {
+            eprintln!("Dry run: nothing was changed.");
+            return Ok(false);
+        }
+        if self.yes {
+            return Ok(true);
+        }
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::usage("there is no terminal to ask on").next("add --yes"));
+        }
+        eprint!("Continue? [Y/n] ");
+        let _ = std::io::stderr().flush();
+        let mut line = String::new();
+        let read = std::io::stdin().read_line(&mut line).unwrap_or_default();
+        match line.trim().to_lowercase().as_str() {
+            "" if read > 0 => Ok(true),
+            "y" | "yes" => Ok(true),
+            _ => Err(Failure::failed("stopped; nothing was changed")),
+        }
+    }
+}
+
+/// A step that is done.
+fn done(text: &str) {
+    let look = Look::of_stdout();
+    eprintln!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
+}

@@ -1,0 +1,79 @@
+//! `strait cluster remove`: the Secret goes, and with it the membership.
+
+use clap::Args;
+use serde_json::json;
+
+use super::api::{Hub, full_name, holds, path_of};
+use super::manifests::{self, Rbac};
+use super::{Change, done};
+use crate::cli::failure::{Exit, Failure, Outcome};
+
+/// `strait cluster remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// The cluster's ID
+    name: String,
+    /// Also remove the reader from the cluster of this context, for every control plane that uses it
+    #[arg(long, value_name = "CONTEXT")]
+    purge: Option<String>,
+    #[command(flatten)]
+    hub: Hub,
+    #[command(flatten)]
+    change: Change,
+}
+
+/// Runs `strait cluster remove`.
+pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
+    let id = &args.name;
+    let hub = args.hub.open().await?;
+    let remote = match &args.purge {
+        Some(context) => Some(args.hub.remote(context).await?),
+        None => None,
+    };
+    let mut secrets = hub.member_secrets(&args.hub.namespace).await?;
+    secrets.retain(|secret| holds(secret, id));
+    if secrets.is_empty() && remote.is_none() {
+        let text =
+            format!("no secret in {} of {} holds cluster {id}", args.hub.namespace, hub.context);
+        return Err(Failure::failed(text).next("strait cluster list -o wide"));
+    }
+    let alone =
+        |secret: &serde_json::Value| secret["data"].as_object().is_none_or(|data| data.len() <= 1);
+    let mut plan = String::new();
+    for secret in &secrets {
+        let what = if alone(secret) { "secret" } else { "the key of that cluster from secret" };
+        plan += &format!("Will remove {what} {} in {}\n", full_name(secret), hub.context);
+    }
+    if !secrets.is_empty() {
+        plan +=
+            &format!("  cluster {id} leaves the mesh; its endpoints go after the removal grace\n");
+    }
+    if let Some(remote) = &remote {
+        plan += &format!(
+            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader, with every token of it\n",
+            remote.context
+        );
+    }
+    if !args.change.confirmed(&plan)? {
+        return Ok(Exit::Fine);
+    }
+    for secret in &secrets {
+        let mut target = secret.clone();
+        target["kind"] = json!("Secret");
+        let path = path_of(&target);
+        if alone(secret) {
+            hub.delete(&path).await?;
+        } else {
+            hub.merge(&path, &json!({ "data": { id.as_str(): null } })).await?;
+        }
+        done(&format!("cluster {id} removed from secret {}", full_name(secret)));
+    }
+    if let Some(remote) = remote {
+        // The binding first: what is left half-way has no rights.
+        for manifest in manifests::reader(Rbac::Full).iter().rev() {
+            remote.delete(&path_of(manifest)).await?;
+        }
+        done(&format!("reader removed from {}", remote.context));
+    }
+    Ok(Exit::Fine)
+}

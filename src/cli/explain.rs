@@ -1,0 +1,150 @@
+//! `strait explain`: why a proxy has, or has not, the endpoints of a service.
+//!
+//! Renders the server's explanation and adds nothing to it.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::client::{Client, Connect};
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{self, Cell, Format, Look, Show, clean, items, text};
+
+/// `strait explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
+    proxy: String,
+    /// NAME.NAMESPACE or the full host name, with the service's port
+    #[arg(value_name = "SERVICE[:PORT]")]
+    service: String,
+    /// Every decision about this endpoint
+    #[arg(long, value_name = "A")]
+    address: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Runs `strait explain`.
+pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
+    let (hostname, port) = match args.service.split_once(':') {
+        None => (args.service.as_str(), None),
+        Some((hostname, port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            (hostname, Some(port))
+        }
+        Some((_, port)) => {
+            return Err(Failure::usage(format!("{port:?} is not a port from 1 to 65535")));
+        }
+    };
+    let mut query = vec![("proxy", args.proxy.as_str()), ("hostname", hostname)];
+    query.extend(port.map(|port| ("port", port)));
+    query.extend(args.address.as_deref().map(|address| ("address", address)));
+    let answer = Client::new(&args.connect)?.get("/debug/explain", &query).await?;
+    let asked = args.address.as_deref();
+    output::print(&match args.show.output {
+        Format::Json => answer.raw,
+        Format::Yaml => output::yaml(&answer.value),
+        _ => render(&answer.value, asked, &args.show, &Look::of_stdout()),
+    })?;
+    Ok(verdict(&answer.value, asked))
+}
+
+/// Not healthy: an endpoint withheld though it is ready, or nothing to send a request to. Whoever asks
+/// for one address wants to know about that one alone.
+fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
+    let endpoints = items(&answer["endpoints"]);
+    let withheld = |endpoint: &&Value| endpoint["verdict"] == "withheld";
+    let ready =
+        |endpoint: &&Value| failed_step(endpoint).is_none_or(|step| step["step"] != "ready");
+    let troubled = match asked {
+        Some(_) => endpoints.iter().any(|endpoint| withheld(&endpoint)),
+        None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
+    };
+    let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
+    if troubled || !sent { Exit::Unhealthy } else { Exit::Fine }
+}
+
+fn failed_step(endpoint: &Value) -> Option<&Value> {
+    items(&endpoint["steps"]).iter().find(|step| step["ok"] == false)
+}
+
+fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Look) -> String {
+    let endpoints = items(&answer["endpoints"]);
+    if show.output == Format::Name {
+        return endpoints
+            .iter()
+            .map(|one| format!("endpoint/{}:{}\n", text(&one["address"]), text(&one["port"])))
+            .collect();
+    }
+    let [hostname, port, proxy] = ["hostname", "port", "proxy"].map(|part| text(&answer[part]));
+    let name = proxy.split('~').nth(2).unwrap_or(&proxy);
+    let mut out = format!("{hostname}:{port} as seen by {name}\n\n");
+    let clusters = items(&answer["clusters"]);
+    if clusters.is_empty() {
+        out += "No cluster has an endpoint for this port.\n";
+    } else {
+        let headers: &[&str] =
+            if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "SENT", "WHY"] };
+        out += &output::table(headers, clusters.iter().map(cluster).collect(), look);
+    }
+    if asked.is_some() || show.output == Format::Wide {
+        for endpoint in endpoints {
+            out += &ladder(endpoint, look);
+        }
+    }
+    if let (Some(address), []) = (asked, endpoints) {
+        out += &format!("\n{} is no endpoint of this port in any cluster.\n", clean(address));
+    }
+    let codes: BTreeSet<&str> = clusters.iter().filter_map(|row| row["code"].as_str()).collect();
+    if !codes.is_empty() {
+        out.push('\n');
+        out.extend(codes.iter().map(|code| format!("help: strait help {}\n", clean(code))));
+    }
+    out
+}
+
+fn cluster(row: &Value) -> Vec<Cell> {
+    let [ready, total, sent] =
+        ["ready", "total", "sent"].map(|part| row[part].as_u64().unwrap_or(0));
+    let via = match row["via"].as_str() {
+        None => "0".to_owned(),
+        Some("direct") => format!("{sent} direct"),
+        Some(via) => format!("{sent} via {}", clean(via)),
+    };
+    let why = match (row["reason"].as_str(), row["via"].as_str()) {
+        (Some(reason), _) => format!("{} {}", clean(reason), text(&row["code"])),
+        (None, Some("direct")) => "same network".into(),
+        (None, Some(_)) => "by the gateway of its network".into(),
+        (None, None) => "<none>".into(),
+    };
+    let ready_of = format!("{ready}/{total}");
+    vec![
+        text(&row["cluster"]).into(),
+        text(&row["network"]).into(),
+        if ready == total { ready_of.into() } else { Cell::doubtful(ready_of) },
+        if sent < ready { Cell::bad(via) } else { Cell::good(via) },
+        why.trim_end_matches(" <none>").into(),
+    ]
+}
+
+/// The decisions about one endpoint, down to the first "no".
+fn ladder(endpoint: &Value, look: &Look) -> String {
+    let [address, port, cluster, network, verdict] =
+        ["address", "port", "cluster", "network", "verdict"].map(|part| text(&endpoint[part]));
+    let verdict = match items(&endpoint["via"]) {
+        [] => verdict,
+        via => format!("{verdict} {}", via.iter().map(text).collect::<Vec<_>>().join(", ")),
+    };
+    let steps = items(&endpoint["steps"])
+        .iter()
+        .map(|step| {
+            let sign = look.sign(step["ok"] == true);
+            vec!["".into(), sign, text(&step["step"]).into(), text(&step["detail"]).into()]
+        })
+        .collect();
+    format!("\n{address}:{port} in {cluster} (network {network}): {verdict}\n")
+        + &output::table(&[], steps, look)
+}

@@ -1,0 +1,115 @@
+//! How a command ends: an exit code that scripts can tell apart, and one paragraph for people.
+
+use std::fmt;
+
+use crate::codes::Code;
+
+/// The exit codes (interface.md, "`strait serve`"); `strait help exit-codes` explains them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// It was done, and what was asked for is healthy.
+    Fine = 0,
+    /// It could not be done.
+    Failed = 1,
+    /// It was done; the answer is "not healthy".
+    Unhealthy = 2,
+    /// The command line makes no sense.
+    Usage = 64,
+    /// The control plane or an API server does not answer.
+    Unreachable = 69,
+    /// It answers, and refuses us.
+    NoRights = 77,
+    /// `--timeout` ran out.
+    TimedOut = 124,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+/// The page of `strait help exit-codes`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes
+
+    0  done, and what was asked for is healthy
+    1  failed
+    2  done, and the answer is \"not healthy\":
+         status           a cluster is out of touch, a proxy rejected what it was sent, endpoints are
+                          withheld, or the control plane is not ready
+         cluster get      the cluster is out of touch, or not used
+         cluster add      the cluster was added and can't be synced
+         explain          an endpoint that is ready is withheld from the proxy, or there is none
+                          (with --address: that endpoint is withheld)
+   64  wrong usage
+   69  the control plane, or an API server, can't be reached
+   77  no rights there: token or credential not accepted
+  124  --timeout ran out
+  130  interrupted by Ctrl-C
+";
+
+/// What every command returns.
+pub(crate) type Outcome = Result<Exit, Failure>;
+
+/// Why a command failed: what failed, the fact, what still works, the next step.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// For scripts.
+    pub(crate) exit: Exit,
+    code: Option<&'static str>,
+    message: String,
+    next: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a code.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, code: None, message: message.into(), next: None }
+    }
+
+    /// Plain failure: exit code 1.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    /// Wrong usage: exit code 64.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// One of the documented kinds of trouble, with its next step.
+    pub(crate) fn coded(code: &'static Code, message: impl Into<String>) -> Self {
+        Self::failed(message).code(code.id).next(code.next)
+    }
+
+    /// What failed, and the fact.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The code under which `strait help` explains it.
+    #[must_use]
+    pub(crate) fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// What to do now.
+    #[must_use]
+    pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = Some(next.into());
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("error")?;
+        if let Some(code) = self.code {
+            write!(f, " {code}")?;
+        }
+        write!(f, ": {}", self.message)?;
+        if let Some(next) = &self.next {
+            write!(f, "\n  next: {}", next.replace('\n', "\n        "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! `strait proxy`: who is connected, what each was sent, and what it said to that.
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::bootstrap::{self, BootstrapArgs};
+use super::client::{Client, Connect};
+use super::failure::{Exit, Failure, Outcome};
+use super::network::one;
+use super::output::{self, Cell, Column, Format, Listing, Look, Show, age, clean, items, text};
+
+/// Connected proxies.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProxyCommand {
+    /// List connected proxies and whether each has taken what it was sent
+    List(ListArgs),
+    /// Show one proxy: last sent, accepted and rejected, by type
+    Get(GetArgs),
+    /// Show what one proxy was last sent
+    Config(ConfigArgs),
+    /// Print an Envoy bootstrap
+    Bootstrap(Box<BootstrapArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
+    proxy: String,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
+    proxy: String,
+    /// Only this type: cds, eds, lds, rds, ...
+    #[arg(value_name = "TYPE")]
+    kind: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+const PROXIES: Listing = Listing {
+    kind: "proxy",
+    name,
+    columns: &[
+        Column::new("NAME", |row, _| name(row).into()),
+        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
+        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+        Column::new("VERSION", |row, _| text(&row["version"]).into()),
+        Column::new("CDS", |row, look| state(&row["types"]["cds"], look)),
+        Column::new("EDS", |row, look| state(&row["types"]["eds"], look)),
+        Column::new("LDS", |row, look| state(&row["types"]["lds"], look)),
+        Column::new("RDS", |row, look| state(&row["types"]["rds"], look)),
+        Column::new("SINCE", |row, look| age(&row["connectedAt"], look).into()),
+        Column::wide("TYPE", |row, _| text(&row["type"]).into()),
+        Column::wide("PROTOCOL", |row, _| text(&row["protocol"]).into()),
+        Column::wide("IDENTITY", |row, _| text(&row["identity"]).into()),
+        Column::wide("VERIFIED", |row, _| text(&row["verified"]).into()),
+        Column::wide("KEY", |row, _| text(&row["key"]).into()),
+    ],
+};
+
+/// Runs `strait proxy`.
+pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
+    let look = Look::of_stdout();
+    match command {
+        ProxyCommand::List(ListArgs { connect, show }) => {
+            let answer = Client::new(connect)?.get("/debug/proxies", &[]).await?;
+            output::print(&PROXIES.render(&answer.raw, &answer.value, show, &look))?;
+        }
+        ProxyCommand::Get(GetArgs { proxy, connect, show }) => {
+            let answer = Client::new(connect)?.get("/debug/proxies", &[]).await?;
+            let row = find(items(&answer.value), proxy).ok_or_else(|| {
+                Failure::failed(format!("no proxy {proxy:?} is connected"))
+                    .next("strait proxy list")
+            })?;
+            output::print(&get(row, show, &look))?;
+        }
+        ProxyCommand::Config(ConfigArgs { proxy, kind, connect, show }) => {
+            let query = [("proxy", proxy.as_str())];
+            let answer = Client::new(connect)?.get("/debug/config_dump", &query).await?;
+            let (raw, value) = match kind {
+                None => (answer.raw, answer.value),
+                Some(kind) => {
+                    let part = answer.value.get(kind).cloned().ok_or_else(|| {
+                        let has = answer.value.as_object().into_iter().flat_map(|map| map.keys());
+                        let has = has.map(String::as_str).collect::<Vec<_>>().join(", ");
+                        Failure::failed(format!("{proxy} was sent no {kind:?}; there is {has}"))
+                    })?;
+                    (format!("{part:#}\n"), serde_json::json!({ kind: part }))
+                }
+            };
+            output::print(&config(&raw, &value, show, &look))?;
+        }
+        ProxyCommand::Bootstrap(args) => {
+            output::print(&bootstrap::render(args)?)?;
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn get(row: &Value, show: &Show, look: &Look) -> String {
+    if !matches!(show.output, Format::Table | Format::Wide) {
+        return one(&PROXIES, row, show, look);
+    }
+    let verified = match row["verified"].as_bool() {
+        Some(true) => Cell::good("yes"),
+        _ => Cell::doubtful("no: its cluster has not shown the pod"),
+    };
+    let mut out = output::describe(
+        vec![
+            ("Name", name(row).into()),
+            ("Node", text(&row["id"]).into()),
+            ("Type", text(&row["type"]).into()),
+            ("Cluster", text(&row["cluster"]).into()),
+            ("Network", text(&row["network"]).into()),
+            ("Identity", text(&row["identity"]).into()),
+            ("Verified", verified),
+            ("Version", text(&row["version"]).into()),
+            (
+                "Connected",
+                format!("{} ago, {}", age(&row["connectedAt"], look), text(&row["protocol"]))
+                    .into(),
+            ),
+        ],
+        look,
+    );
+    let types: Vec<_> = row["types"].as_object().into_iter().flatten().collect();
+    let rows = types
+        .iter()
+        .map(|(kind, entry)| {
+            vec![
+                clean(&kind.to_uppercase()).into(),
+                state(entry, look),
+                text(&entry["sent"]).into(),
+                age(&entry["lastSent"], look).into(),
+                text(&entry["acked"]).into(),
+                age(&entry["lastAcked"], look).into(),
+            ]
+        })
+        .collect();
+    let headers: &[&str] =
+        if show.no_headers { &[] } else { &["TYPE", "STATE", "SENT", "AGO", "ACCEPTED", "AGO"] };
+    out.push('\n');
+    out += &output::table(headers, rows, look);
+    for (kind, entry) in types {
+        let nack = &entry["nack"];
+        if !nack.is_null() {
+            out += &format!(
+                "\n{} rejected: {}\n  resources: {}\n  it keeps what it accepted before, version {}\n",
+                clean(&kind.to_uppercase()),
+                text(&nack["error"]),
+                text(&nack["resources"]),
+                text(&entry["acked"]),
+            );
+        }
+    }
+    out
+}
+
+/// The names of what was sent, by type; in JSON and YAML all of it.
+fn config(raw: &str, value: &Value, show: &Show, look: &Look) -> String {
+    match show.output {
+        Format::Json => return raw.to_owned(),
+        Format::Yaml => return output::yaml(value),
+        _ => {}
+    }
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (kind, resources) in value.as_object().into_iter().flatten() {
+        let names: Vec<String> = match resources {
+            Value::Object(map) => map.keys().map(|name| clean(name)).collect(),
+            other => items(other).iter().map(resource_name).collect(),
+        };
+        rows.extend(names.into_iter().map(|name| vec![clean(kind).into(), name.into()]));
+    }
+    if show.output == Format::Name {
+        let line = |row: &Vec<Cell>| row.iter().map(|cell| cell.paint(look)).collect::<Vec<_>>();
+        return rows.iter().map(|row| line(row).join("/") + "\n").collect();
+    }
+    output::table(if show.no_headers { &[] } else { &["TYPE", "NAME"] }, rows, look)
+}
+
+/// Assignments call their name otherwise.
+fn resource_name(resource: &Value) -> String {
+    let name = ["name", "clusterName", "cluster_name"].iter().find_map(|key| resource.get(key));
+    text(name.unwrap_or(&Value::Null))
+}
+
+/// `name.namespace`, the third part of the node id.
+pub(super) fn name(row: &Value) -> String {
+    let id = row["id"].as_str().unwrap_or_default();
+    clean(id.split('~').nth(2).unwrap_or(id))
+}
+
+/// The newest stream of the proxy that `wanted` names, as the server would find it.
+fn find<'a>(rows: &'a [Value], wanted: &str) -> Option<&'a Value> {
+    let (short, cluster) = match wanted.rsplit_once('@') {
+        Some((short, cluster)) => (short, Some(cluster)),
+        None => (wanted, None),
+    };
+    let matches = |row: &&Value| {
+        row["id"] == wanted
+            || row["key"] == wanted
+            || (name(row) == short && cluster.is_none_or(|cluster| row["cluster"] == cluster))
+    };
+    rows.iter().filter(matches).max_by_key(|row| row["connectedAt"].as_str())
+}
+
+/// What a proxy did with what it was last sent of one type.
+pub(super) fn state(entry: &Value, look: &Look) -> Cell {
+    if !entry["nack"].is_null() {
+        return Cell::bad(format!("NACK {}", age(&entry["lastSent"], look)));
+    }
+    match (&entry["sent"], &entry["acked"]) {
+        (Value::Null, _) => "<none>".into(),
+        (sent, acked) if sent == acked => Cell::good("ok"),
+        _ => Cell::doubtful(format!("waits {}", age(&entry["lastSent"], look))),
+    }
+}

@@ -1,0 +1,167 @@
+//! `strait service`: services merged over all clusters.
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::client::{Answer, Client, Connect};
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{self, Cell, Column, Format, Listing, Look, Show, items, text};
+
+/// Services, merged over all clusters.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServiceCommand {
+    /// List services
+    List(ListArgs),
+    /// Show one service by cluster and network
+    Get(GetArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// NAME.NAMESPACE, or the full host name
+    name: String,
+    /// List its endpoints instead
+    #[arg(long)]
+    endpoints: bool,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+const SERVICES: Listing = Listing {
+    kind: "service",
+    name: |row| text(&row["hostname"]),
+    columns: &[
+        Column::new("HOSTNAME", |row, _| text(&row["hostname"]).into()),
+        Column::new("PORTS", |row, _| ports(row).into()),
+        Column::new("CLUSTERS", |row, _| text(&row["clusters"]).into()),
+        Column::new("CONFLICTS", |row, _| match items(&row["conflicts"]) {
+            [] => "<none>".into(),
+            conflicts => Cell::doubtful(
+                conflicts.iter().map(|one| text(&one["field"])).collect::<Vec<_>>().join(","),
+            ),
+        }),
+        Column::wide("RESOLUTION", |row, _| text(&row["resolution"]).into()),
+        Column::wide("VIPS", |row, _| by_cluster(&row["clusterVIPs"]).into()),
+        Column::wide("EXTERNAL", |row, _| by_cluster(&row["externalAddresses"]).into()),
+        Column::wide("SERVICE ACCOUNTS", |row, _| text(&row["serviceAccounts"]).into()),
+    ],
+};
+
+const ENDPOINTS: Listing = Listing {
+    kind: "endpoint",
+    name: |row| format!("{}:{}", text(&row["address"]), text(&row["port"])),
+    columns: &[
+        Column::new("ADDRESS", |row, _| text(&row["address"]).into()),
+        Column::new("PORT", |row, _| text(&row["port"]).into()),
+        Column::new("NAME", |row, _| text(&row["portName"]).into()),
+        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
+        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+        Column::new("HEALTH", |row, _| match text(&row["health"]) {
+            health if health == "healthy" => Cell::good(health),
+            health => Cell::doubtful(health),
+        }),
+        Column::new("MTLS", |row, _| text(&row["tlsMode"]).into()),
+        Column::new("WORKLOAD", |row, _| text(&row["workload"]).into()),
+        Column::wide("LOCALITY", |row, _| text(&row["locality"]).into()),
+        Column::wide("WEIGHT", |row, _| text(&row["weight"]).into()),
+        Column::wide("SERVICE ACCOUNT", |row, _| text(&row["serviceAccount"]).into()),
+        Column::wide("PROVIDER", |row, _| text(&row["provider"]).into()),
+    ],
+};
+
+/// Runs `strait service`.
+pub(crate) async fn run(command: &ServiceCommand) -> Outcome {
+    let look = Look::of_stdout();
+    match command {
+        ServiceCommand::List(ListArgs { connect, show }) => {
+            let answer = Client::new(connect)?.get("/debug/services", &[]).await?;
+            output::print(&SERVICES.render(&answer.raw, &answer.value, show, &look))?;
+        }
+        ServiceCommand::Get(GetArgs { name, endpoints, connect, show }) => {
+            let client = Client::new(connect)?;
+            let query = [("hostname", name.as_str())];
+            let found = client.get("/debug/endpoints", &query).await?;
+            if *endpoints {
+                output::print(&ENDPOINTS.render(&found.raw, &found.value, show, &look))?;
+            } else {
+                let service = client.get("/debug/services", &query).await?;
+                output::print(&get(&service, &found.value, show, &look)?)?;
+            }
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+fn get(service: &Answer, endpoints: &Value, show: &Show, look: &Look) -> Result<String, Failure> {
+    if !matches!(show.output, Format::Table | Format::Wide) {
+        return Ok(SERVICES.render(&service.raw, &service.value, show, look));
+    }
+    let Some(row) = items(&service.value).first() else {
+        return Err(Failure::failed("the service is gone").next("strait service list"));
+    };
+    let mut fields: Vec<(&str, Cell)> = vec![
+        ("Hostname", text(&row["hostname"]).into()),
+        ("Ports", ports(row).into()),
+        ("Resolution", text(&row["resolution"]).into()),
+        ("Service accounts", text(&row["serviceAccounts"]).into()),
+    ];
+    for conflict in items(&row["conflicts"]) {
+        let [field, winner, losers] =
+            ["field", "winner", "losers"].map(|part| text(&conflict[part]));
+        fields.push(("Conflict", Cell::doubtful(format!("{field}: {winner} wins over {losers}"))));
+    }
+    // A cluster that has the service without endpoints is worth a line too.
+    let mut groups: BTreeMap<(String, String), (usize, usize)> = BTreeMap::new();
+    for endpoint in items(endpoints) {
+        let key = (text(&endpoint["cluster"]), text(&endpoint["network"]));
+        let (ready, total) = groups.entry(key).or_default();
+        *total += 1;
+        *ready += usize::from(endpoint["health"] == "healthy");
+    }
+    for cluster in items(&row["clusters"]) {
+        let cluster = text(cluster);
+        if !groups.keys().any(|(known, _)| *known == cluster) {
+            groups.insert((cluster, "<none>".into()), (0, 0));
+        }
+    }
+    let rows = groups
+        .into_iter()
+        .map(|((cluster, network), (ready, total))| {
+            let vips = text(&row["clusterVIPs"][&cluster]).into();
+            let count = format!("{ready}/{total}");
+            let ready = if ready == total { Cell::good(count) } else { Cell::doubtful(count) };
+            vec![cluster.into(), network.into(), ready, vips]
+        })
+        .collect();
+    let headers: &[&str] =
+        if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "VIPS"] };
+    Ok(output::describe(fields, look) + "\n" + &output::table(headers, rows, look))
+}
+
+fn ports(row: &Value) -> String {
+    let port = |port: &Value| {
+        let [name, number, protocol] = ["name", "port", "protocol"].map(|part| text(&port[part]));
+        format!("{name}:{number}/{protocol}")
+    };
+    let ports: Vec<String> = items(&row["ports"]).iter().map(port).collect();
+    if ports.is_empty() { "<none>".into() } else { ports.join(",") }
+}
+
+fn by_cluster(map: &Value) -> String {
+    let Some(map) = map.as_object().filter(|map| !map.is_empty()) else { return "<none>".into() };
+    let one =
+        |(cluster, value): (&String, &Value)| format!("{}={}", output::clean(cluster), text(value));
+    map.iter().map(one).collect::<Vec<_>>().join(" ")
+}
