@@ -3,6 +3,7 @@
 //! The only module that knows Envoy's types. Generators turn the push context into encoded
 //! resources; a session is the pure protocol state of one stream; the server moves bytes.
 
+pub mod client;
 pub mod generate;
 pub mod names;
 pub mod resource;
