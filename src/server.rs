@@ -130,7 +130,7 @@ impl Bound {
 /// When it can't start.
 pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let bound = start(args).await?;
-    println!("{}", serde_json::json!({ "xds": bound.xds, "admin": bound.admin }));
+    println!(r#"{{"xds":"{}","admin":"{}"}}"#, bound.xds, bound.admin);
     signalled().await;
     info!("draining");
     bound.shut_down().await;

@@ -195,7 +195,7 @@ fn encode(value: &str) -> String {
     for byte in value.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(byte.into())
+                out.push(byte.into());
             }
             _ => out += &format!("%{byte:02X}"),
         }

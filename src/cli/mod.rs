@@ -14,6 +14,7 @@ mod failure;
 mod network;
 mod output;
 mod proxy;
+mod serve;
 mod service;
 mod status;
 
@@ -24,6 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use self::failure::{Exit, Failure, Outcome};
+use crate::config::ServeArgs;
 
 /// One control plane for Envoy proxies in many Kubernetes clusters
 #[derive(Debug, Parser)]
@@ -40,6 +42,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the control plane
+    Serve(Box<ServeArgs>),
     /// Show clusters, networks, proxies and problems on one screen
     Status(status::StatusArgs),
     /// Say why a proxy has, or has not, the endpoints of a service
@@ -94,6 +98,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn run(command: Command) -> Outcome {
+    // Ctrl-C drains a server; every other command it just ends.
+    if let Command::Serve(args) = command {
+        return serve::run(&args).await;
+    }
     tokio::select! {
         outcome = dispatch(command) => outcome,
         Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
@@ -102,6 +110,7 @@ async fn run(command: Command) -> Outcome {
 
 async fn dispatch(command: Command) -> Outcome {
     match command {
+        Command::Serve(args) => serve::run(&args).await,
         Command::Status(args) => status::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Cluster(command) => cluster::run(command).await,

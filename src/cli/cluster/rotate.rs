@@ -95,7 +95,7 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
         Err(_) => {
-            eprintln!("! {} can't be reached from here, so the token was not tried", access.server)
+            eprintln!("! {} can't be reached from here, so the token was not tried", access.server);
         }
     }
     let written = BASE64.encode(kubeconfig::write(&id, &access));
