@@ -300,6 +300,12 @@ internalTrafficPolicy: Local gives a proxy only endpoints on its own node.";
         "Give both an address of one family (IPv4 or IPv6).", "\
 The endpoint's address is of a family that the proxy has no address of.";
 
+    /// explain: ready.
+    CLUSTER_DRAINING = "STR0426", "the endpoint's cluster is being drained",
+        "Remove the annotation strait.dev/mode from its Secret to bring it back.", "\
+An operator asked for it: proxies get no endpoint of the cluster any more, and connections that are open may end \
+by themselves. The cluster is still watched, so it is back at once when the annotation goes.";
+
     /// A node's claim against its certificate.
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
         "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\

@@ -230,6 +230,7 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
     match reason {
         Reason::NotReady(Health::Unhealthy) => "not ready".into(),
         Reason::NotReady(health) => health.as_str().into(),
+        Reason::ClusterDraining => "leaving: their cluster is being drained".into(),
         Reason::PodMissing => "named before their pod was seen".into(),
         Reason::NotExported => "not exported to the proxy's namespace".into(),
         Reason::ClusterLocal => "kept to their own cluster".into(),
@@ -256,6 +257,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::PlainText => &codes::PLAIN_TEXT,
         Reason::OtherNetwork => &codes::OTHER_NETWORK,
         Reason::NotReady(_) => &codes::NOT_READY,
+        Reason::ClusterDraining => &codes::CLUSTER_DRAINING,
         Reason::PodMissing => &codes::POD_MISSING,
         Reason::NotExported => &codes::NOT_EXPORTED,
         Reason::ClusterLocal => &codes::CLUSTER_LOCAL,
@@ -366,6 +368,10 @@ impl Asked<'_> {
         let network = quoted(self.network);
         match reason {
             Reason::NotReady(health) => format!("the endpoint is {}", health.as_str()),
+            Reason::ClusterDraining => format!(
+                "cluster {} is being drained (strait.dev/mode: drain on its Secret)",
+                self.shard.cluster
+            ),
             Reason::PodMissing => match &endpoint.workload {
                 Some(pod) => format!(
                     "the slice names pod {pod}, which cluster {} has not shown yet",

@@ -1,4 +1,4 @@
-//! Metrics in OpenMetrics text: `strait_` prefix, base units, clusters as labels, proxies never.
+//! Metrics in Prometheus' text format: `strait_` prefix, base units, clusters as labels, proxies never.
 //!
 //! Made from what others own at the moment of asking: gauges from the statuses and the context,
 //! counters from the servers' own counts. Owns no count itself.
@@ -31,18 +31,17 @@ pub struct Metrics {
 struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
-    suffix: &'static str,
 }
 
 impl<'a> Family<'a> {
     fn gauge(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
         writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge")?;
-        Ok(Self { text, name, suffix: "" })
+        Ok(Self { text, name })
     }
 
     fn counter(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
         writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter")?;
-        Ok(Self { text, name, suffix: "_total" })
+        Ok(Self { text, name })
     }
 
     fn sample(
@@ -50,7 +49,7 @@ impl<'a> Family<'a> {
         labels: &[(&str, &str)],
         value: impl fmt::Display,
     ) -> Result<&mut Self, fmt::Error> {
-        write!(self.text, "{}{}", self.name, self.suffix)?;
+        self.text.push_str(self.name);
         for (index, (key, label)) in labels.iter().enumerate() {
             let open = if index == 0 { '{' } else { ',' };
             let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -85,11 +84,14 @@ impl Metrics {
         self.streams(out)?;
         Family::gauge(out, "strait_context_version", "The current version of the mesh.")?
             .sample(&[], figures.version)?;
-        Family::counter(out, "strait_events", "Events taken by the event loop.")?
+        Family::counter(out, "strait_events_total", "Events taken by the event loop.")?
             .sample(&[], figures.events)?;
-        Family::counter(out, "strait_task_panics", "Tasks that panicked and were contained.")?
-            .sample(&[], self.tasks.panics())?;
-        writeln!(out, "# EOF")?;
+        Family::counter(
+            out,
+            "strait_task_panics_total",
+            "Tasks that panicked and were contained.",
+        )?
+        .sample(&[], self.tasks.panics())?;
         Ok(text)
     }
 
@@ -119,7 +121,7 @@ impl Metrics {
             family.sample(&[("cluster", &cluster.id)], cluster.endpoints)?;
         }
         let mut family =
-            Family::counter(out, "strait_cluster_relists", "Full lists after the first.")?;
+            Family::counter(out, "strait_cluster_relists_total", "Full lists after the first.")?;
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
         }

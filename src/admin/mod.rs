@@ -151,7 +151,7 @@ async fn metrics(State(sources): Shared) -> Answer {
         .metrics
         .render(context.as_deref(), &sources.clusters.borrow(), *sources.figures.borrow())
         .map_err(|_| Failure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 

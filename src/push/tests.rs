@@ -5,7 +5,9 @@ use super::event_loop::{Event, Mesh};
 use super::interest::Changes;
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
 use crate::fixtures::{endpoint, host, ip, removed, service, shard, sidecar};
-use crate::model::{Endpoint, ExportTo, Health, Locality, PodState, TlsMode};
+use crate::model::{
+    Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, TlsMode,
+};
 use crate::registry::RegistryUpdate;
 
 fn settings() -> Arc<Settings> {
@@ -206,6 +208,24 @@ fn a_network_without_a_gateway_is_withheld_and_never_direct() {
     let (shard, endpoint, network) = web.endpoints().next().expect("one endpoint");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
     assert_eq!(decided, Err(Reason::NoGateway));
+}
+
+#[test]
+fn a_draining_cluster_leaves_load_balancing() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
+    mesh.next_version();
+    let draining = KnownCluster {
+        fixed_network: None,
+        config: false,
+        mode: Mode::Drain,
+        trust_domain: "cluster.local".into(),
+    };
+    let clusters = KnownClusters { clusters: [("west".into(), draining)].into() };
+    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    let (context, changes) = mesh.next_version().expect("a change");
+    assert!(changes.everything);
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
+    assert!(members(&assigned(&context, &client("n2"))).iter().all(|one| one.contains("203.0")));
 }
 
 #[test]

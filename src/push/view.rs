@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Endpoint, ExportTo, Health, Locality, Namespace, NetworkId, PodState, Proxy, TlsMode,
+    ClusterId, Endpoint, ExportTo, Health, Locality, Mode, Namespace, NetworkId, PodState, Proxy,
+    TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::registry::ShardKey;
@@ -66,6 +67,8 @@ impl Step {
 pub enum Reason {
     /// Not ready, draining or terminating.
     NotReady(Health),
+    /// Its cluster is leaving load balancing, as an operator asked.
+    ClusterDraining,
     /// The slice names a pod that has not been seen.
     PodMissing,
     /// `exportTo` leaves the proxy's namespace out.
@@ -92,7 +95,7 @@ impl Reason {
     /// The step that failed.
     pub fn step(self) -> Step {
         match self {
-            Self::NotReady(_) => Step::Ready,
+            Self::NotReady(_) | Self::ClusterDraining => Step::Ready,
             Self::PodMissing => Step::Pod,
             Self::NotExported | Self::ClusterLocal | Self::NodeLocal => Step::Export,
             Self::OtherNetwork => Step::Network,
@@ -195,6 +198,10 @@ pub fn decide<'a>(
 ) -> Result<Way<'a>, Reason> {
     if endpoint.health != Health::Healthy {
         return Err(Reason::NotReady(endpoint.health));
+    }
+    let cluster = context.clusters.clusters.get(&shard.cluster);
+    if cluster.is_some_and(|cluster| cluster.mode == Mode::Drain) {
+        return Err(Reason::ClusterDraining);
     }
     if endpoint.pod == PodState::Missing {
         return Err(Reason::PodMissing);

@@ -32,7 +32,7 @@ struct ByType {
 
 /// A family of counters, for `/metrics`.
 pub struct Counter {
-    /// The name without `_total`.
+    /// The name.
     pub name: &'static str,
     /// What it counts.
     pub help: &'static str,
@@ -101,20 +101,26 @@ impl Stats {
                 .collect(),
         };
         vec![
-            single("strait_xds_connections", "Connections accepted.", &self.connections),
-            single("strait_xds_accept_errors", "Failures to accept.", &self.accept_errors),
+            single("strait_xds_connections_total", "Connections accepted.", &self.connections),
+            single("strait_xds_accept_errors_total", "Failures to accept.", &self.accept_errors),
             reasons(
-                "strait_xds_handshakes_failed",
+                "strait_xds_handshakes_failed_total",
                 "TLS handshakes that failed, by reason.",
                 &self.handshakes_failed,
             ),
-            single("strait_xds_requests", "Discovery requests taken.", &self.requests),
-            single("strait_xds_refused", "Streams whose proxy was refused.", &self.refused),
-            typed("strait_xds_pushes", "Responses sent.", |counts| &counts.responses),
-            typed("strait_xds_resources", "Resources sent.", |counts| &counts.resources),
-            typed("strait_xds_push_bytes", "Bytes of responses.", |counts| &counts.bytes),
-            typed("strait_xds_nacks", "Responses refused by proxies.", |counts| &counts.nacks),
-            reasons("strait_xds_streams_closed", "Streams that ended, by reason.", &self.closed),
+            single("strait_xds_requests_total", "Discovery requests taken.", &self.requests),
+            single("strait_xds_refused_total", "Streams whose proxy was refused.", &self.refused),
+            typed("strait_xds_pushes_total", "Responses sent.", |counts| &counts.responses),
+            typed("strait_xds_resources_total", "Resources sent.", |counts| &counts.resources),
+            typed("strait_xds_push_bytes_total", "Bytes of responses.", |counts| &counts.bytes),
+            typed("strait_xds_nacks_total", "Responses refused by proxies.", |counts| {
+                &counts.nacks
+            }),
+            reasons(
+                "strait_xds_streams_closed_total",
+                "Streams that ended, by reason.",
+                &self.closed,
+            ),
         ]
     }
 }

@@ -13,7 +13,7 @@ use super::cds::Shared;
 use super::tls::Secrets;
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
-use crate::model::{ClusterId, Hostname, Namespace};
+use crate::model::{ClusterId, Hostname, KnownClusters, Namespace};
 use crate::network::Networks;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
@@ -47,6 +47,7 @@ pub(super) struct ServiceInputs {
     service: Arc<MergedService>,
     networks: Arc<Networks>,
     mesh: Arc<MeshConfig>,
+    clusters: Arc<KnownClusters>,
 }
 
 impl ServiceInputs {
@@ -55,6 +56,7 @@ impl ServiceInputs {
             service: Arc::clone(service),
             networks: Arc::clone(&context.networks),
             mesh: Arc::clone(&context.mesh),
+            clusters: Arc::clone(&context.clusters),
         }
     }
 }
@@ -64,6 +66,7 @@ impl PartialEq for ServiceInputs {
         Arc::ptr_eq(&self.service, &other.service)
             && Arc::ptr_eq(&self.networks, &other.networks)
             && Arc::ptr_eq(&self.mesh, &other.mesh)
+            && Arc::ptr_eq(&self.clusters, &other.clusters)
     }
 }
 

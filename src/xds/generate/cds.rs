@@ -149,7 +149,7 @@ impl Client<'_> {
         let sni = OutboundName::sni(service.hostname().clone(), port.number);
         let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
         let accounts = service.service_accounts.iter().map(|id| &**id);
-        let trust_domain = &self.context.settings.trust_domain;
+        let trust_domain = &self.context.mesh.trust_domain;
         self.secrets.upstream(sni.to_string(), alpn, accounts, trust_domain)
     }
 }
