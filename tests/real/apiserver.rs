@@ -1,0 +1,209 @@
+//! One member cluster's API server: kube-apiserver on an etcd of its own, in the namespace `hub`.
+//! Without kubelets and controllers: the rig writes pods' status and EndpointSlices itself, which makes tests exact.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::certs::{self, Authority, Files};
+use crate::host::Host;
+use crate::kube::Request;
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::wait;
+
+/// The token of a user who may do everything.
+const ADMIN_TOKEN: &str = "rig-admin";
+/// The token of the user that Strait reads a member cluster as.
+const READER_TOKEN: &str = "rig-reader";
+
+/// How an API server differs from the others.
+pub(crate) struct Settings<'a> {
+    /// The cluster's ID.
+    pub(crate) cluster: &'a str,
+    /// The hub's address on the transit network.
+    pub(crate) address: &'a str,
+    /// The port of the API server; etcd takes the two after it, on loopback.
+    pub(crate) port: u16,
+    /// Where cluster IPs come from.
+    pub(crate) service_cidr: &'a str,
+}
+
+/// A running API server. SIGKILL on drop, before its etcd: SIGTERM would wait for open watches.
+pub(crate) struct Apiserver {
+    // Fields drop in this order.
+    server: Option<Process>,
+    etcd: Process,
+    arguments: Vec<String>,
+    program: PathBuf,
+    folder: PathBuf,
+    hub: Rc<Netns>,
+    url: String,
+    root: String,
+    starts: usize,
+}
+
+impl Apiserver {
+    /// Starts both and waits until the server is ready.
+    pub(crate) fn start(
+        host: &Host,
+        hub: &Rc<Netns>,
+        ca: &Authority,
+        settings: &Settings<'_>,
+    ) -> Self {
+        let Settings { cluster, address, port, service_cidr } = settings;
+        let folder = host.subfolder(&format!("apiserver-{cluster}"));
+        let (client, peer) =
+            (format!("http://127.0.0.1:{}", port + 1), format!("http://127.0.0.1:{}", port + 2));
+        let mut etcd = hub.command(&host.etcd);
+        etcd.arg("--data-dir").arg(folder.join("etcd")).args([
+            "--unsafe-no-fsync",
+            "--log-level",
+            "warn",
+        ]);
+        etcd.args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+            "--listen-peer-urls",
+            &peer,
+        ]);
+        etcd.args([
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &format!("default={peer}"),
+        ]);
+        let etcd = Process::spawn(etcd, &folder, "etcd");
+
+        let Files { certificate, key, .. } = ca.server(&format!("apiserver-{cluster}"), &[address]);
+        let (signing_key, signing_public) = certs::signing_key(&folder);
+        let tokens = folder.join("tokens.csv");
+        let users = format!(
+            "{ADMIN_TOKEN},admin,1,\"system:masters\"\n{READER_TOKEN},strait-reader,2,\"strait:readers\"\n"
+        );
+        std::fs::write(&tokens, users).unwrap();
+        let arguments = [
+            format!("--etcd-servers={client}"),
+            format!("--secure-port={port}"),
+            format!("--bind-address={address}"),
+            format!("--advertise-address={address}"),
+            format!("--tls-cert-file={}", certificate.display()),
+            format!("--tls-private-key-file={}", key.display()),
+            format!("--cert-dir={}", folder.display()),
+            format!("--service-cluster-ip-range={service_cidr}"),
+            "--service-account-issuer=https://kubernetes.default.svc".into(),
+            format!("--service-account-key-file={}", signing_public.display()),
+            format!("--service-account-signing-key-file={}", signing_key.display()),
+            format!("--token-auth-file={}", tokens.display()),
+            "--authorization-mode=RBAC".into(),
+            "--disable-admission-plugins=ServiceAccount".into(),
+        ];
+        let mut apiserver = Self {
+            server: None,
+            etcd,
+            arguments: arguments.into(),
+            program: host.kube_apiserver.clone(),
+            folder,
+            hub: Rc::clone(hub),
+            url: format!("https://{address}:{port}"),
+            root: ca.pem().to_owned(),
+            starts: 0,
+        };
+        let admin = apiserver.kubeconfig(ADMIN_TOKEN).to_string();
+        std::fs::write(apiserver.admin_kubeconfig(), admin).unwrap();
+        apiserver.launch();
+        apiserver
+    }
+
+    /// Starts the server without waiting for it.
+    pub(crate) fn launch(&mut self) {
+        let mut command = self.hub.command(&self.program);
+        command.args(&self.arguments);
+        self.starts += 1;
+        self.server =
+            Some(Process::spawn(command, &self.folder, &format!("kube-apiserver-{}", self.starts)));
+    }
+
+    /// Waits until it answers that it is ready.
+    pub(crate) fn wait_until_ready(&mut self) {
+        wait::until(Duration::from_secs(60), "kube-apiserver is ready", || {
+            if let Some(status) = self.etcd.ended() {
+                return Err(format!("etcd ended with {status}; {}", self.etcd.last_words()));
+            }
+            let server = self.server.as_mut().ok_or("it was stopped")?;
+            if let Some(status) = server.ended() {
+                panic!("kube-apiserver ended with {status}; {}", server.last_words());
+            }
+            self.try_requests(&[Request::get("/readyz")]).map(drop)
+        });
+    }
+
+    /// SIGKILL. Connections break, nothing listens.
+    pub(crate) fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// A kubeconfig as JSON, which is YAML too, that carries everything inline.
+    fn kubeconfig(&self, token: &str) -> Value {
+        use base64::Engine;
+        let root = base64::engine::general_purpose::STANDARD.encode(&self.root);
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{ "name": "it", "cluster": { "server": self.url, "certificate-authority-data": root } }],
+            "users": [{ "name": "it", "user": { "token": token } }],
+            "contexts": [{ "name": "it", "context": { "cluster": "it", "user": "it" } }],
+        })
+    }
+
+    /// The file with an administrator's kubeconfig.
+    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
+        self.folder.join("admin.kubeconfig")
+    }
+
+    /// The kubeconfig of the least-privilege reader.
+    pub(crate) fn reader_kubeconfig(&self) -> String {
+        self.kubeconfig(READER_TOKEN).to_string()
+    }
+
+    /// Writes objects in order.
+    pub(crate) fn apply(&self, objects: &[Value]) {
+        let requests: Vec<Request> = objects.iter().flat_map(Request::apply).collect();
+        self.requests(&requests);
+    }
+
+    /// Makes requests in order; all must succeed.
+    pub(crate) fn requests(&self, requests: &[Request]) -> Vec<Value> {
+        self.try_requests(requests).unwrap_or_else(|fact| panic!("{}: {fact}", self.url))
+    }
+
+    fn try_requests(&self, requests: &[Request]) -> Result<Vec<Value>, String> {
+        let kubeconfig = self.admin_kubeconfig();
+        let input = serde_json::to_string(requests).map_err(|error| error.to_string())?;
+        let answers = self.hub.try_helper(&["kube", &kubeconfig.display().to_string()], &input)?;
+        answers.as_array().cloned().ok_or_else(|| format!("no list: {answers}"))
+    }
+}
+
+/// The rights of the reader, as `strait cluster add` gives them: read services, endpointslices, namespaces, pods, nodes.
+pub(crate) fn reader_rights() -> Vec<Value> {
+    let rules = json!([
+        { "apiGroups": [""], "resources": ["services", "namespaces", "pods", "nodes"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"] },
+    ]);
+    vec![
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": "strait-reader" }, "rules": rules,
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": "strait-reader" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "strait-reader" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "strait-reader" }],
+        }),
+    ]
+}

@@ -1,0 +1,96 @@
+//! Certificates of the rig: a CA in the form of `--ca-dir`, workload certificates with SPIFFE IDs, and the serving
+//! certificates of API servers. Made anew for each run.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+
+/// The trust domain of the rig.
+pub(crate) const TRUST_DOMAIN: &str = "cluster.local";
+
+/// A certificate authority, also written to a folder that `strait serve --ca-dir` takes.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: String,
+    folder: PathBuf,
+}
+
+/// The files of one certificate.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) root: PathBuf,
+}
+
+impl Authority {
+    pub(crate) fn create(folder: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        std::fs::create_dir_all(folder).unwrap();
+        write(folder, "ca-key.pem", &key.serialize_pem());
+        for file in ["ca-cert.pem", "cert-chain.pem", "root-cert.pem"] {
+            write(folder, file, &certificate);
+        }
+        Self { issuer: Issuer::new(params, key), certificate, folder: folder.to_owned() }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The root in PEM.
+    pub(crate) fn pem(&self) -> &str {
+        &self.certificate
+    }
+
+    /// A workload's certificate, in a new folder under the CA's.
+    pub(crate) fn workload(&self, namespace: &str, service_account: &str) -> Files {
+        let name = format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{service_account}");
+        let names = vec![SanType::URI(name.as_str().try_into().unwrap())];
+        self.issue(&format!("{namespace}.{service_account}"), names)
+    }
+
+    /// A server's certificate for addresses and DNS names.
+    pub(crate) fn server(&self, name: &str, names: &[&str]) -> Files {
+        let san = |name: &&str| match name.parse() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName((*name).try_into().unwrap()),
+        };
+        self.issue(name, names.iter().map(san).collect())
+    }
+
+    fn issue(&self, label: &str, names: Vec<SanType>) -> Files {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, label);
+        params.subject_alt_names = names;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        let folder = self.folder.join(label);
+        std::fs::create_dir_all(&folder).unwrap();
+        Files {
+            certificate: write(&folder, "cert-chain.pem", &certificate),
+            key: write(&folder, "key.pem", &key.serialize_pem()),
+            root: write(&folder, "root-cert.pem", &self.certificate),
+        }
+    }
+}
+
+/// A signing key and its public half, as the API server signs service account tokens with.
+pub(crate) fn signing_key(folder: &Path) -> (PathBuf, PathBuf) {
+    let key = KeyPair::generate().unwrap();
+    (write(folder, "sa.key", &key.serialize_pem()), write(folder, "sa.pub", &key.public_key_pem()))
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}

@@ -1,0 +1,93 @@
+//! One Envoy in a namespace, as the mesh's own user, and what its admin page says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::host::Host;
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::wait;
+
+/// Where every Envoy of the rig has its admin page, inside its namespace.
+pub(crate) const ADMIN: &str = "127.0.0.1:15000";
+
+/// A running Envoy. SIGKILL on drop.
+pub(crate) struct Envoy {
+    process: Process,
+    netns: Rc<Netns>,
+    name: String,
+}
+
+impl Envoy {
+    /// Starts it with the bootstrap in `file` (JSON or YAML). Does not wait for configuration from a server.
+    pub(crate) fn start(host: &Host, netns: &Rc<Netns>, name: &str, file: &Path) -> Self {
+        let mut command = netns.command_as_envoy(&host.envoy);
+        command.arg("--config-path").arg(file);
+        command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
+        let process = Process::spawn(command, &host.subfolder("envoy"), name);
+        Self { process, netns: Rc::clone(netns), name: name.to_owned() }
+    }
+
+    /// Waits until it has had all it needs from wherever its configuration comes (state LIVE).
+    pub(crate) fn wait_until_live(&mut self, limit: Duration) {
+        let name = self.name.clone();
+        wait::until(limit, &format!("{name} is live"), || {
+            if let Some(status) = self.process.ended() {
+                panic!("{name} ended with {status}; {}", self.process.last_words());
+            }
+            match self.try_get("/ready") {
+                Ok(text) if text.contains("LIVE") => Ok(()),
+                Ok(other) => Err(other),
+                Err(fact) => Err(format!("{fact}; {}", self.process.last_words())),
+            }
+        });
+    }
+
+    fn try_get(&self, path: &str) -> Result<String, String> {
+        let answer = self.netns.try_helper(&["get", ADMIN, path], "")?;
+        Ok(answer.as_str().unwrap_or_default().to_owned())
+    }
+
+    /// A page of the admin interface.
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.try_get(path).unwrap_or_else(|fact| {
+            panic!("{}: {path}: {fact}; {}", self.name, self.process.last_words())
+        })
+    }
+
+    /// The part of the effective configuration that a query names.
+    pub(crate) fn config_dump(&self, query: &str) -> Value {
+        serde_json::from_str(&self.get(&format!("/config_dump{query}")))
+            .expect("Envoy's dump is JSON")
+    }
+
+    /// Counters and gauges whose name matches `filter` (a regular expression).
+    pub(crate) fn stats(&self, filter: &str) -> BTreeMap<String, u64> {
+        let text = self.get(&format!("/stats?filter={filter}"));
+        let lines = text.lines().filter_map(|line| line.split_once(": "));
+        lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+    }
+
+    /// What is wrong with how it took its configuration: anything rejected, warming or never fetched.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let counters = self.stats("update_rejected$|init_fetch_timeout$|warming");
+        let mut complaints: Vec<String> = counters
+            .into_iter()
+            .filter(|(_, value)| *value > 0)
+            .map(|(name, value)| format!("{}: {name} = {value}", self.name))
+            .collect();
+        let warming = self.config_dump("?resource=dynamic_warming_clusters");
+        if warming
+            .get("configs")
+            .and_then(Value::as_array)
+            .is_some_and(|configs| !configs.is_empty())
+        {
+            complaints.push(format!("{}: warming {warming}", self.name));
+        }
+        complaints
+    }
+}

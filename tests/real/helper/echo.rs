@@ -1,0 +1,71 @@
+//! The application in each pod: says who and where it is, and what it was sent. Port 9000 answers one line per
+//! connection, port 8080 speaks HTTP/1.1. Ends with its namespace.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::{Map, Value, json};
+
+/// Where it speaks HTTP.
+pub(crate) const HTTP_PORT: u16 = 8080;
+/// Where it answers one line of text with one line of JSON.
+pub(crate) const TCP_PORT: u16 = 9000;
+
+pub(super) fn serve(name: &str, cluster: &str) -> Result<Value, String> {
+    let who = json!({ "pod": name, "cluster": cluster });
+    let listen = |port| {
+        TcpListener::bind(("0.0.0.0", port)).map_err(|error| format!("port {port}: {error}"))
+    };
+    let (http, tcp) = (listen(HTTP_PORT)?, listen(TCP_PORT)?);
+    println!("listening");
+    std::thread::scope(|scope| {
+        scope.spawn(|| accept(&http, &who, answer_requests));
+        accept(&tcp, &who, answer_line);
+    });
+    Ok(Value::Null)
+}
+
+fn accept(
+    listener: &TcpListener,
+    who: &Value,
+    answer: fn(TcpStream, &Value) -> std::io::Result<()>,
+) {
+    std::thread::scope(|scope| {
+        for stream in listener.incoming().flatten() {
+            // A client that hangs up early is its own affair.
+            scope.spawn(move || answer(stream, who).ok());
+        }
+    });
+}
+
+fn answer_line(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
+    BufReader::new(&stream).read_line(&mut String::new())?;
+    writeln!(stream, "{who}")
+}
+
+fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let mut headers = Map::new();
+        loop {
+            line.clear();
+            reader.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            headers.insert(name.to_ascii_lowercase(), value.trim().into());
+        }
+        let mut answer = who.clone();
+        answer["path"] = path.into();
+        answer["headers"] = headers.into();
+        let body = answer.to_string();
+        let length = body.len();
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )?;
+    }
+}

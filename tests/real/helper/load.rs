@@ -1,0 +1,128 @@
+//! A client that makes many requests, each on a new connection, and counts who answers.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{connect, exchange};
+use crate::wait;
+
+/// What to ask for. Goes to the helper as JSON.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Load {
+    /// Address and port to dial.
+    pub(crate) address: String,
+    /// The Host header: HTTP requests. None: one line over TCP.
+    pub(crate) host: Option<String>,
+    /// How many requests; ends earlier when `seconds` are over.
+    pub(crate) requests: usize,
+    /// How many at once.
+    pub(crate) concurrency: usize,
+    /// At most so long.
+    pub(crate) seconds: u64,
+    /// Rest between two requests of one worker, in milliseconds.
+    pub(crate) pause_ms: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Answers {
+    /// Requests made.
+    pub(crate) requests: usize,
+    /// Answers by `cluster/pod`.
+    pub(crate) by: BTreeMap<String, usize>,
+    /// Failures by reason (an HTTP status other than 200 is one).
+    pub(crate) failures: BTreeMap<String, usize>,
+    /// One answer of each pod.
+    pub(crate) samples: BTreeMap<String, Value>,
+}
+
+impl Load {
+    /// `requests` TCP connections.
+    pub(crate) fn tcp(address: &str, requests: usize) -> Self {
+        Self {
+            address: address.into(),
+            host: None,
+            requests,
+            concurrency: 4,
+            seconds: 60,
+            pause_ms: 0,
+        }
+    }
+
+    /// `requests` HTTP requests for `host`.
+    pub(crate) fn http(address: &str, host: &str, requests: usize) -> Self {
+        Self { host: Some(host.into()), ..Self::tcp(address, requests) }
+    }
+
+    /// As many as fit into so many seconds, some hundred a second.
+    pub(crate) fn lasting(self, seconds: u64) -> Self {
+        Self { requests: usize::MAX, concurrency: 2, seconds, pause_ms: 20, ..self }
+    }
+}
+
+pub(super) fn run(specification: &str) -> Result<Value, String> {
+    let load: Load = serde_json::from_str(specification).map_err(|error| error.to_string())?;
+    let answers = Mutex::new(Answers::default());
+    let started = AtomicUsize::new(0);
+    let end = Instant::now() + Duration::from_secs(load.seconds);
+    std::thread::scope(|scope| {
+        for _ in 0..load.concurrency {
+            scope.spawn(|| {
+                while started.fetch_add(1, Ordering::Relaxed) < load.requests
+                    && Instant::now() < end
+                {
+                    let answer = ask(&load);
+                    answers.lock().expect("no worker panics").count(answer);
+                    wait::pause(Duration::from_millis(load.pause_ms));
+                }
+            });
+        }
+    });
+    let answers = answers.into_inner().expect("no worker panics");
+    serde_json::to_value(answers).map_err(|error| error.to_string())
+}
+
+impl Answers {
+    fn count(&mut self, answer: Result<Value, String>) {
+        self.requests += 1;
+        match answer {
+            Ok(answer) => {
+                let text =
+                    |key: &str| answer.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
+                let who = format!("{}/{}", text("cluster"), text("pod"));
+                *self.by.entry(who.clone()).or_default() += 1;
+                self.samples.entry(who).or_insert(answer);
+            }
+            Err(fact) => *self.failures.entry(fact).or_default() += 1,
+        }
+    }
+}
+
+fn ask(load: &Load) -> Result<Value, String> {
+    let timeout = Duration::from_secs(10);
+    let text = match &load.host {
+        Some(host) => match exchange(&load.address, host, "/", "", timeout)? {
+            (200, body) => body,
+            (status, body) => return Err(format!("{status} {body}")),
+        },
+        None => {
+            let mut stream = connect(&load.address, timeout)?;
+            stream.write_all(b"who\n").map_err(|error| format!("write: {error}"))?;
+            let mut line = String::new();
+            BufReader::new(stream)
+                .read_line(&mut line)
+                .map_err(|error| format!("read: {error}"))?;
+            line
+        }
+    };
+    if text.is_empty() {
+        return Err("closed before an answer".into());
+    }
+    serde_json::from_str(&text).map_err(|error| format!("{error} in {text:?}"))
+}

@@ -1,0 +1,183 @@
+//! TLS clients with a certificate of the caller's choice: a plain handshake, and an ADS stream.
+
+use std::io::{BufReader, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
+};
+use strait_proto::envoy::google::protobuf::{ListValue, Struct, Value as ProtoValue, value::Kind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// Whom to dial, and as whom. Goes to the helper as JSON.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Caller {
+    pub(crate) address: String,
+    pub(crate) server_name: String,
+    pub(crate) alpn: String,
+    /// Certificate chain and key, in PEM.
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// For an ADS stream: the node that it claims to be, as `(id, metadata)`.
+    pub(crate) node: Option<(String, Map<String, Value>)>,
+}
+
+/// Dials, and answers `{"accepted": …}` or `{"refused": REASON}`.
+pub(super) fn call() -> Result<Value, String> {
+    let mut input = String::new();
+    std::io::stdin().read_to_string(&mut input).map_err(|error| error.to_string())?;
+    let caller: Caller = serde_json::from_str(&input).map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime.map_err(|error| error.to_string())?.block_on(async {
+        let call = async {
+            match caller.node.clone() {
+                Some(node) => ads(&caller, node).await,
+                None => handshake(&caller).await,
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), call)
+            .await
+            .unwrap_or_else(|_| Err("no answer in 10 s".into()))
+    });
+    Ok(match outcome {
+        Ok(answer) => json!({ "accepted": answer }),
+        Err(reason) => json!({ "refused": reason }),
+    })
+}
+
+/// One line to the echo server. In TLS 1.3 a refused client learns of it when it reads.
+async fn handshake(caller: &Caller) -> Result<Value, String> {
+    let mut stream = connect(caller).await?;
+    stream.write_all(b"who\n").await.map_err(|error| error.to_string())?;
+    let mut first = [0; 1024];
+    let length = stream.read(&mut first).await.map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(first.get(..length).unwrap_or_default()).into())
+}
+
+/// Opens a Delta stream for clusters; the number of resources in the first answer.
+async fn ads(
+    caller: &Caller,
+    (id, metadata): (String, Map<String, Value>),
+) -> Result<Value, String> {
+    let stream = connect(caller).await?;
+    let mut stream = Some(TokioIo::new(stream));
+    let connector = tower::service_fn(move |_| {
+        let stream = stream.take().ok_or_else(|| std::io::Error::other("one connection only"));
+        async move { stream }
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://strait");
+    let channel =
+        endpoint.connect_with_connector(connector).await.map_err(|error| format!("{error:?}"))?;
+    let node = Node { id, metadata: Some(to_struct(metadata)), ..Node::default() };
+    let request = DeltaDiscoveryRequest {
+        node: Some(node),
+        type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    // A stream that stays open behind its first request.
+    let requests =
+        futures::StreamExt::chain(futures::stream::iter([request]), futures::stream::pending());
+    let status = |status: tonic::Status| format!("{:?}: {}", status.code(), status.message());
+    let mut client = AggregatedDiscoveryServiceClient::new(channel);
+    let mut answers =
+        client.delta_aggregated_resources(requests).await.map_err(status)?.into_inner();
+    let answer = answers.message().await.map_err(status)?.ok_or("the stream ended")?;
+    Ok(json!({ "resources": answer.resources.len() }))
+}
+
+async fn connect(caller: &Caller) -> Result<TlsStream<TcpStream>, String> {
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let chain =
+        CertificateDer::pem_reader_iter(BufReader::new(read(&caller.certificate)?.as_slice()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| error.to_string())?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&read(&caller.key)?).map_err(|error| error.to_string())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![caller.alpn.clone().into_bytes()];
+    let server_name =
+        ServerName::try_from(caller.server_name.clone()).map_err(|error| error.to_string())?;
+    let stream =
+        TcpStream::connect(&caller.address).await.map_err(|error| format!("connect: {error}"))?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    connector.connect(server_name, stream).await.map_err(|error| error.to_string())
+}
+
+fn to_struct(fields: Map<String, Value>) -> Struct {
+    Struct { fields: fields.into_iter().map(|(name, value)| (name, to_value(value))).collect() }
+}
+
+fn to_value(value: Value) -> ProtoValue {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(value),
+        Value::Number(value) => Kind::NumberValue(value.as_f64().unwrap_or_default()),
+        Value::String(value) => Kind::StringValue(value),
+        Value::Array(values) => {
+            Kind::ListValue(ListValue { values: values.into_iter().map(to_value).collect() })
+        }
+        Value::Object(fields) => Kind::StructValue(to_struct(fields)),
+    };
+    ProtoValue { kind: Some(kind) }
+}
+
+/// These calls ask whether the server takes the client; who the server is does not matter.
+#[derive(Debug)]
+struct AnyServer;
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        rustls::crypto::ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

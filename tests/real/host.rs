@@ -1,0 +1,122 @@
+//! What this machine offers: the components of `tests/components/install`, the rights to make namespaces.
+//! Never installs anything.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::netns::Netns;
+
+/// A machine that can run the rig, and the folder of this run.
+pub(crate) struct Host {
+    pub(crate) kube_apiserver: PathBuf,
+    pub(crate) etcd: PathBuf,
+    pub(crate) envoy: PathBuf,
+    folder: Option<TempDir>,
+}
+
+/// Whether a real test that can't run is a failure: on the project's own machine, and where asked for.
+pub(crate) fn required() -> bool {
+    let set = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    set("STRAIT_REAL", "required") || (set("CI", "true") && !set("STRAIT_REAL", "off"))
+}
+
+impl Host {
+    /// The machine, or what it lacks (all of it, in one line).
+    pub(crate) fn find() -> Result<Self, String> {
+        if std::env::var("STRAIT_REAL").is_ok_and(|value| value == "off") {
+            return Err("STRAIT_REAL=off".into());
+        }
+        let installed = installed();
+        let named = |name: &str| std::env::var(name).ok().or_else(|| installed.get(name).cloned());
+        let mut lacking = Vec::new();
+        let mut program = |path: Option<PathBuf>, what: &str| match path {
+            Some(path) if path.is_file() => path,
+            Some(path) => {
+                lacking.push(format!("{what} is not at {}", path.display()));
+                PathBuf::new()
+            }
+            None => {
+                lacking.push(format!("no {what}: run tests/components/install"));
+                PathBuf::new()
+            }
+        };
+        let assets = named("KUBEBUILDER_ASSETS").map(PathBuf::from);
+        let kube_apiserver =
+            program(assets.as_ref().map(|folder| folder.join("kube-apiserver")), "kube-apiserver");
+        let etcd = program(assets.as_ref().map(|folder| folder.join("etcd")), "etcd");
+        let envoy = program(named("STRAIT_ENVOY").map(PathBuf::from), "envoy");
+        for tool in ["ip", "iptables-restore", "nsenter", "setpriv"] {
+            let answer = Command::new(tool)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            if answer.is_err() {
+                lacking.push(format!("no {tool} on PATH"));
+            }
+        }
+        if lacking.is_empty() {
+            lacking.extend(Netns::possible().err());
+        }
+        if !lacking.is_empty() {
+            return Err(lacking.join("; "));
+        }
+        Netns::remove_leftovers();
+        let folder = tempfile::Builder::new()
+            .prefix("strait-real-")
+            .tempdir()
+            .expect("a folder for this run");
+        let mut host = Self { kube_apiserver, etcd, envoy, folder: Some(folder) };
+        host.envoy = host.readable_by_all(&host.envoy);
+        Ok(host)
+    }
+
+    /// Where this run keeps configurations, certificates and logs.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.as_ref().expect("taken only by drop").path()
+    }
+
+    /// A new folder of this run that Envoy's user can read.
+    pub(crate) fn subfolder(&self, name: &str) -> PathBuf {
+        let path = self.folder().join(name);
+        std::fs::create_dir_all(&path).expect("the folder of this run is ours");
+        path
+    }
+
+    /// The user that Envoy runs as can't enter root's home, where the cache is, so it gets a link (or a copy).
+    fn readable_by_all(&self, program: &Path) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = self.folder();
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))
+            .expect("the folder of this run is ours");
+        let link = self.subfolder("bin").join(program.file_name().expect("a program has a name"));
+        if std::fs::hard_link(program, &link).is_err() {
+            std::fs::copy(program, &link).expect("space for a copy of envoy");
+        }
+        link
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::env::var_os("STRAIT_REAL_KEEP").is_some()
+            && let Some(folder) = self.folder.take()
+        {
+            eprintln!("kept: {}", folder.keep().display());
+        }
+    }
+}
+
+/// The `export NAME=VALUE` lines that `tests/components/install` left in its cache.
+fn installed() -> BTreeMap<String, String> {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::home_dir().map(|home| home.join(".cache")))
+        .unwrap_or_default();
+    let text = std::fs::read_to_string(cache.join("strait/components/env")).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

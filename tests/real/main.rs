@@ -1,0 +1,177 @@
+//! Strait beside the real thing: kube-apiserver and etcd, Envoy sidecars and gateways in network namespaces, two
+//! networks with the same pod addresses, redirection by iptables as a mesh does it.
+//!
+//! One rig is brought up for all scenarios, which run in the order of [`SCENARIOS`]: those that break something
+//! come last. So this target has a main of its own, which also takes everything down again. Where a component is
+//! missing the scenarios are skipped, loudly; with `STRAIT_REAL=required` a skip is a failure.
+//!
+//! `cargo test --test real [FILTER]`; `STRAIT_REAL_KEEP=1` keeps logs and configurations of a run.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test target with its own main: clippy does not see that all of it is tests"
+)]
+
+mod apiserver;
+mod certs;
+mod envoy;
+mod helper;
+mod host;
+mod kube;
+mod netns;
+mod process;
+mod rig_check;
+mod scenarios;
+mod strait;
+mod topology;
+mod wait;
+mod world;
+
+use std::any::Any;
+use std::io::Write;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use crate::host::Host;
+use crate::world::World;
+
+/// What the scenarios share.
+struct Rig {
+    /// Brought up by the first scenario that needs it; `Err` if that failed, so that the others fail at once.
+    world: Option<Result<World, String>>,
+    host: Host,
+}
+
+impl Rig {
+    fn world(&mut self) -> &mut World {
+        let host = &self.host;
+        let create = || {
+            let world = std::panic::catch_unwind(AssertUnwindSafe(|| World::create(host)));
+            world.map_err(|panic| panic_text(panic.as_ref()))
+        };
+        match self.world.get_or_insert_with(create) {
+            Ok(world) => world,
+            Err(fact) => panic!("the mesh did not come up: {fact}"),
+        }
+    }
+}
+
+/// A scenario, by what it needs.
+#[derive(Clone, Copy)]
+enum Scenario {
+    Machine(fn(&Host)),
+    Mesh(fn(&mut World)),
+}
+
+use Scenario::{Machine, Mesh};
+
+/// Everything that runs, in this order: what breaks things comes last.
+const SCENARIOS: &[(&str, Scenario)] = &[
+    ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
+    ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
+    ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
+    ("http_requests_reach_both_clusters_in_their_shares", Mesh(scenarios::http_shares)),
+    ("server_in_the_other_network_sees_who_the_client_is", Mesh(scenarios::client_identity)),
+    ("delta_and_sotw_end_with_the_same_configuration", Mesh(scenarios::delta_equals_sotw)),
+    ("node_that_contradicts_its_certificate_is_denied", Mesh(scenarios::contradicting_node)),
+    ("client_of_a_foreign_ca_fails_its_handshake", Mesh(scenarios::foreign_ca)),
+    ("server_with_the_wrong_identity_costs_its_client_a_503", Mesh(scenarios::wrong_server)),
+    ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
+    ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),
+    ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),
+    ("deleted_secret_withdraws_its_cluster_after_the_grace", Mesh(scenarios::removed_cluster)),
+    ("no_envoy_has_rejected_anything_in_any_of_it", Mesh(scenarios::no_complaints)),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == helper::COMMAND) {
+        return helper::main(&arguments[1..]);
+    }
+    let selected = select(&arguments);
+    if arguments.iter().any(|argument| argument == "--list") {
+        for (name, _) in &selected {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    match Host::find() {
+        Ok(host) => run(Rig { world: None, host }, &selected),
+        Err(reason) => skip(&selected, &reason),
+    }
+}
+
+/// As libtest selects: by any of the given substrings, all without one.
+fn select(arguments: &[String]) -> Vec<(&'static str, Scenario)> {
+    let exact = arguments.iter().any(|argument| argument == "--exact");
+    let filters: Vec<&String> =
+        arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let matches = |name: &str| {
+        filters.is_empty()
+            || filters
+                .iter()
+                .any(|filter| if exact { name == *filter } else { name.contains(*filter) })
+    };
+    SCENARIOS.iter().filter(|(name, _)| matches(name)).copied().collect()
+}
+
+fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {
+    println!("\nrunning {} tests", selected.len());
+    let mut failed = Vec::new();
+    for (name, scenario) in selected {
+        let started = Instant::now();
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| match scenario {
+            Machine(scenario) => scenario(&rig.host),
+            Mesh(scenario) => scenario(rig.world()),
+        }));
+        let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());
+        if let Err(panic) = outcome {
+            failed.push(format!("{name}: {}", panic_text(panic.as_ref())));
+        }
+    }
+    finish(selected.len(), &failed, 0)
+}
+
+fn skip(selected: &[(&str, Scenario)], reason: &str) -> ExitCode {
+    println!("\nrunning {} tests", selected.len());
+    let mut lines = String::new();
+    for (name, _) in selected {
+        println!("test {name} ... ignored");
+        lines.push_str(&format!("SKIPPED real::{name}: {reason}\n"));
+    }
+    eprint!("{lines}");
+    // Where .ci/run collects what did not run.
+    if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(lines.as_bytes())).expect("STRAIT_SKIPS is a file");
+    }
+    if host::required() && !selected.is_empty() {
+        return finish(0, &[format!("real tests are required here, and can't run: {reason}")], 0);
+    }
+    finish(0, &[], selected.len())
+}
+
+/// The closing lines of libtest, so that whoever reads those understands us.
+fn finish(ran: usize, failed: &[String], ignored: usize) -> ExitCode {
+    if !failed.is_empty() {
+        println!("\nfailures:");
+        for each in failed {
+            println!("    {each}");
+        }
+    }
+    let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {verdict}. {} passed; {} failed; {ignored} ignored; 0 measured; 0 filtered out\n",
+        ran.saturating_sub(failed.len()),
+        failed.len()
+    );
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panicked").to_owned()
+}

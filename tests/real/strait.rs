@@ -1,0 +1,133 @@
+//! Strait as a user starts it: the built binary in the namespace `hub`, and its admin pages.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::host::Host;
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::wait;
+
+/// The program under test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_strait");
+
+/// A running control plane. SIGKILL on drop.
+pub(crate) struct Strait {
+    process: Option<Process>,
+    addresses: Addresses,
+    arguments: Vec<String>,
+    hub: Rc<Netns>,
+    logs: PathBuf,
+    state: PathBuf,
+    starts: usize,
+}
+
+/// The one line on stdout.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Addresses {
+    xds: String,
+    admin: String,
+}
+
+impl Strait {
+    /// `strait serve` with `arguments`, a state folder of this run, and an admin port of its choice.
+    pub(crate) fn start(host: &Host, hub: &Rc<Netns>, arguments: Vec<String>) -> Self {
+        let mut strait = Self {
+            process: None,
+            addresses: Addresses::default(),
+            arguments,
+            hub: Rc::clone(hub),
+            logs: host.subfolder("strait"),
+            state: host.subfolder("strait-state"),
+            starts: 0,
+        };
+        strait.launch();
+        strait
+    }
+
+    /// Starts it and reads where it listens.
+    pub(crate) fn launch(&mut self) {
+        let mut command = self.hub.command(PROGRAM);
+        command.arg("serve").args(&self.arguments).arg("--state-dir").arg(&self.state);
+        self.starts += 1;
+        let mut process = Process::spawn(command, &self.logs, &format!("strait-{}", self.starts));
+        self.addresses =
+            wait::until(Duration::from_secs(30), "strait says where it listens", || {
+                if let Some(status) = process.ended() {
+                    panic!("strait ended with {status}; {}", process.last_words());
+                }
+                let stdout = process.stdout();
+                serde_json::from_str(stdout.trim())
+                    .map_err(|error| format!("{error} in {stdout:?}"))
+            });
+        self.process = Some(process);
+    }
+
+    /// SIGKILL, as the worst of all restarts begins.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    pub(crate) fn wait_until_ready(&self) {
+        wait::until(Duration::from_secs(60), "strait is ready", || {
+            self.try_get("/readyz?verbose").map_err(|fact| format!("{fact}; {}", self.last_words()))
+        });
+    }
+
+    /// HOST:PORT of the ADS server.
+    pub(crate) fn xds(&self) -> &str {
+        &self.addresses.xds
+    }
+
+    fn try_get(&self, path: &str) -> Result<String, String> {
+        let token = std::fs::read_to_string(self.state.join("admin-token"))
+            .map_err(|error| error.to_string())?;
+        let answer =
+            self.hub.try_helper(&["get", &self.addresses.admin, path, token.trim()], "")?;
+        Ok(answer.as_str().unwrap_or_default().to_owned())
+    }
+
+    /// An admin page's JSON.
+    pub(crate) fn try_json(&self, path: &str) -> Result<Value, String> {
+        let text = self.try_get(path)?;
+        serde_json::from_str(&text).map_err(|error| format!("{error} in {text}"))
+    }
+
+    /// [`Self::try_json`] of a page that must be there.
+    pub(crate) fn json(&self, path: &str) -> Value {
+        self.try_json(path).unwrap_or_else(|fact| panic!("{path}: {fact}; {}", self.last_words()))
+    }
+
+    /// The state of a member cluster, as `/debug/clusters` names it.
+    pub(crate) fn cluster_state(&self, cluster: &str) -> Result<String, String> {
+        let clusters = self.try_json("/debug/clusters")?;
+        let entry = clusters.as_array().into_iter().flatten().find(|entry| entry["id"] == cluster);
+        let entry = entry.ok_or_else(|| format!("no cluster {cluster} in {clusters}"))?;
+        Ok(entry["state"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub(crate) fn wait_for_cluster_state(&self, cluster: &str, wanted: &[&str], limit: Duration) {
+        wait::until(limit, &format!("cluster {cluster} is {wanted:?}"), || {
+            let state = self.cluster_state(cluster)?;
+            if wanted.contains(&state.as_str()) { Ok(()) } else { Err(state) }
+        });
+    }
+
+    fn last_words(&self) -> String {
+        self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    }
+}
+
+/// Runs `strait` to its end, as a user on a shell would; its stdout.
+pub(crate) fn command(arguments: &[&str]) -> String {
+    let output =
+        Command::new(PROGRAM).args(arguments).output().expect("the program under test runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "strait {arguments:?}: {}: {text}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,356 @@
+//! The mesh of all scenarios: clusters a and b on networks net-a and net-b, a service whose pods live in both, their
+//! gateways, and two clients in a (one speaks Delta, one SotW). Cluster a is the config cluster; b is a member by
+//! a Secret as Istio makes it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::apiserver::{Apiserver, Settings, reader_rights};
+use crate::certs::{Authority, Files};
+use crate::envoy::{ADMIN, Envoy};
+use crate::helper::{Answers, HTTP_PORT, Load, TCP_PORT};
+use crate::host::Host;
+use crate::kube::{Request, endpoint_slice, namespace, pod, service};
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::rig_check::{ask, echo, sidecar_in, start};
+use crate::strait::{self, Strait};
+use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
+
+/// Where Strait's own objects and the gateways live.
+pub(crate) const SYSTEM: &str = "strait-system";
+/// How long the data of a cluster outlives its Secret here.
+pub(crate) const GRACE: Duration = Duration::from_secs(4);
+/// The service with pods in both clusters, at its VIP in cluster a.
+pub(crate) const ECHO_VIP: &str = "10.91.0.10";
+/// The service whose pod has somebody else's certificate.
+pub(crate) const IMPOSTER_VIP: &str = "10.91.0.11";
+const IMPOSTER_POD: (&str, &str) = ("imposter-1", "10.10.1.11");
+/// Pods of the echo service by cluster; pods of the two have the same names and addresses.
+pub(crate) const ECHO_PODS: [(&str, &[(&str, &str)]); 2] = [
+    ("a", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2"), ("echo-3", "10.10.1.3")]),
+    ("b", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2")]),
+];
+
+/// Ports of every application.
+pub(crate) const PORTS: [(&str, u16, u16); 2] = [("http", 80, HTTP_PORT), ("tcp", 9000, TCP_PORT)];
+
+const XDS_PORT: u16 = 15012;
+const GATEWAY_PORT: u16 = 15443;
+const SECRET: &str = "istio-remote-secret-b";
+
+/// Everything, running. Fields drop in this order: Envoys before what they talk to, namespaces last.
+pub(crate) struct World {
+    pub(crate) envoys: BTreeMap<String, Envoy>,
+    _echoes: Vec<Process>,
+    pub(crate) strait: Strait,
+    pub(crate) apiservers: BTreeMap<&'static str, Apiserver>,
+    pub(crate) ca: Authority,
+    pub(crate) pods: BTreeMap<String, Rc<Netns>>,
+    pub(crate) topology: Topology,
+    /// Where scenarios leave files of their own.
+    pub(crate) folder: PathBuf,
+}
+
+/// A proxy of the world, as its bootstrap needs it.
+struct Proxy<'a> {
+    cluster: &'a str,
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    service_account: &'a str,
+    app: &'a str,
+    ip: &'a str,
+    protocol: &'a str,
+}
+
+impl World {
+    /// Brings all of it up, and returns when every Envoy is live.
+    pub(crate) fn create(host: &Host) -> Self {
+        let topology = Topology::create("mesh");
+        let ca = Authority::create(&host.subfolder("ca"), "rig");
+        let apiservers = apiservers(host, &topology, &ca);
+        populate(&apiservers);
+
+        let arguments = [
+            "--kubeconfig".into(),
+            apiservers["a"].admin_kubeconfig().display().to_string(),
+            "--cluster-id=a".into(),
+            format!("--namespace={SYSTEM}"),
+            format!("--ca-dir={}", ca.folder().display()),
+            format!("--xds-address={HUB}:{XDS_PORT}"),
+            "--admin-address=127.0.0.1:15014".into(),
+            format!("--tls-san={HUB}"),
+            format!("--tls-san=strait.{SYSTEM}.svc"),
+            format!("--cluster-removal-grace={}s", GRACE.as_secs()),
+        ];
+        let strait = Strait::start(host, &topology.hub, arguments.into());
+        strait.wait_until_ready();
+        strait.wait_for_cluster_state("b", &["live"], Duration::from_secs(30));
+
+        let mut world = Self {
+            envoys: BTreeMap::new(),
+            _echoes: Vec::new(),
+            strait,
+            apiservers,
+            ca,
+            pods: BTreeMap::new(),
+            topology,
+            folder: host.subfolder("scenarios"),
+        };
+        world.start_pods(host);
+        for envoy in world.envoys.values_mut() {
+            envoy.wait_until_live(Duration::from_secs(30));
+        }
+        world
+    }
+
+    fn start_pods(&mut self, host: &Host) {
+        for (cluster, pods) in ECHO_PODS {
+            let gateway = self.topology.gateway(cluster);
+            let proxy = Proxy {
+                cluster,
+                kind: "router",
+                namespace: SYSTEM,
+                name: "eastwest-1",
+                service_account: "eastwest",
+                app: "eastwest",
+                ip: GATEWAY_POD_ADDRESS,
+                protocol: "delta",
+            };
+            self.start_proxy(host, &proxy, gateway);
+            for (name, ip) in pods {
+                self.start_sidecar(host, cluster, name, "echo", ip, "delta");
+                self.start_echo(host, cluster, name);
+            }
+        }
+        self.start_imposter(host);
+        self.start_sidecar(host, "a", "client", "client", "10.10.0.10", "delta");
+        self.start_sidecar(host, "a", "client-sotw", "client", "10.10.0.11", "sotw");
+    }
+
+    /// A pod that answers in the name of one service account with the certificate of another.
+    fn start_imposter(&mut self, host: &Host) {
+        let (name, ip) = IMPOSTER_POD;
+        let netns = self.topology.pod("b", name, ip);
+        let configuration = sidecar_in(&self.ca.workload("shop", "mallory"));
+        self.envoys.insert(format!("b/{name}"), start(host, &netns, "b-imposter", configuration));
+        self.pods.insert(format!("b/{name}"), netns);
+        self.start_echo(host, "b", name);
+    }
+
+    fn start_sidecar(
+        &mut self,
+        host: &Host,
+        cluster: &str,
+        name: &str,
+        app: &str,
+        ip: &str,
+        protocol: &str,
+    ) {
+        let netns = self.topology.pod(cluster, name, ip);
+        let proxy = Proxy {
+            cluster,
+            kind: "sidecar",
+            namespace: "shop",
+            name,
+            service_account: app,
+            app,
+            ip,
+            protocol,
+        };
+        self.start_proxy(host, &proxy, netns);
+    }
+
+    fn start_proxy(&mut self, host: &Host, proxy: &Proxy<'_>, netns: Rc<Netns>) {
+        let files = self.ca.workload(proxy.namespace, proxy.service_account);
+        let key = format!("{}/{}", proxy.cluster, proxy.name);
+        let bootstrap = bootstrap(host, proxy, &files, self.strait.xds());
+        let envoy = Envoy::start(host, &netns, &key.replace('/', "-"), &bootstrap);
+        self.envoys.insert(key.clone(), envoy);
+        self.pods.insert(key, netns);
+    }
+
+    fn start_echo(&mut self, host: &Host, cluster: &str, name: &str) {
+        let netns = &self.pods[&format!("{cluster}/{name}")];
+        self._echoes.push(echo(host, netns, name, cluster));
+    }
+
+    /// The namespace of a pod, by `cluster/name`.
+    pub(crate) fn pod(&self, key: &str) -> &Netns {
+        self.pods.get(key).unwrap_or_else(|| panic!("no pod {key}"))
+    }
+
+    /// The Envoy of a pod, by `cluster/name`.
+    pub(crate) fn envoy(&self, key: &str) -> &Envoy {
+        self.envoys.get(key).unwrap_or_else(|| panic!("no Envoy {key}"))
+    }
+
+    pub(crate) fn apiserver(&mut self, cluster: &str) -> &mut Apiserver {
+        self.apiservers.get_mut(cluster).unwrap_or_else(|| panic!("no cluster {cluster}"))
+    }
+
+    /// How many Envoys have their configuration from Strait.
+    pub(crate) fn dynamic_envoys(&self) -> usize {
+        self.envoys.keys().filter(|key| !key.contains("imposter")).count()
+    }
+
+    /// Runs a load in the client's pod.
+    pub(crate) fn ask(&self, load: &Load) -> Answers {
+        ask(self.pod("a/client"), load)
+    }
+
+    /// What any Envoy has to complain of.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        self.envoys.values().flat_map(Envoy::complaints).collect()
+    }
+
+    /// Makes cluster b a member, as `istioctl create-remote-secret` writes it.
+    pub(crate) fn add_member(&self) {
+        self.apiservers["a"].apply(&[member_secret(&self.apiservers["b"])]);
+    }
+
+    /// Takes cluster b's Secret away.
+    pub(crate) fn remove_member(&self) {
+        self.apiservers["a"]
+            .requests(&[Request::delete(&format!("/api/v1/namespaces/{SYSTEM}/secrets/{SECRET}"))]);
+    }
+}
+
+fn apiservers(
+    host: &Host,
+    topology: &Topology,
+    ca: &Authority,
+) -> BTreeMap<&'static str, Apiserver> {
+    let start = |(cluster, port, service_cidr)| {
+        let settings = Settings { cluster, address: HUB, port, service_cidr };
+        (cluster, Apiserver::start(host, &topology.hub, ca, &settings))
+    };
+    let mut apiservers: BTreeMap<_, _> =
+        [("a", 6441, "10.91.0.0/16"), ("b", 6451, "10.92.0.0/16")].map(start).into();
+    for apiserver in apiservers.values_mut() {
+        apiserver.wait_until_ready();
+    }
+    apiservers
+}
+
+fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
+    for (cluster, pods) in ECHO_PODS {
+        let mut objects = reader_rights();
+        let network = format!("net-{cluster}");
+        objects.push(namespace(SYSTEM, json!({ "topology.istio.io/network": network })));
+        objects.push(namespace("shop", json!({})));
+        objects.push(gateway_service(&network, gateway_address(cluster)));
+        objects.push(pod(
+            SYSTEM,
+            "eastwest-1",
+            "eastwest",
+            GATEWAY_POD_ADDRESS,
+            &pod_labels("eastwest"),
+        ));
+        objects.extend(application("echo", vip(cluster, 10), pods));
+        let imposters: &[_] = if cluster == "b" { &[IMPOSTER_POD] } else { &[] };
+        objects.extend(application("imposter", vip(cluster, 11), imposters));
+        if cluster == "a" {
+            for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11")] {
+                objects.push(pod("shop", name, "client", ip, &pod_labels("client")));
+            }
+        }
+        apiservers[cluster].apply(&objects);
+    }
+    apiservers["a"].apply(&[member_secret(&apiservers["b"])]);
+}
+
+/// A service with its pods and slice.
+fn application(name: &str, vip: String, pods: &[(&str, &str)]) -> Vec<Value> {
+    let service = service("shop", name, &vip, &PORTS);
+    let endpoints: Vec<_> =
+        pods.iter().map(|(pod, ip)| ((*pod).to_owned(), (*ip).to_owned(), true)).collect();
+    let slice = endpoint_slice(&service, &endpoints);
+    let pods = pods.iter().map(|(pod_name, ip)| pod("shop", pod_name, name, ip, &pod_labels(name)));
+    let mut objects: Vec<Value> = pods.collect();
+    objects.extend([service, slice]);
+    objects
+}
+
+/// A service's VIP in a cluster.
+pub(crate) fn vip(cluster: &str, last: u8) -> String {
+    format!("10.{}.0.{last}", if cluster == "a" { 91 } else { 92 })
+}
+
+fn pod_labels(app: &str) -> Value {
+    json!({ "app": app, "security.istio.io/tlsMode": "istio" })
+}
+
+fn gateway_service(network: &str, address: &str) -> Value {
+    let mut service = service(SYSTEM, "eastwest", "", &[("tls", GATEWAY_PORT, GATEWAY_PORT)]);
+    service["metadata"]["labels"]["topology.istio.io/network"] = network.into();
+    service["spec"]["type"] = "LoadBalancer".into();
+    service["spec"]["allocateLoadBalancerNodePorts"] = false.into();
+    if let Some(spec) = service["spec"].as_object_mut() {
+        spec.remove("clusterIP");
+    }
+    service["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": address }] } });
+    service
+}
+
+fn member_secret(apiserver: &Apiserver) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {
+            "name": SECRET, "namespace": SYSTEM,
+            "annotations": { "networking.istio.io/cluster": "b" },
+            "labels": { "istio/multiCluster": "true" },
+        },
+        "stringData": { "b": apiserver.reader_kubeconfig() },
+    })
+}
+
+/// The bootstrap that `strait proxy bootstrap` prints, in a file.
+fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery: &str) -> PathBuf {
+    let network = format!("net-{}", proxy.cluster);
+    let labels = [format!("app={}", proxy.app), "security.istio.io/tlsMode=istio".to_owned()];
+    let path = |path: &PathBuf| path.display().to_string();
+    let (certificate, key, root) = (path(&files.certificate), path(&files.key), path(&files.root));
+    let text = strait::command(&[
+        "proxy",
+        "bootstrap",
+        "--type",
+        proxy.kind,
+        "--name",
+        proxy.name,
+        "--namespace",
+        proxy.namespace,
+        "--service-account",
+        proxy.service_account,
+        "--cluster",
+        proxy.cluster,
+        "--network",
+        &network,
+        "--ip",
+        proxy.ip,
+        "--label",
+        &labels[0],
+        "--label",
+        &labels[1],
+        "--discovery",
+        discovery,
+        "--cert",
+        &certificate,
+        "--key",
+        &key,
+        "--root-ca",
+        &root,
+        "--protocol",
+        proxy.protocol,
+        "--admin-address",
+        ADMIN,
+    ]);
+    let file = host.subfolder("bootstrap").join(format!("{}-{}.yaml", proxy.cluster, proxy.name));
+    std::fs::write(&file, text).unwrap();
+    file
+}
