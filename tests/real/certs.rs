@@ -50,7 +50,8 @@ impl Authority {
         &self.certificate
     }
 
-    /// A workload's certificate, in a new folder under the CA's.
+    /// A workload's certificate, in a folder under the CA's: made once, and not written again, since an Envoy may be
+    /// reading it.
     pub(crate) fn workload(&self, namespace: &str, service_account: &str) -> Files {
         let name = format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{service_account}");
         let names = vec![SanType::URI(name.as_str().try_into().unwrap())];
@@ -67,19 +68,24 @@ impl Authority {
     }
 
     fn issue(&self, label: &str, names: Vec<SanType>) -> Files {
+        let folder = self.folder.join(label);
+        let [certificate, key, root] =
+            ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|name| folder.join(name));
+        let files = Files { certificate, key, root };
+        if folder.exists() {
+            return files;
+        }
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, label);
         params.subject_alt_names = names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        let folder = self.folder.join(label);
         std::fs::create_dir_all(&folder).unwrap();
-        Files {
-            certificate: write(&folder, "cert-chain.pem", &certificate),
-            key: write(&folder, "key.pem", &key.serialize_pem()),
-            root: write(&folder, "root-cert.pem", &self.certificate),
-        }
+        std::fs::write(&files.certificate, certificate).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        std::fs::write(&files.root, &self.certificate).unwrap();
+        files
     }
 }
 
