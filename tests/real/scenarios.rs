@@ -366,6 +366,6 @@ fn settled(envoy: &Envoy) -> BTreeMap<String, u64> {
                   |listener_removed$|membership_total$|update_rejected$";
     let mut counters = envoy.stats(filter);
     // The connection to the control plane itself comes and goes.
-    counters.retain(|name, _| !name.contains("xds-grpc"));
+    counters.retain(|name, _| !name.starts_with("cluster.strait."));
     counters
 }
