@@ -93,6 +93,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_REMOTE_CLUSTER_TIMEOUT", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub remote_cluster_timeout: Duration,
 
+    /// After this long out of reach a cluster is called stale; no flag, only the demo has no time
+    #[arg(skip = crate::clusters::status::STALE_AFTER)]
+    pub stale_after: Duration,
+
     /// How long a cluster's data outlives its Secret; 0s withdraws at once
     #[arg(long, env = "STRAIT_CLUSTER_REMOVAL_GRACE", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub cluster_removal_grace: Duration,

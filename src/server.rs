@@ -137,7 +137,8 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     Ok(())
 }
 
-async fn signalled() {
+/// Returns when the process is asked to end: SIGTERM or Ctrl-C.
+pub(crate) async fn signalled() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => {
@@ -185,6 +186,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             trust_domain: args.trust_domain.clone(),
             removal_grace: args.cluster_removal_grace,
             sync_timeout: args.remote_cluster_timeout,
+            stale_after: args.stale_after,
             updates,
             runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
         },

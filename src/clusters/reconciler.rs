@@ -64,6 +64,8 @@ pub struct Config {
     pub removal_grace: Duration,
     /// After this a cluster that never synced no longer holds up readiness.
     pub sync_timeout: Duration,
+    /// After this long out of reach a cluster is called stale.
+    pub stale_after: Duration,
     /// Where what the registries say goes. Bounded by its receiver; a full one makes the registries
     /// wait, each of which then merges what it has to say.
     pub updates: mpsc::Sender<RegistryUpdate>,
@@ -363,6 +365,7 @@ impl Reconciler {
                 kept: self.plan.kept.get(id),
                 successor: successor.as_ref(),
                 barred: member.barred.as_ref(),
+                stale_after: self.context.config.stale_after,
                 now: wall,
             });
             if !member.has_data && !late && holds_up_readiness(state) {

@@ -137,6 +137,7 @@ pub(super) struct Facts<'a> {
     pub(super) successor: Option<&'a Status>,
     /// Why what a run says is not passed on.
     pub(super) barred: Option<&'a Refusal>,
+    pub(super) stale_after: Duration,
     pub(super) now: SystemTime,
 }
 
@@ -206,7 +207,7 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
             let recent = status
                 .last_contact
                 .and_then(|last| facts.now.duration_since(last).ok())
-                .is_some_and(|age| age < STALE_AFTER);
+                .is_some_and(|age| age < facts.stale_after);
             if !recent {
                 reasons.push(format!("{code}: {text}; what was last known stays in use"));
                 return State::Stale;
@@ -280,6 +281,7 @@ mod tests {
             kept: None,
             successor: None,
             barred: None,
+            stale_after: STALE_AFTER,
             now: NOW(),
         });
         (state, reason.unwrap_or_default())

@@ -55,6 +55,7 @@ impl Mesh {
             trust_domain: "cluster.local".to_owned(),
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
+            stale_after: super::status::STALE_AFTER,
             updates,
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),
         };
