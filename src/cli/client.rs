@@ -41,6 +41,15 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
+    /// To a control plane that this process runs itself.
+    pub(super) fn to(server: String, token_file: PathBuf) -> Self {
+        Self {
+            server,
+            token_file: Some(token_file),
+            timeout: HumanDuration(std::time::Duration::from_secs(30)),
+        }
+    }
+
     /// As the environment has it, for commands whose `--server` is another one.
     pub(crate) fn from_environment() -> Self {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

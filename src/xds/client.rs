@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use prost::{Message, Name};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use serde_json::Value;
 use strait_proto::envoy::envoy::config::cluster::v3::cluster::ClusterDiscoveryType;
 use strait_proto::envoy::envoy::config::cluster::v3::{Cluster, cluster::DiscoveryType};
 use strait_proto::envoy::envoy::config::core::v3::{Node, SocketAddress, address};
@@ -26,6 +27,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_ser
 use strait_proto::envoy::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse,
 };
+use strait_proto::envoy::google::protobuf::{self as wkt, Struct, value::Kind};
 use strait_proto::envoy::google::rpc;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -306,6 +308,26 @@ impl Recorder {
         }
         (before != *now).then_some(request)
     }
+}
+
+/// Node metadata from JSON; anything but an object has no fields.
+pub fn to_struct(object: &Value) -> Struct {
+    let fields = object.as_object().into_iter().flatten();
+    Struct { fields: fields.map(|(key, value)| (key.clone(), to_value(value))).collect() }
+}
+
+fn to_value(value: &Value) -> wkt::Value {
+    let kind = match value {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(*value),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Array(values) => {
+            Kind::ListValue(wkt::ListValue { values: values.iter().map(to_value).collect() })
+        }
+        Value::Object(_) => Kind::StructValue(to_struct(value)),
+    };
+    wkt::Value { kind: Some(kind) }
 }
 
 fn rejection(message: String) -> rpc::Status {

@@ -1,4 +1,5 @@
 //! All integration tests, in one binary: linking is what costs.
 
+mod demo;
 mod layering;
 mod tidy;

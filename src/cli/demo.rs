@@ -1,0 +1,163 @@
+//! `strait demo`: the whole thing on one machine with nothing installed.
+//!
+//! Starts simulated clusters on two networks with the same pod addresses, a control plane that finds
+//! them through Secrets, and a proxy in each network over mTLS; shows what each proxy is given and why;
+//! then takes an endpoint and an API server away. With a real Envoy on PATH it also sends real requests
+//! ([`traffic`]). What every proxy holds is checked at every step against [`expected`].
+
+mod expected;
+mod mesh;
+mod show;
+mod world;
+
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use clap::Args;
+
+use self::mesh::{Mesh, Settled};
+use self::world::{NETWORKS, World};
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{Look, print};
+use crate::server::signalled;
+
+/// See it all on one machine, with nothing installed
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// How many clusters to simulate; they alternate between two networks
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=50))]
+    clusters: u8,
+    /// End by itself; exit code 0 only if every proxy held exactly what it should at every step
+    #[arg(long)]
+    once: bool,
+}
+
+/// Where an endpoint, and then the API server, is taken away.
+const VICTIM: &str = "west";
+const POD: &str = "web-2";
+
+/// Runs the demo until its end, or, without `--once`, until Ctrl-C.
+pub(super) async fn run(args: &DemoArgs) -> Outcome {
+    let mesh = tokio::select! {
+        mesh = demo(args) => mesh?,
+        () = signalled() => return Ok(Exit::Interrupted),
+    };
+    if !args.once {
+        print(&invitation(&mesh))?;
+        signalled().await;
+    }
+    mesh.shut_down().await;
+    Ok(Exit::Fine)
+}
+
+async fn demo(args: &DemoArgs) -> Result<Mesh, Failure> {
+    let look = Look::of_stdout();
+    let began = Instant::now();
+    let mut mesh = Mesh::start(World::new(args.clusters), Ipv4Addr::LOCALHOST.into()).await?;
+    mesh.connect_proxies().await?;
+    introduce(&mesh, &look)?;
+    let steps = story(&mut mesh, &look).await?;
+    print(&format!(
+        "\n{} {} proxies held exactly what they should at each of {steps} steps ({:.1} s)\n",
+        look.sign(true).paint(&look),
+        mesh.proxies.len(),
+        began.elapsed().as_secs_f64(),
+    ))?;
+    Ok(mesh)
+}
+
+fn introduce(mesh: &Mesh, look: &Look) -> Result<(), Failure> {
+    let url = |cluster: &world::Cluster| mesh.api_server(&cluster.id).url();
+    print(&format!(
+        "{} simulated clusters on networks {}. Both networks use the same pod addresses:\n\
+         10.1.0.11 is one pod in east and another in west.\n\n{}\n\
+         A control plane found them through Secrets with their kubeconfigs. A proxy in each network\n\
+         has connected over mTLS as spiffe://cluster.local/ns/shop/sa/client.\n",
+        mesh.world.clusters.len(),
+        NETWORKS.join(" and "),
+        show::clusters(&mesh.world, url, look),
+    ))
+}
+
+/// All steps; how many there were.
+async fn story(mesh: &mut Mesh, look: &Look) -> Result<usize, Failure> {
+    let first = mesh.settle(Instant::now()).await?;
+    heading(1, "What each proxy holds, and why")?;
+    for (proxy, settled) in mesh.proxies.iter().zip(&first) {
+        let mut explanations = Vec::new();
+        for service in services(&mesh.world) {
+            let answer = mesh.explain(proxy, &service.hostname()).await?;
+            explanations.push((service.title(), answer));
+        }
+        print(&format!(
+            "{}Proxy {}, in network {}:\n\n{}\n{}",
+            if settled.proxy == first[0].proxy { "" } else { "\n" },
+            settled.proxy,
+            proxy.network,
+            show::reasons(&explanations, look),
+            show::holdings(settled, look),
+        ))?;
+    }
+
+    heading(2, &format!("Pod {POD} in {VICTIM} turns unready"))?;
+    let now = Instant::now();
+    mesh.set_ready(VICTIM, POD, false)?;
+    let second = mesh.settle(now).await?;
+    print(&show::changes(&first, &second, look))?;
+
+    heading(3, &format!("The API server of {VICTIM} stops, and {POD} turns ready unseen"))?;
+    mesh.api_server(VICTIM).stop().await;
+    // Nobody can know of it yet: what proxies should hold stays what it was.
+    let seen = mesh.world.clone();
+    mesh.set_ready(VICTIM, POD, true)?;
+    let unseen = std::mem::replace(&mut mesh.world, seen);
+    mesh.wait_for_state(VICTIM, "stale").await?;
+    let third = mesh.settle(Instant::now()).await?;
+    print(&format!("{}\n", show::states(&mesh.clusters().await?, &Look::of_stdout())))?;
+    print(&kept(&second, &third)?)?;
+
+    heading(4, &format!("The API server of {VICTIM} is back"))?;
+    mesh.world = unseen;
+    let now = Instant::now();
+    mesh.api_server(VICTIM).restart().await;
+    let fourth = mesh.settle(now).await?;
+    print(&show::changes(&third, &fourth, look))?;
+    mesh.wait_for_state(VICTIM, "live").await?;
+    Ok(4)
+}
+
+/// A cluster out of reach must not cost anybody anything: nothing may even have been sent.
+fn kept(before: &[Settled], after: &[Settled]) -> Result<String, Failure> {
+    let disturbed: Vec<_> = before
+        .iter()
+        .zip(after)
+        .filter(|(before, after)| before.responses != after.responses)
+        .map(|(_, after)| after.proxy.as_str())
+        .collect();
+    if disturbed.is_empty() {
+        return Ok("No proxy lost anything; nothing was sent to any.\n".into());
+    }
+    Err(Failure::failed(format!(
+        "an API server that is away made the control plane send to {}",
+        disturbed.join(", ")
+    )))
+}
+
+/// Each service once, whichever clusters have it.
+fn services(world: &World) -> impl Iterator<Item = &world::Service> {
+    let mut seen = std::collections::BTreeSet::new();
+    let all = world.clusters.iter().flat_map(|cluster| &cluster.services);
+    all.filter(move |service| seen.insert(service.name))
+}
+
+fn heading(number: usize, text: &str) -> Result<(), Failure> {
+    print(&format!("\n{number}. {text}\n\n"))
+}
+
+fn invitation(mesh: &Mesh) -> String {
+    format!(
+        "\nEverything stays up. In another shell:\n\n{}\n  \
+         strait status\n  strait explain client.shop@east db.shop\n\nCtrl-C ends it.\n",
+        mesh.exports()
+    )
+}

@@ -1,0 +1,322 @@
+//! The demo's running parts: simulated API servers, a control plane that finds them through Secrets, a
+//! recording client for each network, all in this process.
+//!
+//! Owns a folder for Secrets, CA and token, which goes when the mesh does.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::future::try_join_all;
+use serde_json::{Value, json};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_sim::{Options, SimCluster};
+use tempfile::TempDir;
+
+use super::expected::{Holdings, holdings};
+use super::show;
+use super::world::{CLIENT, SHOP, SYSTEM, World};
+use crate::cli::client::{self, Connect, root_cause};
+use crate::cli::failure::Failure;
+use crate::config::ServeArgs;
+use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority, tls};
+use crate::server::{self, Bound};
+use crate::task::Supervisor;
+use crate::xds::client::{Client, Held};
+use crate::xds::resource::ResourceType;
+
+/// How long anything may take that takes milliseconds where all is well.
+const LIMIT: Duration = Duration::from_secs(10);
+/// After how long without contact the demo calls a cluster stale; nobody wants to watch for longer.
+const STALE_AFTER: Duration = Duration::from_millis(1500);
+const TRUST_DOMAIN: &str = "cluster.local";
+
+/// Everything that runs.
+pub(super) struct Mesh {
+    pub(super) world: World,
+    pub(super) proxies: Vec<Proxy>,
+    api_servers: BTreeMap<String, SimCluster>,
+    admin: client::Client,
+    bound: Bound,
+    ca: Authority,
+    tasks: Supervisor,
+    folder: TempDir,
+}
+
+/// A proxy that records what it is given.
+pub(super) struct Proxy {
+    pub(super) cluster: String,
+    pub(super) network: &'static str,
+    client: Client,
+}
+
+/// A proxy that holds what it should.
+pub(super) struct Settled {
+    /// `name.namespace@cluster`.
+    pub(super) proxy: String,
+    /// When it did, counted from the change.
+    pub(super) after: Duration,
+    /// What it holds.
+    pub(super) holdings: Holdings,
+    /// How many responses it has taken in all.
+    pub(super) responses: u64,
+}
+
+impl Proxy {
+    /// `name.namespace@cluster`, as every command takes it.
+    pub(super) fn name(&self) -> String {
+        format!("{CLIENT}.{SHOP}@{}", self.cluster)
+    }
+}
+
+impl Mesh {
+    /// Starts all but the proxies, with the control plane on `address`; returns when it is ready.
+    pub(super) async fn start(world: World, address: IpAddr) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new()
+            .prefix("strait-demo-")
+            .tempdir()
+            .map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
+        let secrets = folder.path().join("secrets");
+        let files = AuthorityPem::generate(SystemTime::now()).map_err(identity)?;
+        files.write(&ca_folder(folder.path())).map_err(identity)?;
+        let ca = Authority::new(&files, "the demo's CA", SystemTime::now()).map_err(identity)?;
+
+        let mut api_servers = BTreeMap::new();
+        for cluster in &world.clusters {
+            let server =
+                SimCluster::start(&cluster.id, Options::default()).await.map_err(|error| {
+                    Failure::failed(format!("no API server for {}: {error}", cluster.id))
+                })?;
+            for object in cluster.objects() {
+                apply(&server, object)?;
+            }
+            write(&secrets.join(format!("{}.yaml", cluster.id)), &server.member_secret(SYSTEM))?;
+            api_servers.insert(cluster.id.clone(), server);
+        }
+
+        let bound = server::start(&serve_args(folder.path(), address))
+            .await
+            .map_err(|error| Failure::failed(error.to_string()))?;
+        let admin =
+            client::Client::new(&Connect::to(server_url(&bound), bound.token_file.clone()))?;
+        let (proxies, tasks) = (Vec::new(), Supervisor::new());
+        let mesh = Self { world, proxies, api_servers, admin, bound, ca, tasks, folder };
+        let ready = mesh.bound.readiness.clone();
+        let mut waiting = ready.clone();
+        if within(waiting.wait_for(|readiness| readiness.ready)).await.is_none() {
+            let missing = ready.borrow().waiting_for.join(", ");
+            return Err(Failure::failed(format!("the control plane still waits for {missing}")));
+        }
+        Ok(mesh)
+    }
+
+    /// Connects a proxy in each network.
+    pub(super) async fn connect_proxies(&mut self) -> Result<(), Failure> {
+        let edges =
+            self.world.edges().map(|(cluster, edge)| (cluster.id.clone(), cluster.network, edge));
+        for (cluster, network, edge) in edges.collect::<Vec<_>>() {
+            let id = SpiffeId::new(TRUST_DOMAIN, SHOP, CLIENT)
+                .map_err(|error| identity(identity::Error::Identity(error)))?;
+            let day = authority::LIFETIME_DEFAULT;
+            let issued = self.ca.issue_workload(&id, day, SystemTime::now()).map_err(identity)?;
+            let chain = issued.chain.certificates().to_vec();
+            let tls =
+                tls::client_config(chain, issued.key_der(), self.ca.roots()).map_err(identity)?;
+            let address = edge.client.to_string();
+            let node = node(&cluster, network, &address);
+            let name = node.id.clone();
+            let client = Client::connect(self.bound.xds, "localhost", tls, node, &self.tasks);
+            let client = client.await.map_err(|error| {
+                Failure::failed(format!("proxy {name}: {error}: {}", root_cause(&error)))
+            })?;
+            self.proxies.push(Proxy { cluster, network, client });
+        }
+        Ok(())
+    }
+
+    /// Where proxies connect.
+    pub(super) fn xds(&self) -> SocketAddr {
+        self.bound.xds
+    }
+
+    /// The folder of the CA, as `strait certs issue` takes it.
+    pub(super) fn ca_folder(&self) -> PathBuf {
+        ca_folder(self.folder.path())
+    }
+
+    /// A folder for whatever belongs to this run.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What a shell needs to talk to the control plane.
+    pub(super) fn exports(&self) -> String {
+        format!(
+            "  export STRAIT_SERVER={}\n  export STRAIT_TOKEN_FILE={}\n",
+            server_url(&self.bound),
+            self.bound.token_file.display()
+        )
+    }
+
+    /// The API server of a cluster.
+    pub(super) fn api_server(&self, cluster: &str) -> &SimCluster {
+        &self.api_servers[cluster]
+    }
+
+    /// Turns a pod ready or unready, as the controllers of its cluster would.
+    pub(super) fn set_ready(
+        &mut self,
+        cluster: &str,
+        pod: &str,
+        ready: bool,
+    ) -> Result<(), Failure> {
+        let slice = self.world.set_ready(cluster, pod, ready);
+        apply(self.api_server(cluster), slice)
+    }
+
+    /// Waits until every proxy holds exactly what the world says. A failure if one doesn't in time.
+    pub(super) async fn settle(&mut self, since: Instant) -> Result<Vec<Settled>, Failure> {
+        let world = &self.world;
+        try_join_all(self.proxies.iter_mut().map(async |proxy| {
+            let wanted = holdings(world, proxy.network);
+            let waited = proxy.client.wait_for(|held| held_endpoints(held) == wanted);
+            match within(waited).await {
+                Some(held) => Ok(Settled {
+                    proxy: proxy.name(),
+                    after: since.elapsed(),
+                    holdings: wanted,
+                    responses: held.responses,
+                }),
+                None => {
+                    let held = proxy.client.held();
+                    let text = show::mismatch(&wanted, &held_endpoints(&held));
+                    let ended = held.ended.map(|why| format!("; its stream ended: {why}"));
+                    let ended = ended.unwrap_or_default();
+                    Err(Failure::failed(format!(
+                        "{} does not hold what it should{ended}\n{text}",
+                        proxy.name()
+                    )))
+                }
+            }
+        }))
+        .await
+    }
+
+    /// What `/debug/explain` says to a proxy of one service.
+    pub(super) async fn explain(&self, proxy: &Proxy, hostname: &str) -> Result<Value, Failure> {
+        let name = proxy.name();
+        let query = [("proxy", name.as_str()), ("hostname", hostname)];
+        Ok(self.admin.get("/debug/explain", &query).await?.value)
+    }
+
+    /// What `/debug/clusters` says.
+    pub(super) async fn clusters(&self) -> Result<Value, Failure> {
+        Ok(self.admin.get("/debug/clusters", &[]).await?.value)
+    }
+
+    /// Waits until a cluster is in a state.
+    pub(super) async fn wait_for_state(&self, cluster: &str, state: &str) -> Result<(), Failure> {
+        let mut tick = tokio::time::interval(Duration::from_millis(20));
+        let reached = async {
+            loop {
+                tick.tick().await;
+                let clusters = self.clusters().await?;
+                let rows = clusters.as_array().into_iter().flatten();
+                if rows.into_iter().any(|row| row["id"] == cluster && row["state"] == state) {
+                    return Ok(());
+                }
+            }
+        };
+        let late = || Failure::failed(format!("cluster {cluster} is not {state} after {LIMIT:?}"));
+        tokio::time::timeout(LIMIT, reached).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Ends everything in order.
+    pub(super) async fn shut_down(self) {
+        drop(self.proxies);
+        self.tasks.shut_down(LIMIT).await;
+        self.bound.shut_down().await;
+    }
+}
+
+/// The endpoints of every upstream cluster that has any.
+fn held_endpoints(held: &Held) -> Holdings {
+    held.names(ResourceType::Endpoint)
+        .map(|name| (name.to_owned(), held.endpoints(name)))
+        .filter(|(_, endpoints)| !endpoints.is_empty())
+        .collect()
+}
+
+/// `None` when it fails, or is not done in time.
+async fn within<T, E>(what: impl Future<Output = Result<T, E>>) -> Option<T> {
+    tokio::time::timeout(LIMIT, what).await.ok()?.ok()
+}
+
+fn apply(server: &SimCluster, object: Value) -> Result<(), Failure> {
+    let refused = |error| Failure::failed(format!("{} refuses an object: {error:?}", server.id()));
+    server.store().apply(object).map(drop).map_err(refused)
+}
+
+fn write(path: &Path, object: &Value) -> Result<(), Failure> {
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(path, object.to_string()))
+        .map_err(|error| Failure::failed(format!("{} can't be written: {error}", path.display())))
+}
+
+fn identity(error: identity::Error) -> Failure {
+    Failure::failed(error.to_string()).code(error.code())
+}
+
+fn ca_folder(folder: &Path) -> PathBuf {
+    folder.join("ca")
+}
+
+fn server_url(bound: &Bound) -> String {
+    format!("http://{}", bound.admin)
+}
+
+fn node(cluster: &str, network: &str, address: &str) -> Node {
+    let metadata = json!({
+        "CLUSTER_ID": cluster, "NETWORK": network, "NAMESPACE": SHOP, "SERVICE_ACCOUNT": CLIENT,
+        "INSTANCE_IPS": address, "LABELS": { "app": CLIENT },
+    });
+    Node {
+        id: format!("sidecar~{address}~{CLIENT}.{SHOP}~{SHOP}.svc.{TRUST_DOMAIN}"),
+        metadata: Some(crate::xds::client::to_struct(&metadata)),
+        user_agent_name: "strait-demo".into(),
+        ..Default::default()
+    }
+}
+
+/// `strait serve` with everything in `folder`, and nothing from the environment.
+fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
+    ServeArgs {
+        kubeconfig: None,
+        context: None,
+        config_dir: Some(folder.join("secrets")),
+        namespace: SYSTEM.into(),
+        cluster_id: "config".into(),
+        domain: TRUST_DOMAIN.into(),
+        trust_domain: TRUST_DOMAIN.into(),
+        mesh_config: None,
+        mesh_networks: None,
+        xds_address: SocketAddr::new(address, 0),
+        admin_address: SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 0),
+        admin_token_file: None,
+        tls_cert: None,
+        tls_key: None,
+        client_ca: None,
+        tls_san: vec![address.to_string()],
+        ca_dir: Some(ca_folder(folder)),
+        state_dir: Some(folder.join("state")),
+        remote_cluster_timeout: LIMIT,
+        stale_after: STALE_AFTER,
+        cluster_removal_grace: LIMIT,
+        allow_direct_cross_network: false,
+        max_connections: 1000,
+        log_format: None,
+        log_level: "info".into(),
+    }
+}

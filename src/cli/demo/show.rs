@@ -1,0 +1,192 @@
+//! How the demo puts things: tables and lines, from plain values.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use super::expected::Holdings;
+use super::mesh::Settled;
+use super::world::{Cluster, World};
+use crate::cli::output::{Cell, Look, age, items, table, text};
+
+/// What there is to begin with.
+pub(super) fn clusters(world: &World, url: impl Fn(&Cluster) -> String, look: &Look) -> String {
+    let rows = world.clusters.iter().map(|cluster| {
+        let services = cluster
+            .services
+            .iter()
+            .map(|service| format!("{} ({} pods)", service.title(), service.pods.len()));
+        vec![
+            cluster.id.as_str().into(),
+            cluster.network.into(),
+            url(cluster).into(),
+            cluster.edge.map_or("<none>".into(), |edge| edge.gateway.to_string()).into(),
+            services.collect::<Vec<_>>().join(", ").into(),
+        ]
+    });
+    table(&["CLUSTER", "NETWORK", "API SERVER", "GATEWAY", "SERVICES"], rows.collect(), look)
+}
+
+/// How the members fare, of `/debug/clusters`.
+pub(super) fn states(answer: &Value, look: &Look) -> String {
+    let rows = items(answer).iter().map(|row| {
+        let state = text(&row["state"]);
+        vec![
+            text(&row["id"]).into(),
+            if state == "live" { Cell::good(state) } else { Cell::doubtful(state) },
+            text(&row["endpoints"]).into(),
+            age(&row["lastContact"], look).into(),
+            text(&row["reason"]).into(),
+        ]
+    });
+    table(&["CLUSTER", "STATE", "ENDPOINTS", "LAST CONTACT", "REASON"], rows.collect(), look)
+}
+
+/// What becomes of the endpoints of services for one proxy, and why: of `/debug/explain`, those with
+/// the same answer in one line.
+pub(super) fn reasons(explanations: &[(String, Value)], look: &Look) -> String {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (service, explanation) in explanations {
+        let mut groups: BTreeMap<(String, String, String), usize> = BTreeMap::new();
+        for endpoint in items(&explanation["endpoints"]) {
+            let key = (text(&endpoint["cluster"]), given(endpoint), reason(endpoint));
+            *groups.entry(key).or_default() += 1;
+        }
+        for ((cluster, given, why), count) in groups {
+            let given = if given == "withheld" { Cell::doubtful(given) } else { Cell::good(given) };
+            let count = count.to_string();
+            rows.push(vec![
+                service.as_str().into(),
+                cluster.into(),
+                count.into(),
+                given,
+                why.into(),
+            ]);
+        }
+    }
+    table(&["SERVICE", "CLUSTER", "ENDPOINTS", "GIVEN", "WHY"], rows, look)
+}
+
+fn given(endpoint: &Value) -> String {
+    match endpoint["verdict"].as_str() {
+        Some("direct") => "directly".into(),
+        Some("gateway") => format!("through {}", text(&endpoint["via"])),
+        _ => text(&endpoint["verdict"]),
+    }
+}
+
+/// The fact that decided: of the step that withheld it, else of the network step.
+fn reason(endpoint: &Value) -> String {
+    let steps = items(&endpoint["steps"]);
+    let failed = steps.iter().find(|step| step["ok"] == false);
+    let network = || steps.iter().find(|step| step["step"] == "network");
+    failed.or_else(network).map_or_else(String::new, |step| text(&step["detail"]))
+}
+
+/// What a proxy holds, a line for each service.
+pub(super) fn holdings(settled: &Settled, look: &Look) -> String {
+    let rows = settled.holdings.iter().map(|(name, endpoints)| {
+        let members: Vec<_> =
+            endpoints.iter().map(|(address, weight)| member(address, *weight)).collect();
+        vec![service_of(name).into(), members.join(", ").into()]
+    });
+    table(&["SERVICE", "HOLDS"], rows.collect(), look)
+}
+
+fn member(address: &SocketAddr, weight: u32) -> String {
+    if weight == 1 { address.to_string() } else { format!("{address} (weight {weight})") }
+}
+
+/// What changed at each proxy, and how soon.
+pub(super) fn changes(before: &[Settled], after: &[Settled], look: &Look) -> String {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (before, after) in before.iter().zip(after) {
+        let soon = format!("{:.1} ms", after.after.as_secs_f64() * 1000.0);
+        for (name, change) in differences(&before.holdings, &after.holdings) {
+            let service = service_of(&name);
+            rows.push(vec![
+                after.proxy.as_str().into(),
+                soon.as_str().into(),
+                service.into(),
+                change.into(),
+            ]);
+        }
+    }
+    if rows.is_empty() {
+        return "Nothing changed at any proxy.\n".into();
+    }
+    table(&["PROXY", "AFTER", "SERVICE", "CHANGE"], rows, look)
+}
+
+/// Expected against held, where they differ.
+pub(super) fn mismatch(wanted: &Holdings, held: &Holdings) -> String {
+    let lines = differences(wanted, held);
+    lines.into_iter().map(|(name, change)| format!("  {name}: {change}\n")).collect()
+}
+
+/// By upstream cluster, how `after` differs from `before`.
+fn differences(before: &Holdings, after: &Holdings) -> Vec<(String, String)> {
+    let none = BTreeMap::new();
+    let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let mut differences = Vec::new();
+    for name in names {
+        let (old, new) = (before.get(name).unwrap_or(&none), after.get(name).unwrap_or(&none));
+        let addresses: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+        for address in addresses {
+            let change = match (old.get(address), new.get(address)) {
+                (Some(old), Some(new)) if old != new => {
+                    format!("{address}: weight {old} -> {new}")
+                }
+                (Some(old), None) => format!("{} goes", member(address, *old)),
+                (None, Some(new)) => format!("{} comes", member(address, *new)),
+                _ => continue,
+            };
+            differences.push((name.clone(), change));
+        }
+    }
+    differences
+}
+
+/// `web.shop:80` of `outbound|80||web.shop.svc.cluster.local`.
+fn service_of(name: &str) -> String {
+    let Some(name) = crate::xds::names::OutboundName::parse(name) else { return name.to_owned() };
+    let short = name.hostname.as_str().trim_end_matches(".svc.cluster.local");
+    format!("{short}:{}", name.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holdings_of(endpoints: &[(&str, u32)]) -> Holdings {
+        let endpoints = endpoints
+            .iter()
+            .map(|(address, weight)| (address.parse().expect("an address"), *weight));
+        [("outbound|80||web.shop.svc.cluster.local".to_owned(), endpoints.collect())].into()
+    }
+
+    #[test]
+    fn differences_name_each_address_once() {
+        let before =
+            holdings_of(&[("10.1.0.1:80", 1), ("10.1.0.2:80", 1), ("172.30.0.21:15443", 2)]);
+        let after =
+            holdings_of(&[("10.1.0.1:80", 1), ("10.1.0.3:80", 1), ("172.30.0.21:15443", 1)]);
+        let changes: Vec<_> =
+            differences(&before, &after).into_iter().map(|(_, change)| change).collect();
+        assert_eq!(
+            changes,
+            ["10.1.0.2:80 goes", "10.1.0.3:80 comes", "172.30.0.21:15443: weight 2 -> 1"]
+        );
+        assert_eq!(service_of("outbound|80||web.shop.svc.cluster.local"), "web.shop:80");
+    }
+
+    #[test]
+    fn the_reason_is_that_of_the_step_that_withheld_it() {
+        let endpoint = serde_json::json!({"verdict": "withheld", "steps": [
+            {"step": "network", "ok": true, "detail": "elsewhere"},
+            {"step": "mtls", "ok": false, "detail": "plain text"},
+        ]});
+        assert_eq!((given(&endpoint), reason(&endpoint)), ("withheld".into(), "plain text".into()));
+    }
+}

@@ -1,0 +1,201 @@
+//! What the demo's clusters hold, as plain values: the one description from which the simulated API
+//! servers are filled, and from which [`super::expected`] counts what a proxy should hold.
+//!
+//! Two networks with the same pod addresses. The first cluster of each network has its east-west gateway
+//! and a client with a proxy; further clusters join one of the two.
+
+use std::net::Ipv4Addr;
+
+use serde_json::Value;
+use strait_sim::objects;
+
+/// The system namespace of every cluster.
+pub(super) const SYSTEM: &str = "strait-system";
+/// Where the applications are.
+pub(super) const SHOP: &str = "shop";
+/// The client pod of a network, also its service account.
+pub(super) const CLIENT: &str = "client";
+/// The gateway pod of a network, also its Service and service account.
+pub(super) const GATEWAY: &str = "eastwestgateway";
+/// The networks; clusters alternate between them.
+pub(super) const NETWORKS: [&str; 2] = ["n1", "n2"];
+
+/// All clusters.
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    pub(super) clusters: Vec<Cluster>,
+}
+
+/// One Kubernetes cluster.
+#[derive(Debug, Clone)]
+pub(super) struct Cluster {
+    pub(super) id: String,
+    pub(super) network: &'static str,
+    /// What only the first cluster of a network has.
+    pub(super) edge: Option<Edge>,
+    pub(super) services: Vec<Service>,
+}
+
+/// The gateway of a network, and a client in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Edge {
+    /// Where other networks reach the gateway.
+    pub(super) gateway: Ipv4Addr,
+    /// The gateway's address in its own network.
+    pub(super) gateway_pod: Ipv4Addr,
+    /// The client's address.
+    pub(super) client: Ipv4Addr,
+}
+
+/// A Service with one port, and its pods.
+#[derive(Debug, Clone)]
+pub(super) struct Service {
+    pub(super) name: &'static str,
+    pub(super) port: objects::Port,
+    pub(super) vip: Ipv4Addr,
+    pub(super) pods: Vec<Pod>,
+}
+
+/// A pod of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) address: Ipv4Addr,
+    pub(super) ready: bool,
+    /// Whether it has a sidecar that takes mTLS.
+    pub(super) mtls: bool,
+}
+
+const WEB: objects::Port = objects::HTTP;
+const DB: objects::Port = objects::Port { name: "tcp", port: 5432, target: 5432 };
+/// Any name will do: the demo shows no localities.
+const NODE: &str = "node-1";
+
+impl World {
+    /// `count` clusters: `east`, `west`, `c3`, `c4`, ...
+    pub(super) fn new(count: u8) -> Self {
+        Self { clusters: (0..count).map(Cluster::new).collect() }
+    }
+
+    /// The cluster of that name.
+    pub(super) fn cluster(&self, id: &str) -> &Cluster {
+        let found = self.clusters.iter().find(|cluster| cluster.id == id);
+        found.expect("the demo names only clusters that it made")
+    }
+
+    /// Every cluster with a gateway and a client: one for each network.
+    pub(super) fn edges(&self) -> impl Iterator<Item = (&Cluster, Edge)> {
+        self.clusters.iter().filter_map(|cluster| Some((cluster, cluster.edge?)))
+    }
+
+    /// Turns a pod ready or unready; gives the slice that says so.
+    pub(super) fn set_ready(&mut self, cluster: &str, pod: &str, ready: bool) -> Value {
+        let services = self.clusters.iter_mut().filter(|one| one.id == cluster);
+        for service in services.flat_map(|cluster| &mut cluster.services) {
+            if let Some(found) = service.pods.iter_mut().find(|one| one.name == pod) {
+                found.ready = ready;
+                return service.slice();
+            }
+        }
+        unreachable!("the demo names only pods that it made")
+    }
+}
+
+impl Cluster {
+    fn new(index: u8) -> Self {
+        let id = match index {
+            0 => "east".to_owned(),
+            1 => "west".to_owned(),
+            _ => format!("c{}", index + 1),
+        };
+        // Clusters of one network share its address space, so each has a part of it; those of the two
+        // networks have the same.
+        let (network, part) = (index % 2, index / 2);
+        let pod = |host| Ipv4Addr::new(10, 1, part, host);
+        let web = 0..if index == 0 { 3 } else { 2 };
+        let mut services = vec![Service {
+            name: "web",
+            port: WEB,
+            vip: Ipv4Addr::new(10, 96, 0, 10),
+            pods: web.map(|n| Pod::new("web", n, pod(11 + n))).collect(),
+        }];
+        if index == 1 {
+            let mut pods: Vec<_> = (0..3).map(|n| Pod::new("db", n, pod(21 + n))).collect();
+            pods[1].ready = false;
+            pods[2].mtls = false;
+            services.push(Service {
+                name: "db",
+                port: DB,
+                vip: Ipv4Addr::new(10, 96, 0, 20),
+                pods,
+            });
+        }
+        let edge = (part == 0).then(|| Edge {
+            gateway: Ipv4Addr::new(172, 30, 0, 11 + 10 * network),
+            gateway_pod: pod(2),
+            client: pod(3),
+        });
+        Self { id, network: NETWORKS[usize::from(network)], edge, services }
+    }
+
+    /// All objects of its API server.
+    pub(super) fn objects(&self) -> Vec<Value> {
+        let system = objects::namespace(SYSTEM);
+        let mut all = vec![
+            // How a cluster says which network it is in.
+            objects::labelled(system, objects::NETWORK_LABEL, self.network),
+            objects::namespace(SHOP),
+        ];
+        if let Some(edge) = self.edge {
+            let (vip, address) = ("10.96.0.2", edge.gateway.to_string());
+            all.push(objects::gateway_service(SYSTEM, self.network, vip, &address));
+            for (namespace, name, address) in
+                [(SYSTEM, GATEWAY, edge.gateway_pod), (SHOP, CLIENT, edge.client)]
+            {
+                all.push(objects::pod(namespace, name, name, &address.to_string(), NODE));
+            }
+        }
+        for service in &self.services {
+            let vip = service.vip.to_string();
+            all.push(objects::service(SHOP, service.name, &vip, &[service.port]));
+            all.extend(service.pods.iter().map(|pod| pod.object(service.name)));
+            all.push(service.slice());
+        }
+        all
+    }
+}
+
+impl Service {
+    /// `name.namespace:port`, as people call it.
+    pub(super) fn title(&self) -> String {
+        format!("{}.{SHOP}:{}", self.name, self.port.port)
+    }
+
+    /// Its full name.
+    pub(super) fn hostname(&self) -> String {
+        format!("{}.{SHOP}.svc.cluster.local", self.name)
+    }
+
+    fn slice(&self) -> Value {
+        let endpoint = |pod: &Pod| objects::Endpoint {
+            ready: pod.ready,
+            ..objects::Endpoint::new(&pod.address.to_string()).with_pod(&pod.name)
+        };
+        let endpoints: Vec<_> = self.pods.iter().map(endpoint).collect();
+        objects::endpoint_slice(SHOP, self.name, self.name, &[self.port], &endpoints)
+    }
+}
+
+impl Pod {
+    fn new(app: &str, index: u8, address: Ipv4Addr) -> Self {
+        Self { name: format!("{app}-{}", index + 1), address, ready: true, mtls: true }
+    }
+
+    fn object(&self, app: &str) -> Value {
+        let pod = objects::pod(SHOP, &self.name, app, &self.address.to_string(), NODE);
+        if self.mtls {
+            return pod;
+        }
+        objects::labelled(pod, "security.istio.io/tlsMode", "disabled")
+    }
+}

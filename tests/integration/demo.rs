@@ -1,0 +1,29 @@
+//! The first thing that strangers run.
+
+use std::process::Command;
+
+#[test]
+fn the_demo_ends_well_by_itself_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(["demo", "--once", "--clusters", "3"])
+        .env("TMPDIR", folder.path())
+        // Real traffic is shown where it is tested; here it would only take time.
+        .env("PATH", "")
+        .output()
+        .expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complaints}");
+    for line in [
+        "10.1.0.11:8080, 10.1.0.12:8080, 10.1.0.13:8080, 10.1.1.11:8080, 10.1.1.12:8080, 172.30.0.21:15443 (weight 2)",
+        "10.1.0.11:8080, 10.1.0.12:8080, 172.30.0.11:15443 (weight 5)",
+        "172.30.0.21:15443: weight 2 -> 1",
+        "10.1.0.12:8080 goes",
+        "No proxy lost anything",
+    ] {
+        assert!(said.contains(line), "{line:?} is not in\n{said}");
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it stays").flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
