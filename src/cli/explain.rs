@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
 
 /// Not healthy: an endpoint withheld though it is ready, or nothing to send a request to. Whoever asks
 /// for one address wants to know about that one alone.
-fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
+pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
     let endpoints = items(&answer["endpoints"]);
     let withheld = |endpoint: &&Value| endpoint["verdict"] == "withheld";
     let ready =
@@ -71,7 +71,7 @@ fn failed_step(endpoint: &Value) -> Option<&Value> {
     items(&endpoint["steps"]).iter().find(|step| step["ok"] == false)
 }
 
-fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Look) -> String {
+pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Look) -> String {
     let endpoints = items(&answer["endpoints"]);
     if show.output == Format::Name {
         return endpoints

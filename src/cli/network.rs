@@ -84,7 +84,7 @@ pub(crate) async fn run(command: &NetworkCommand) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn get(row: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
     if !matches!(show.output, Format::Table | Format::Wide) {
         return one(&NETWORKS, row, show, look);
     }

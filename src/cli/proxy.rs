@@ -53,7 +53,7 @@ pub(crate) struct ConfigArgs {
     show: Show,
 }
 
-const PROXIES: Listing = Listing {
+pub(super) const PROXIES: Listing = Listing {
     kind: "proxy",
     name,
     columns: &[
@@ -113,7 +113,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn get(row: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
     if !matches!(show.output, Format::Table | Format::Wide) {
         return one(&PROXIES, row, show, look);
     }
@@ -173,7 +173,7 @@ fn get(row: &Value, show: &Show, look: &Look) -> String {
 }
 
 /// The names of what was sent, by type; in JSON and YAML all of it.
-fn config(raw: &str, value: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn config(raw: &str, value: &Value, show: &Show, look: &Look) -> String {
     match show.output {
         Format::Json => return raw.to_owned(),
         Format::Yaml => return output::yaml(value),
@@ -207,7 +207,7 @@ pub(super) fn name(row: &Value) -> String {
 }
 
 /// The newest stream of the proxy that `wanted` names, as the server would find it.
-fn find<'a>(rows: &'a [Value], wanted: &str) -> Option<&'a Value> {
+pub(super) fn find<'a>(rows: &'a [Value], wanted: &str) -> Option<&'a Value> {
     let (short, cluster) = match wanted.rsplit_once('@') {
         Some((short, cluster)) => (short, Some(cluster)),
         None => (wanted, None),

@@ -39,7 +39,7 @@ pub(crate) struct GetArgs {
     show: Show,
 }
 
-const SERVICES: Listing = Listing {
+pub(super) const SERVICES: Listing = Listing {
     kind: "service",
     name: |row| text(&row["hostname"]),
     columns: &[
@@ -59,7 +59,7 @@ const SERVICES: Listing = Listing {
     ],
 };
 
-const ENDPOINTS: Listing = Listing {
+pub(super) const ENDPOINTS: Listing = Listing {
     kind: "endpoint",
     name: |row| format!("{}:{}", text(&row["address"]), text(&row["port"])),
     columns: &[
@@ -104,7 +104,12 @@ pub(crate) async fn run(command: &ServiceCommand) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn get(service: &Answer, endpoints: &Value, show: &Show, look: &Look) -> Result<String, Failure> {
+pub(super) fn get(
+    service: &Answer,
+    endpoints: &Value,
+    show: &Show,
+    look: &Look,
+) -> Result<String, Failure> {
     if !matches!(show.output, Format::Table | Format::Wide) {
         return Ok(SERVICES.render(&service.raw, &service.value, show, look));
     }

@@ -42,7 +42,11 @@ pub(crate) async fn run(args: &StatusArgs) -> Outcome {
     Ok(if problems.is_empty() { Exit::Fine } else { Exit::Unhealthy })
 }
 
-fn problems(clusters: &Value, proxies: &Value, not_ready: Option<&Failure>) -> Vec<String> {
+pub(super) fn problems(
+    clusters: &Value,
+    proxies: &Value,
+    not_ready: Option<&Failure>,
+) -> Vec<String> {
     let mut found: Vec<String> =
         not_ready.map(|failure| failure.message().to_owned()).into_iter().collect();
     for row in items(clusters) {
@@ -50,7 +54,7 @@ fn problems(clusters: &Value, proxies: &Value, not_ready: Option<&Failure>) -> V
         let reason = row["reason"].as_str().filter(|reason| !reason.is_empty());
         if !super::cluster::is_well(row) {
             let why = reason.map(|reason| format!(": {}", output::clean(reason)));
-            found.push(format!("cluster {id} is {state}{}", why.unwrap_or_default()));
+            found.push(format!("cluster {id}: {state}{}", why.unwrap_or_default()));
         } else if let Some(reason) = reason.filter(|_| state == "live") {
             // A working cluster whose update was refused goes on with the old one.
             found.push(format!("cluster {id}: {}", output::clean(reason)));
@@ -72,7 +76,7 @@ fn problems(clusters: &Value, proxies: &Value, not_ready: Option<&Failure>) -> V
     found
 }
 
-fn render(whole: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {
     let wide = show.output == Format::Wide;
     let headers = !show.no_headers;
     let mut out = CLUSTERS.table(items(&whole["clusters"]), wide).render(headers, look);

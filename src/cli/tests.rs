@@ -1,1 +1,196 @@
+//! What the commands print, held against files in `tests/cli/`; `BLESS=1` writes them anew.
+//!
+//! The inputs are answers of the admin API as interface.md has them, with names no sane person gives.
 
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::client::Answer;
+use super::output::{Format, Look, Show};
+use super::{Cli, Command, bootstrap, cluster, explain, network, proxy, service, status};
+
+const LOOK: Look =
+    Look { now: Timestamp::constant(1_795_242_600, 0), colour: false, unicode: true };
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli")
+}
+
+/// An answer of the admin API.
+fn answer(name: &str) -> Answer {
+    let raw = std::fs::read_to_string(folder().join(format!("{name}.json"))).expect("an answer");
+    let value = serde_json::from_str(&raw).expect("JSON");
+    Answer { raw, value }
+}
+
+fn show(output: Format) -> Show {
+    Show { output, no_headers: false }
+}
+
+/// Compares with `tests/cli/NAME`.
+fn check(name: &str, printed: &str) {
+    let file = folder().join(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&file, printed).expect("written");
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(expected == printed, "{name} differs (BLESS=1 rewrites it); printed:\n{printed}");
+    assert!(!printed.contains('\u{1b}'), "{name} holds an escape sequence");
+}
+
+#[test]
+fn lists_are_tables() {
+    let lists = [
+        ("cluster-list", "clusters", &cluster::CLUSTERS),
+        ("network-list", "networks", &network::NETWORKS),
+        ("service-list", "services", &service::SERVICES),
+        ("endpoint-list", "endpoints", &service::ENDPOINTS),
+        ("proxy-list", "proxies", &proxy::PROXIES),
+    ];
+    for (name, input, listing) in lists {
+        let Answer { raw, value } = answer(input);
+        for (suffix, format) in
+            [("", Format::Table), ("-wide", Format::Wide), ("-name", Format::Name)]
+        {
+            let printed = listing.render(&raw, &value, &show(format), &LOOK);
+            check(&format!("{name}{suffix}.txt"), &printed);
+        }
+        assert_eq!(listing.render(&raw, &value, &show(Format::Json), &LOOK), raw);
+    }
+}
+
+#[test]
+fn one_object_is_described() {
+    let table = show(Format::Table);
+    let first = |name: &str, key: &str, wanted: &str| {
+        let rows = answer(name).value;
+        rows.as_array().expect("rows").iter().find(|row| row[key] == wanted).expect(wanted).clone()
+    };
+    check("cluster-get.txt", &cluster::get(&first("clusters", "id", "prod-ap"), &table, &LOOK));
+    check(
+        "network-get.txt",
+        &network::get(&first("networks", "network", "eu-west"), &table, &LOOK),
+    );
+    check(
+        "network-get-bare.txt",
+        &network::get(&first("networks", "network", "ap-sg"), &table, &LOOK),
+    );
+    let proxies = answer("proxies").value;
+    let found = proxy::find(proxies.as_array().expect("rows"), "sleep-7f.sample@prod-eu");
+    check("proxy-get.txt", &proxy::get(found.expect("a proxy"), &table, &LOOK));
+    let endpoints = answer("endpoints").value;
+    let service = service::get(&answer("services"), &endpoints, &table, &LOOK);
+    check("service-get.txt", &service.expect("a service"));
+    let config = answer("config_dump");
+    check("proxy-config.txt", &proxy::config(&config.raw, &config.value, &table, &LOOK));
+}
+
+#[test]
+fn explanations_end_at_the_first_no() {
+    let answer = answer("explain").value;
+    check("explain.txt", &explain::render(&answer, None, &show(Format::Table), &LOOK));
+    check("explain-wide.txt", &explain::render(&answer, None, &show(Format::Wide), &LOOK));
+    let ascii = Look { unicode: false, ..LOOK };
+    let mut one = answer;
+    one["endpoints"] = Value::Array(vec![one["endpoints"][3].clone()]);
+    check(
+        "explain-address.txt",
+        &explain::render(&one, Some("10.3.0.1"), &show(Format::Table), &ascii),
+    );
+}
+
+#[test]
+fn status_names_every_problem() {
+    let [clusters, networks, proxies] =
+        ["clusters", "networks", "proxies"].map(|name| answer(name).value);
+    let problems = status::problems(&clusters, &proxies, None);
+    let whole = serde_json::json!({
+        "clusters": clusters, "networks": networks, "proxies": proxies, "problems": problems,
+    });
+    check("status.txt", &status::render(&whole, &show(Format::Table), &LOOK));
+}
+
+#[test]
+fn explain_is_unhealthy_when_something_ready_is_withheld() {
+    use super::failure::Exit;
+    let endpoint = |verdict: &str, failed: &str| {
+        let steps = if failed.is_empty() {
+            vec![]
+        } else {
+            vec![serde_json::json!({"step": failed, "ok": false})]
+        };
+        serde_json::json!({ "verdict": verdict, "steps": steps })
+    };
+    let sent = || endpoint("direct", "");
+    for (endpoints, asked, expected) in [
+        (vec![sent()], None, Exit::Fine),
+        (vec![sent(), endpoint("withheld", "ready")], None, Exit::Fine),
+        (vec![sent(), endpoint("withheld", "gateway")], None, Exit::Unhealthy),
+        (vec![endpoint("withheld", "ready")], None, Exit::Unhealthy),
+        (vec![], None, Exit::Unhealthy),
+        (vec![endpoint("withheld", "ready")], Some("10.0.0.1"), Exit::Unhealthy),
+        (vec![sent()], Some("10.0.0.1"), Exit::Fine),
+    ] {
+        let answer = serde_json::json!({ "endpoints": endpoints });
+        assert_eq!(explain::verdict(&answer, asked), expected, "{answer}");
+    }
+}
+
+/// Runs the flags of `strait proxy bootstrap` to what it prints.
+fn bootstrap(flags: &str) -> Result<String, String> {
+    let line = format!("strait proxy bootstrap {flags}");
+    let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
+    let Command::Proxy(proxy::ProxyCommand::Bootstrap(args)) = cli.command else {
+        return Err("another command".into());
+    };
+    bootstrap::render(&args).map_err(|failure| failure.to_string())
+}
+
+const WHO: &str = "--type sidecar --name web-0 --namespace shop --service-account web --cluster east \
+    --cert /c/cert-chain.pem --key /c/key.pem --root-ca /c/root-cert.pem";
+
+#[test]
+fn bootstraps_say_who_and_where() {
+    let sidecar = "--network n1 --ip 10.0.0.5 --ip fd00::5 --label app=web --label version=1.0 --discovery strait.strait-system.svc.cluster.local:15012";
+    check("bootstrap-sidecar.yaml", &bootstrap(&format!("{WHO} {sidecar}")).expect("printed"));
+    let address =
+        "--ip 10.0.0.5 --discovery [::1]:15012 --protocol sotw --admin-address 127.0.0.1:0";
+    check("bootstrap-address.yaml", &bootstrap(&format!("{WHO} {address}")).expect("printed"));
+}
+
+#[test]
+fn bootstraps_that_no_control_plane_takes_are_refused() {
+    let rest = "--ip 10.0.0.5 --discovery a:1";
+    for (flags, said) in [
+        ("--ip 10.0.0.5 --discovery a", "HOST:PORT"),
+        ("--ip 10.0.0.5 --discovery ::1:15012", "HOST:PORT"),
+        ("--ip 10.0.0.5 --discovery a:0", "HOST:PORT"),
+        ("--ip 10.0.0 --discovery a:1", "--ip"),
+        ("--discovery a:1", "--ip"),
+        (&format!("{rest} --label app"), "KEY=VALUE"),
+        (&format!("{rest} --domain a~b"), "--domain"),
+        (&format!("{rest} -o table"), "yaml or -o json"),
+    ] {
+        let refused = bootstrap(&format!("{WHO} {flags}")).expect_err(flags);
+        assert!(refused.contains(said), "{flags}: {refused}");
+    }
+    for (old, new, said) in [
+        ("--cluster east", "--cluster East", "--cluster"),
+        ("--namespace shop", "--namespace a.b", "dot"),
+        ("--name web-0", "--name a~b", "--name"),
+        ("--type sidecar", "--type ztunnel", "sidecar or router"),
+    ] {
+        let flags = format!("{} {rest}", WHO.replace(old, new));
+        let refused = bootstrap(&flags).expect_err(new);
+        assert!(refused.contains(said), "{new}: {refused}");
+    }
+}
+
+#[test]
+fn every_flag_is_well_formed() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}

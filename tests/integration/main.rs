@@ -1,5 +1,6 @@
 //! All integration tests, in one binary: linking is what costs.
 
+mod cli;
 mod demo;
 mod layering;
 mod tidy;

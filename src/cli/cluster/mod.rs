@@ -124,7 +124,7 @@ fn find<'a>(clusters: &'a Value, id: &str) -> Option<&'a Value> {
     if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
 }
 
-fn get(row: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
     if !matches!(show.output, Format::Table | Format::Wide) {
         return one(&CLUSTERS, row, show, look);
     }

@@ -1,0 +1,381 @@
+//! The program itself: exit codes, and clusters added to and removed from simulated API servers.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use strait_sim::{Options, SimCluster};
+
+/// Runs `strait` with nothing of this machine's environment.
+fn strait(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(arguments)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("an exit code")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+#[test]
+fn exit_codes_tell_kinds_of_trouble_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret\n").expect("written");
+    let token = token.to_str().expect("UTF-8");
+    let nobody = "http://127.0.0.1:1";
+    for (expected, arguments) in [
+        (0, vec!["version"]),
+        (0, vec!["--help"]),
+        (0, vec!["help", "str0203"]),
+        (0, vec!["help", "exit-codes"]),
+        (0, vec!["help", "proxy", "bootstrap"]),
+        (0, vec!["completion", "bash"]),
+        (64, vec![]),
+        (64, vec!["nonsense"]),
+        (64, vec!["help", "STR9999"]),
+        (64, vec!["status", "--timeout", "soon"]),
+        (64, vec!["status", "--server", "ftp://x"]),
+        (64, vec!["explain", "a.b", "c.d:http"]),
+        (69, vec!["status", "--server", nobody, "--token-file", token]),
+        (77, vec!["status", "--server", nobody, "--token-file", "/nowhere/token"]),
+    ] {
+        let output = strait(&arguments, &[]);
+        assert_eq!(code(&output), expected, "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn answers_of_the_admin_api_become_exit_codes() {
+    for (status, body, expected, said) in [
+        ("200 OK", r#"[{"id":"east","state":"live"}]"#, 0, ""),
+        ("200 OK", r#"[{"id":"east","state":"authFailed"}]"#, 2, ""),
+        ("200 OK", "[]", 1, "no cluster \"east\" is a member"),
+        ("401 Unauthorized", r#"{"error":"no"}"#, 77, "--token-file"),
+        ("404 Not Found", r#"{"error":"no such thing"}"#, 1, "no such thing"),
+        ("503 Service Unavailable", r#"{"error":"waiting for west"}"#, 2, "waiting for west"),
+        ("200 OK", "<html>", 1, "--server"),
+    ] {
+        let server = answering(status, body);
+        let output = strait(&["cluster", "get", "east"], &[("STRAIT_SERVER", &server)]);
+        assert_eq!(code(&output), expected, "{status} {body}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = format!("http://{}", silent.local_addr().expect("an address"));
+    let output = strait(&["status", "--server", &server, "--timeout", "100ms"], &[]);
+    assert_eq!(code(&output), 124, "{}", stderr(&output));
+}
+
+#[test]
+fn json_is_the_answer_as_it_came() {
+    let body = "[ {\"id\":\"east\",  \"state\":\"live\", \"new\": 1.50} ]\n";
+    let server = answering("200 OK", body);
+    let output = strait(&["cluster", "list", "-o", "json", "--server", &server], &[]);
+    assert_eq!(stdout(&output), body);
+}
+
+/// An HTTP server that gives one answer to every request, until the test ends.
+fn answering(status: &str, body: &str) -> String {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let answer = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    format!("http://{address}")
+}
+
+/// A config cluster, a cluster to add, and the operator's kubeconfig for both.
+struct Rig {
+    hub: SimCluster,
+    remote: SimCluster,
+    folder: tempfile::TempDir,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let rig = Self {
+            hub: SimCluster::start("hub", Options::default()).await.expect("a hub"),
+            remote: SimCluster::start("prod-eu", Options::default()).await.expect("a remote"),
+            folder: tempfile::tempdir().expect("a folder"),
+        };
+        let namespace = strait_sim::objects::namespace("strait-system");
+        rig.hub.store().apply(namespace).expect("applied");
+        let mut merged: Value = serde_json::from_str(&rig.hub.kubeconfig()).expect("JSON");
+        let other: Value = serde_json::from_str(&rig.remote.kubeconfig()).expect("JSON");
+        for list in ["clusters", "users", "contexts"] {
+            let more = other[list].as_array().expect("a list").clone();
+            merged[list].as_array_mut().expect("a list").extend(more);
+        }
+        std::fs::write(rig.kubeconfig(), merged.to_string()).expect("written");
+        rig
+    }
+
+    fn kubeconfig(&self) -> std::path::PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    async fn strait(&self, arguments: &[&str]) -> Output {
+        let kubeconfig = self.kubeconfig();
+        let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
+        let run = move || {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let kubeconfig = kubeconfig.to_str().expect("UTF-8");
+            // Nobody listens there: these tests end with the Secret.
+            strait(
+                &arguments,
+                &[("KUBECONFIG", kubeconfig), ("STRAIT_SERVER", "http://127.0.0.1:1")],
+            )
+        };
+        tokio::task::spawn_blocking(run).await.expect("it ran")
+    }
+
+    /// The kubeconfig that the hub's Secret holds for `id`.
+    fn member(&self, id: &str) -> Option<String> {
+        let secret = get(&self.hub, "Secret", "strait-system", &format!("strait-cluster-{id}"))?;
+        use base64::Engine as _;
+        let data = secret["data"][id].as_str().expect("data");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(data).expect("base64");
+        Some(String::from_utf8(bytes).expect("UTF-8"))
+    }
+}
+
+fn get(cluster: &SimCluster, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+    cluster.store().get(kind, namespace, name).map(|object| object.value())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_added_rotated_and_removed() {
+    let rig = Rig::start().await;
+    let url = rig.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--network", "eu", "--server", &url];
+
+    let output = rig.strait(&[&add[..], &["--dry-run"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    for said in ["no secrets", "strait-system/strait-cluster-prod-eu", "nothing was changed"] {
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
+    assert!(rig.member("prod-eu").is_none());
+    assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
+
+    let output = rig.strait(&add).await;
+    assert_eq!(code(&output), 64, "without a terminal it asks for --yes: {}", stderr(&output));
+
+    let output = rig.strait(&[&add[..], &["--yes"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("strait cluster get prod-eu"), "{}", stderr(&output));
+    let first = rig.member("prod-eu").expect("a member");
+    assert!(first.contains(&url) && !first.contains(&rig.remote.token()), "a token of its own");
+    let role = get(&rig.remote, "ClusterRole", "", "strait-reader").expect("a role");
+    assert!(!role.to_string().contains("secrets"), "{role}");
+    let secret = get(&rig.hub, "Secret", "strait-system", "strait-cluster-prod-eu").expect("it");
+    assert_eq!(secret["metadata"]["labels"], json!({ "istio/multiCluster": "true" }));
+    assert_eq!(secret["metadata"]["annotations"]["strait.dev/network"], "eu");
+
+    let output = rig.strait(&[&add[..], &["--yes"]].concat()).await;
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("STR0207"), "{}", stderr(&output));
+
+    let output = rig.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let second = rig.member("prod-eu").expect("a member");
+    assert!(second != first && second.contains(&url), "a new token for the same server");
+
+    let output = rig.strait(&["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes"]).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(rig.member("prod-eu").is_none());
+    assert!(get(&rig.remote, "ClusterRoleBinding", "", "strait-reader").is_none());
+    let output = rig.strait(&["cluster", "remove", "prod-eu", "--yes"]).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_not_work_is_refused_before_anything_is_made() {
+    let rig = Rig::start().await;
+    for (arguments, expected, said) in [
+        (vec!["cluster", "add", "prod-eu", "--yes"], 1, "STR0209"),
+        (vec!["cluster", "add", "hub", "--yes", "--server", &rig.hub.url()], 1, "STR0220"),
+        (vec!["cluster", "add", "nowhere", "--yes"], 64, "no context"),
+        (vec!["cluster", "add", "prod-eu", "--name", "Prod_EU"], 64, "STR0215"),
+        (vec!["cluster", "add", "prod-eu", "--network", "a b"], 64, "--network"),
+        (vec!["cluster", "add", "prod-eu", "--server", "http://10.0.0.1"], 1, "STR0210"),
+        (vec!["cluster", "rotate", "prod-eu", "--yes"], 1, "strait cluster add"),
+    ] {
+        let output = rig.strait(&arguments).await;
+        assert_eq!(code(&output), expected, "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+    }
+    rig.remote.stop().await;
+    let output = rig.strait(&["cluster", "add", "prod-eu", "--server", "https://10.0.0.1"]).await;
+    assert_eq!(code(&output), 69, "{}", stderr(&output));
+    assert!(rig.member("prod-eu").is_none());
+    assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn manifests_can_be_printed_instead() {
+    let rig = Rig::start().await;
+    let print = ["cluster", "add", "prod-eu", "-o", "yaml", "--server", "https://10.0.0.1:6443"];
+    let output = rig.strait(&print).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let printed = stdout(&output);
+    assert!(
+        printed.contains("kind: ClusterRole\n") && !printed.contains("kind: Secret"),
+        "{printed}"
+    );
+    assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
+    // Once the reader is there, a token can be made and the Secret printed.
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": "strait-reader", "namespace": "strait-reader" },
+    });
+    rig.remote.store().apply(account).expect("applied");
+    let printed = stdout(&rig.strait(&print).await);
+    assert!(
+        printed.contains("kind: Secret") && printed.contains("https://10.0.0.1:6443"),
+        "{printed}"
+    );
+    assert!(rig.member("prod-eu").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubeconfigs_and_istio_secrets_are_imported() {
+    let rig = Rig::start().await;
+    let write = |name: &str, text: &str| {
+        let file = rig.folder.path().join(name);
+        std::fs::write(&file, text).expect("written");
+        file.to_str().expect("UTF-8").to_owned()
+    };
+    let url = rig.remote.url();
+    let kubeconfig = write("kubeconfig-remote", &rig.remote.kubeconfig());
+    let output = rig.strait(&["cluster", "import", &kubeconfig, "--yes"]).await;
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("STR0209"), "{}", stderr(&output));
+    let output = rig.strait(&["cluster", "import", &kubeconfig, "--server", &url, "--yes"]).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(rig.member("prod-eu").expect("a member").contains(&url));
+
+    let istio = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": "istio-remote-secret-west", "labels": { "istio/multiCluster": "true" } },
+        "stringData": { "west": rig.remote.kubeconfig().replace("127.0.0.1", "10.0.0.1") },
+    });
+    let secret = write("secret", &istio.to_string());
+    let output = rig.strait(&["cluster", "import", &secret, "-o", "yaml"]).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("strait-cluster-west"), "{}", stdout(&output));
+
+    let runs = write("exec", "users: [{name: a, user: {exec: {command: /bin/true}}}]");
+    let output = rig.strait(&["cluster", "import", &runs, "--name", "a", "--dry-run"]).await;
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("STR0203"), "{}", stderr(&output));
+}
+
+/// Real Envoy, where there is one: a bootstrap is worth what Envoy says of it.
+#[test]
+fn envoy_accepts_every_bootstrap() {
+    let Some(envoy) = envoy() else {
+        eprintln!(
+            "SKIPPED: no envoy (set STRAIT_ENVOY, or put one on PATH); bootstraps were not validated"
+        );
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    assert_eq!(code(&strait(&["certs", "init", &at("ca")], &[])), 0);
+    let issue = [
+        "certs",
+        "issue",
+        "--ca-dir",
+        &at("ca"),
+        "--namespace",
+        "shop",
+        "--service-account",
+        "web",
+        "--out",
+        &at("web"),
+    ];
+    assert_eq!(code(&strait(&issue, &[])), 0);
+    let (cert, key, root) = (at("web/cert-chain.pem"), at("web/key.pem"), at("web/root-cert.pem"));
+    for (kind, discovery, protocol, format) in [
+        ("sidecar", "strait.strait-system.svc:15012", "delta", "yaml"),
+        ("router", "strait.strait-system.svc.cluster.local:15012", "sotw", "json"),
+        ("sidecar", "[::1]:15012", "sotw", "yaml"),
+        ("router", "10.0.0.1:15012", "delta", "json"),
+    ] {
+        let output = strait(
+            &[
+                "proxy",
+                "bootstrap",
+                "--type",
+                kind,
+                "--name",
+                "web-0",
+                "--namespace",
+                "shop",
+                "--service-account",
+                "web",
+                "--cluster",
+                "east",
+                "--network",
+                "n1",
+                "--ip",
+                "10.0.0.5",
+                "--label",
+                "app=web",
+                "--label",
+                "version=1.0",
+                "--discovery",
+                discovery,
+                "--cert",
+                &cert,
+                "--key",
+                &key,
+                "--root-ca",
+                &root,
+                "--protocol",
+                protocol,
+                "-o",
+                format,
+            ],
+            &[],
+        );
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let file = at(&format!("bootstrap.{format}"));
+        std::fs::write(&file, &output.stdout).expect("written");
+        let judged = Command::new(&envoy)
+            .args(["--mode", "validate", "-l", "warning", "-c", &file])
+            .output()
+            .expect("envoy runs");
+        assert!(judged.status.success(), "{kind} {discovery}: {}", stderr(&judged));
+    }
+}
+
+fn envoy() -> Option<std::path::PathBuf> {
+    if let Some(named) = std::env::var_os("STRAIT_ENVOY") {
+        return Some(named.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join("envoy")).find(|file| Path::is_file(file))
+}
