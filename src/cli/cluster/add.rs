@@ -2,7 +2,8 @@
 //!
 //! Looks first (both clusters answer, they are two, the ID is free, the address makes sense), says what it
 //! will make and which rights it takes, then makes it: a reader in the remote cluster, a token that ends,
-//! and a Secret in the config cluster. All of it is server-side apply, so running it again repairs.
+//! and a Secret in the config cluster. What fails half-way can be run again: the reader is applied, not
+//! created, and the Secret comes last.
 
 use std::time::Duration;
 
@@ -72,6 +73,7 @@ pub(crate) enum Manifests {
 pub(crate) async fn run(args: &AddArgs) -> Outcome {
     let id = cluster_id(args.name.as_deref().unwrap_or(&args.remote))?;
     check_network(args.network.as_deref())?;
+    check_ttl(args.token_ttl)?;
     let hub = args.hub.open().await?;
     let remote = args.hub.remote(&args.remote).await?;
     // Before anything is asked of anybody: an address that can't work.
@@ -96,10 +98,13 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         )
         .next("name the context of another cluster, or that of the config cluster by --context"));
     }
-    free(&hub, &args.hub.namespace, &id).await?;
+    let ns = &args.hub.namespace;
+    if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
+        return Err(hub.no_namespace(ns));
+    }
+    free(&hub, ns, &id).await?;
     let version = remote.get("/version").await?.unwrap_or_default();
 
-    let ns = &args.hub.namespace;
     if args.output.is_some() {
         return print_manifests(args, &id, &remote, access).await;
     }
@@ -163,6 +168,14 @@ pub(super) fn cluster_id(text: &str) -> Result<ClusterId, Failure> {
     })
 }
 
+/// Kubernetes makes no tokens that live shorter.
+pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), Failure> {
+    if ttl.0 >= Duration::from_secs(600) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("--token-ttl {ttl} is less than 10m, the least an API server gives")))
+}
+
 /// The refusal of what names no network.
 pub(super) fn check_network(name: Option<&str>) -> Result<(), Failure> {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -191,25 +204,19 @@ pub(super) fn refused(what: &str, refusal: &Refusal) -> Failure {
     let field =
         if refusal.field.is_empty() { String::new() } else { format!("{} ", refusal.field) };
     let fact = output::clean(&format!("{field}{}", refusal.fact));
-    Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"))
+    let failure = Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"));
+    if *refusal.code == codes::LOOPBACK_SERVER {
+        return failure.next("name the URL that the control plane can use: --server https://HOST:PORT");
+    }
+    failure
 }
 
 /// Whether the control plane would take it: asked of the function that will.
 fn checked(id: &ClusterId, access: &Access) -> Result<(), Failure> {
     let written = kubeconfig::write(id, access);
-    match kubeconfig::parse(written.as_bytes(), None, access.loopback) {
-        Ok(_) => Ok(()),
-        Err(refusal) if *refusal.code == codes::LOOPBACK_SERVER => {
-            let fact = format!(
-                "the kubeconfig's server is {}, which a control plane elsewhere can't reach; nothing was changed",
-                access.server
-            );
-            Err(Failure::coded(refusal.code, fact).next(
-                "pass the address that the control plane can use: --server https://HOST:6443",
-            ))
-        }
-        Err(refusal) => Err(refused(&format!("cluster {id}"), &refusal)),
-    }
+    kubeconfig::parse(written.as_bytes(), None, access.loopback)
+        .map(|_| ())
+        .map_err(|refusal| refused(&format!("cluster {id}"), &refusal))
 }
 
 /// Refuses an ID that a Secret holds already.

@@ -183,7 +183,8 @@ impl Cluster {
         let path = format!("{}?fieldManager={FIELD_MANAGER}&force=true", path_of(manifest));
         let kind = "application/apply-patch+yaml";
         let applied = self.request(Method::PATCH, &path, kind, Some(manifest)).await?;
-        applied.map(|_| ()).ok_or_else(|| self.no_namespace(&path))
+        let gone = || Failure::failed(format!("{path}: no such place in {}", self.context));
+        applied.map(|_| ()).ok_or_else(gone)
     }
 
     /// Changes what `patch` names.
@@ -307,14 +308,12 @@ impl Cluster {
         }
     }
 
-    fn no_namespace(&self, path: &str) -> Failure {
-        let namespace = path.split("/namespaces/").nth(1).and_then(|rest| rest.split('/').next());
-        Failure::failed(format!(
-            "{} has no namespace {}",
-            self.context,
-            namespace.unwrap_or_default()
+    /// The failure that a missing system namespace is.
+    pub(crate) fn no_namespace(&self, namespace: &str) -> Failure {
+        let text = format!("{} has no namespace {namespace}; nothing was changed", self.context);
+        Failure::failed(text).next(format!(
+            "name the control plane's namespace by --namespace, or make it: kubectl create namespace {namespace}"
         ))
-        .next("name the control plane's namespace by --namespace, or make it: kubectl create namespace NS")
     }
 }
 

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::json;
 
-use super::add::{cluster_id, follow, refused};
+use super::add::{check_ttl, cluster_id, follow, refused};
 use super::api::{Hub, full_name, holds, path_of};
 use super::{Change, done};
 use crate::apiserver::{Credential, Loopback, Redacted};
@@ -39,6 +39,7 @@ pub(crate) struct RotateArgs {
 /// Runs `strait cluster rotate`.
 pub(crate) async fn run(args: &RotateArgs) -> Outcome {
     let id = cluster_id(&args.name)?;
+    check_ttl(args.token_ttl)?;
     let hub = args.hub.open().await?;
     let remote = args.hub.remote(args.remote.as_deref().unwrap_or(id.as_str())).await?;
     let secrets = hub.member_secrets(&args.hub.namespace).await?;
@@ -66,10 +67,7 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
             "{} has no serviceaccount strait-reader; nothing was changed",
             remote.context
         ))
-        .next(format!(
-            "strait cluster remove {id}, then strait cluster add {} --name {id}",
-            remote.context
-        ))
+        .next(format!("name the cluster's own context: strait cluster rotate {id} CONTEXT"))
     })?;
     access.credential = Credential::Token(Redacted::new(token));
     // The Secret's API server may be out of our reach, not out of the control plane's; but if it
