@@ -43,13 +43,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-<<<<<<< HEAD
     /// Run the control plane
     Serve(Box<ServeArgs>),
-=======
     /// See it all on one machine, with nothing installed
     Demo(demo::DemoArgs),
->>>>>>> fdab90b (Show the whole thing on one machine: strait demo)
     /// Show clusters, networks, proxies and problems on one screen
     Status(status::StatusArgs),
     /// Say why a proxy has, or has not, the endpoints of a service
@@ -104,28 +101,20 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn run(command: Command) -> Outcome {
-<<<<<<< HEAD
-    // Ctrl-C drains a server; every other command it just ends.
-    if let Command::Serve(args) = command {
-        return serve::run(&args).await;
+    // Ctrl-C drains what serves; every other command it just ends.
+    if matches!(command, Command::Serve(_) | Command::Demo(_)) {
+        return dispatch(command).await;
     }
-=======
-    // What runs servers hears of Ctrl-C itself, and ends them in order.
-    let runs_servers = matches!(command, Command::Demo(_));
->>>>>>> fdab90b (Show the whole thing on one machine: strait demo)
     tokio::select! {
         outcome = dispatch(command) => outcome,
-        Ok(()) = tokio::signal::ctrl_c(), if !runs_servers => Ok(Exit::Interrupted),
+        Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
     }
 }
 
 async fn dispatch(command: Command) -> Outcome {
     match command {
-<<<<<<< HEAD
         Command::Serve(args) => serve::run(&args).await,
-=======
         Command::Demo(args) => demo::run(&args).await,
->>>>>>> fdab90b (Show the whole thing on one machine: strait demo)
         Command::Status(args) => status::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Cluster(command) => cluster::run(command).await,

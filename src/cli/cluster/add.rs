@@ -173,7 +173,9 @@ pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), Failure> {
     if ttl.0 >= Duration::from_secs(600) {
         return Ok(());
     }
-    Err(Failure::usage(format!("--token-ttl {ttl} is less than 10m, the least an API server gives")))
+    Err(Failure::usage(format!(
+        "--token-ttl {ttl} is less than 10m, the least an API server gives"
+    )))
 }
 
 /// The refusal of what names no network.
@@ -206,7 +208,8 @@ pub(super) fn refused(what: &str, refusal: &Refusal) -> Failure {
     let fact = output::clean(&format!("{field}{}", refusal.fact));
     let failure = Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"));
     if *refusal.code == codes::LOOPBACK_SERVER {
-        return failure.next("name the URL that the control plane can use: --server https://HOST:PORT");
+        return failure
+            .next("name the URL that the control plane can use: --server https://HOST:PORT");
     }
     failure
 }
