@@ -55,11 +55,11 @@ macro_rules! codes {
 }
 
 codes! {
-    /// --mesh-config, --mesh-networks or their ConfigMap.
-    MESH_SETTINGS_UNREADABLE = "STR0102", "mesh config or mesh networks can't be used",
+    /// `--mesh-config` or its ConfigMap.
+    MESH_CONFIG = "STR0110", "the mesh config can't be used",
         "Correct the field named; it is read again by itself.", "\
-The text is not YAML, or a field has a value of the wrong type or range. What was last good stays in \
-force (the defaults, where nothing was), and everything else goes on.";
+The text is not YAML, or a field has a value of the wrong type or range. What was last good stays
+in force (the defaults, where nothing was), and everything else goes on.";
 
     /// Not a kubeconfig at all.
     KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
@@ -234,15 +234,15 @@ What was last known of the cluster stays in use.";
     /// explain: gateway.
     NO_GATEWAY = "STR0401", "the network has no gateway",
         "Label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\
-Endpoints of another network are reached through a gateway of theirs, or not at all: a raw address may \
-belong to somebody else in the proxy's own network. Proxies in the same network are not affected. \
---allow-direct-cross-network restores the other rule, for flat networks.";
+Endpoints of another network are reached through a gateway of theirs, or not at all: a raw address
+may belong to somebody else in the proxy's own network. Proxies in the same network are not
+affected. --allow-direct-cross-network restores the other rule, for flat networks.";
 
     /// explain: gateway.
     GATEWAY_PENDING = "STR0402", "the network's gateway has no address yet",
         "Wait for the load balancer, or correct the DNS name: strait network list", "\
-A gateway is configured, but its Service has no external address or lacks the gateway port, or its name \
-does not resolve. Endpoints behind it are withheld from other networks until it has one.";
+A gateway is configured, but its Service has no external address or lacks the gateway port, or its
+name does not resolve. Endpoints behind it are withheld from other networks until it has one.";
 
     /// explain: family.
     GATEWAY_FAMILY = "STR0403", "the proxy can't speak to any of the network's gateways",
@@ -252,32 +252,46 @@ All gateways of the endpoint's network have addresses of a family that the proxy
     /// explain: mtls.
     PLAIN_TEXT = "STR0404", "the endpoint takes no mTLS, which crossing networks needs",
         "Give the pod a sidecar and the label security.istio.io/tlsMode=istio.", "\
-Gateways pass connections on by the SNI of their mTLS, which they can't open. An endpoint in plain text can't \
-be told apart there, and would be reachable by anybody. Inside its own network it is reached as before.";
+Gateways pass connections on by the SNI of their mTLS, which they can't open. An endpoint in plain
+text can't be told apart there, and would be reachable by anybody. Inside its own network it is
+reached as before.";
 
     /// DNS of a gateway.
     GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
         "Correct the record, or the Service's external address: strait network list", "\
-When the servers fail or stay silent, the last addresses stay in use. When they say that there is no such \
-name, the addresses stay for ten minutes, after which the network is left with its other gateways, if any.";
+When the servers fail or stay silent, the last addresses stay in use. When they say that there is
+no such name, the addresses stay for ten minutes, after which the network is left with its other
+gateways, if any.";
 
     /// explain: network.
     OTHER_NETWORK = "STR0406", "an east-west gateway forwards into its own network only",
         "Nothing to do: clients reach that network by its own gateway.", "\
-A gateway holds endpoints of its own network. A second hop would hide loops, and make the first gateway \
-trust what the second says.";
+A gateway holds endpoints of its own network. A second hop would hide loops, and make the first
+gateway trust what the second says.";
+
+    /// `--mesh-networks` or its ConfigMap.
+    MESH_NETWORKS = "STR0410", "the mesh networks can't be used",
+        "Correct the field named; they are read again by themselves.", "\
+The text is not YAML, or a CIDR range, address, port or name in it is none. What was last good
+stays in force, so no endpoint changes its network because of it.";
+
+    /// `--mesh-networks` or its ConfigMap.
+    MESH_NETWORKS_CONFLICT = "STR0411", "networks claim the same cluster or addresses",
+        "Let one network claim each cluster and each range.", "\
+Two networks name the same cluster by fromRegistry, or the same CIDR range. The first by name has
+it, so that every replica decides alike; a longer range always wins over a shorter one.";
 
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\
-The EndpointSlice says that it is not ready, is draining or terminating. Such endpoints are neither sent nor \
-counted.";
+The EndpointSlice says that it is not ready, is draining or terminating. Such endpoints are
+neither sent nor counted.";
 
     /// explain: pod.
     POD_MISSING = "STR0421", "the endpoint's pod has not been seen",
         "It is sent as soon as its pod is seen; if it never is, look at the pod watch of that cluster.", "\
-The EndpointSlice names a pod that the API server has not shown yet. Without it neither identity nor mTLS is \
-known, so it is withheld rather than sent in plain text.";
+The EndpointSlice names a pod that the API server has not shown yet. Without it neither identity
+nor mTLS is known, so it is withheld rather than sent in plain text.";
 
     /// explain: export.
     NOT_EXPORTED = "STR0422", "the service is not exported to the proxy",
@@ -287,48 +301,127 @@ exportTo names the namespaces that may see a service. Gateways carry only what i
     /// explain: export.
     CLUSTER_LOCAL = "STR0423", "the service stays in its own cluster",
         "Change serviceSettings in the mesh config, if it shall be shared.", "\
-kubernetes.default, everything in kube-system, and what serviceSettings calls cluster-local is given only to \
-proxies of the endpoint's own cluster.";
+kubernetes.default, everything in kube-system, and what serviceSettings calls cluster-local is
+given only to proxies of the endpoint's own cluster.";
 
     /// explain: export.
     NODE_LOCAL = "STR0424", "the service stays on its own node",
         "Change internalTrafficPolicy of the Service, if it shall not.", "\
-internalTrafficPolicy: Local gives a proxy only endpoints on its own node.";
+internalTrafficPolicy: Local gives a proxy only endpoints on its own node. A proxy whose node is
+not known is given all of them.";
 
     /// explain: family.
     ENDPOINT_FAMILY = "STR0425", "the proxy can't speak to the endpoint",
         "Give both an address of one family (IPv4 or IPv6).", "\
-The endpoint's address is of a family that the proxy has no address of.";
+The endpoint's address is of a family that the proxy has no address of, so no connection could be
+made. A proxy's addresses come from its node id and INSTANCE_IPS.";
 
     /// explain: ready.
     CLUSTER_DRAINING = "STR0426", "the endpoint's cluster is being drained",
         "Remove the annotation strait.dev/mode from its Secret to bring it back.", "\
-An operator asked for it: proxies get no endpoint of the cluster any more, and connections that are open may end \
-by themselves. The cluster is still watched, so it is back at once when the annotation goes.";
+An operator asked for it: proxies get no endpoint of the cluster any more, and connections that
+are open may end by themselves. The cluster is still watched, so it is back at once when the
+annotation goes.";
+
+    /// The node of a stream.
+    NODE = "STR0501", "the node can't be read",
+        "Print a bootstrap with: strait proxy bootstrap", "\
+The node id is not type~ip~name.namespace~domain with type sidecar or router, an address is none,
+or the metadata is larger than 64 KiB. The stream is refused; nobody else is affected.";
+
+    /// A discovery request.
+    REQUEST = "STR0502", "the request breaks the protocol",
+        "Check the client: it speaks to ADS (SotW or Delta), and names its node first.", "\
+No node on the first request, another node later, no type or one that is not served, or too many
+or too long names (100,000 of 512 bytes). The stream ends with INVALID_ARGUMENT.";
+
+    /// Requests that answer nothing.
+    REQUEST_RATE = "STR0503", "too many requests",
+        "Look for a loop in the client.", "\
+More than 50 requests a second (500 in a burst) that answer no response of ours. The stream ends
+with RESOURCE_EXHAUSTED; the proxy may reconnect.";
+
+    /// Streams of one node.
+    STREAMS_PER_NODE = "STR0504", "the node has too many streams",
+        "Look for two proxies with one name, or a proxy that never closes its streams.", "\
+One identity may hold four streams for one node id: a reconnecting proxy has two for a while.";
+
+    /// A refusal by a proxy.
+    NACK = "STR0507", "a proxy refused what it was sent",
+        "See the text: strait proxy get NAME. An older Envoy may lack a feature.", "\
+The proxy keeps what it had before, and is not sent the same again until it changes. The resource
+and the text of the refusal are shown with the proxy.";
 
     /// A node's claim against its certificate.
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
         "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\
-Trust domain, namespace and service account of a proxy come from its certificate. A node that claims others \
-is refused: it would be given somebody else's configuration.";
+Trust domain, namespace and service account of a proxy come from its certificate. A node that
+claims others is refused: it would be given somebody else's configuration.";
 
     /// A node's cluster.
     CLAIM_CLUSTER = "STR0511", "the node claims a cluster that is no member",
         "Set CLUSTER_ID to a cluster of: strait cluster list", "\
-CLUSTER_ID decides which addresses a proxy may use, so it must name a member when the proxy connects. \
-A cluster that is removed later doesn't end the stream.";
+CLUSTER_ID decides which addresses a proxy may use, so it must name a member when the proxy
+connects. A cluster that is removed later doesn't end the stream.";
 
     /// A node's pod.
     CLAIM_POD = "STR0512", "the node contradicts its pod",
         "Check that the proxy runs in the pod it names, in the cluster it names.", "\
-The cluster's registry has a pod of the name that the node claims, with another service account or another \
-address. Somebody may use a certificate out of place.";
+The cluster's registry has a pod of the name that the node claims, with another service account or
+another address. Somebody may use a certificate out of place.";
 
     /// A node's network.
     CLAIM_NETWORK = "STR0513", "the node claims a network it is not in",
         "Remove NETWORK from the node's metadata, or correct the pod's label or the Secret's annotation.", "\
-A proxy that is believed to be in another network would be sent addresses that mean somebody else where it \
-runs.";
+A proxy that is believed to be in another network would be sent addresses that mean somebody else
+where it runs.";
+
+    /// Certificates and keys on disk.
+    TLS_FILE = "STR0701", "a certificate or key file can't be read or written",
+        "Check that the path exists and who may read it.", "\
+At start this ends the program, since there is no older certificate to keep. Later what was last
+good stays in force.";
+
+    /// Certificates and keys on disk.
+    TLS_UNUSABLE = "STR0702", "a file holds no certificate or key that can be used",
+        "Check it: openssl x509 -in FILE -text, openssl pkey -in FILE -noout", "\
+The file is not PEM, or holds a kind of key that is not supported. What was last good stays in
+force.";
+
+    /// Certificates and keys on disk.
+    TLS_MISMATCH = "STR0703", "key and certificate are not a pair",
+        "Replace both files; they are read together.", "\
+The certificate is for another key. Often one of the two has been replaced and the other not yet:
+what was last good stays in force until they fit.";
+
+    /// Validity of a certificate.
+    CERTIFICATE_TIME = "STR0704", "a certificate has ended, or has not begun",
+        "Renew it, and compare the clocks.", "\
+A certificate outside its validity is never used, ours or a peer's. A stream ends when the client
+certificate that opened it does.";
+
+    /// --ca-dir.
+    CA_FILES = "STR0705", "files of the CA are missing, or don't lead to its roots",
+        "Make a complete set: strait certs init DIR", "\
+A CA directory holds ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem, and the chain
+leads to one of the roots. A part of it is refused as a whole.";
+
+    /// A certificate request.
+    CERTIFICATE_REQUEST = "STR0706", "a certificate request or lifetime is refused",
+        "Ask for at most 90 days, with a request signed by its own key.", "\
+The names of a certificate come from the identity the caller has proved, never from its request.";
+
+    /// A peer's certificate.
+    PEER_CERTIFICATE = "STR0707", "a peer's certificate is refused",
+        "Issue one that chains to a trusted root, with one SPIFFE URI: strait certs issue", "\
+It does not chain to any of the roots that are trusted now, or its names are not exactly one URI
+of the form spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.";
+
+    /// Trust roots.
+    ROOTS_REPLACED = "STR0708", "the new roots have nothing in common with the old",
+        "Publish old and new roots together first, then the new alone.", "\
+Every proxy is turned away until it has a certificate of a new root. The roots were taken as they
+are: an operator may want just that.";
 }
 
 #[cfg(test)]

@@ -123,10 +123,10 @@ impl Ending {
         match self {
             Self::Drain => "this server is going away; reconnect",
             Self::CertificateExpired => {
-                "STR0705: the client certificate has expired; reconnect with a new one"
+                "STR0704: the client certificate has ended; reconnect with a new one"
             }
             Self::RootsChanged => {
-                "STR0706: the client certificate no longer chains to a trusted root"
+                "STR0707: the client certificate no longer chains to a trusted root"
             }
         }
     }
@@ -263,7 +263,7 @@ impl Connection {
             Ok(Ok((stream, peer))) => self.serve(stream, peer).await,
             Ok(Err(reason)) => {
                 self.shared.stats.handshake_failed("refused");
-                warn!(code = "STR0704", peer = %self.peer, "TLS handshake failed: {reason}");
+                warn!(code = "STR0707", peer = %self.peer, "TLS handshake failed: {reason}");
             }
             Err(_) => {
                 self.shared.stats.handshake_failed("timeout");

@@ -1,5 +1,6 @@
 //! The rules of the house that a compiler doesn't know.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::layering::sources;
@@ -40,6 +41,21 @@ fn nothing_is_left_for_later_in_silence() {
         }
     }
     assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn every_code_that_is_told_has_a_page() {
+    let mut missing = BTreeSet::new();
+    for (file, text) in sources() {
+        for (at, _) in text.match_indices("STR") {
+            let code: String = text[at..].chars().take(7).collect();
+            let numbered = code.len() == 7 && code[3..].bytes().all(|b| b.is_ascii_digit());
+            if numbered && strait::codes::find(&code).is_none() && code != "STR9999" {
+                missing.insert((code, file.clone()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "`strait help CODE` would know nothing of {missing:?}");
 }
 
 #[test]
