@@ -219,6 +219,7 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
         (vec!["cluster", "add", "nowhere", "--yes"], 64, "no context"),
         (vec!["cluster", "add", "prod-eu", "--name", "Prod_EU"], 64, "STR0215"),
         (vec!["cluster", "add", "prod-eu", "--network", "a b"], 64, "--network"),
+        (vec!["cluster", "add", "prod-eu", "--token-ttl", "1m"], 64, "10m"),
         (vec!["cluster", "add", "prod-eu", "--server", "http://10.0.0.1"], 1, "STR0210"),
         (vec!["cluster", "rotate", "prod-eu", "--yes"], 1, "strait cluster add"),
     ] {

@@ -144,7 +144,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         secret::name_of(&id),
         args.token_ttl
     );
-    if !args.change.confirmed(&plan)? {
+    if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
     for manifest in manifests::reader(args.rbac) {

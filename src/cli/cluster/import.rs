@@ -70,7 +70,7 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
             member.access.server
         )
     };
-    if !args.change.confirmed(&members.iter().map(line).collect::<String>())? {
+    if !args.change.confirmed(&members.iter().map(line).collect::<String>()).await? {
         return Ok(Exit::Fine);
     }
     let hub = args.hub.open().await?;

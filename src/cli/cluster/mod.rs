@@ -163,7 +163,7 @@ struct Change {
 
 impl Change {
     /// Shows the plan and asks whether to go on; `false` for a dry run.
-    fn confirmed(&self, plan: &str) -> Result<bool, Failure> {
+    async fn confirmed(&self, plan: &str) -> Result<bool, Failure> {
         eprint!("{plan}");
         if self.dry_run {
             eprintln!("Dry run: nothing was changed.");
@@ -177,10 +177,14 @@ impl Change {
         }
         eprint!("Continue? [Y/n] ");
         let _ = std::io::stderr().flush();
-        let mut line = String::new();
-        let read = std::io::stdin().read_line(&mut line).unwrap_or_default();
+        // On a thread of its own, so that Ctrl-C is heard meanwhile.
+        let read = || {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).map(|bytes| (bytes, line)).unwrap_or_default()
+        };
+        let (bytes, line) = tokio::task::spawn_blocking(read).await.unwrap_or_default();
         match line.trim().to_lowercase().as_str() {
-            "" if read > 0 => Ok(true),
+            "" if bytes > 0 => Ok(true),
             "y" | "yes" => Ok(true),
             _ => Err(Failure::failed("stopped; nothing was changed")),
         }

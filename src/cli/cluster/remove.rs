@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
             remote.context
         );
     }
-    if !args.change.confirmed(&plan)? {
+    if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
     for secret in &secrets {

@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
         "Will ask {} for a new token of strait-reader, valid {}, and put it into secret {name} of {}\n",
         remote.context, args.token_ttl, hub.context
     );
-    if !args.change.confirmed(&plan)? {
+    if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
     let token = remote.reader_token(args.token_ttl.0.as_secs()).await?;
