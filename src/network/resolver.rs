@@ -2,7 +2,7 @@
 //!
 //! Owns the questions on their way. Each name goes at its own pace, so that a slow one delays nobody;
 //! nobody waits for this task, and it holds no lock. What an answer means is decided in
-//! [`super::names`].
+//! `super::names`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

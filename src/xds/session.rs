@@ -2,7 +2,7 @@
 //!
 //! Pure: requests and changes go in, responses come out, nothing is awaited. [`Session::next_response`]
 //! is called only when there is room to send, so a slow client skips versions and never misses the
-//! last. The two forms differ in how a request is read ([`super::delta`], [`super::sotw`]) and in how
+//! last. The two forms differ in how a request is read (`super::delta`, `super::sotw`) and in how
 //! much a response holds; what a client ends up with is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
