@@ -4,3 +4,4 @@ mod cli;
 mod demo;
 mod layering;
 mod tidy;
+mod traced;
