@@ -141,21 +141,21 @@ impl Shared {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Waits until a stream of this peer must end.
-    pub(super) async fn ended(&self, peer: &PeerIdentity) -> Ending {
+    /// Waits until a stream of this peer must end. `believed` is the generation of the roots under
+    /// which its certificate was last verified.
+    pub(super) async fn ended(self: Arc<Self>, peer: Arc<PeerIdentity>, believed: u64) -> Ending {
         let life = peer.not_after().duration_since(SystemTime::now()).unwrap_or_default();
         let mut identity = self.identity.clone();
-        let trusted = async {
-            loop {
-                if !identity.borrow_and_update().still_trusts(peer, SystemTime::now()) {
+        let distrusted = async {
+            let mut believed = believed;
+            // Verifying costs as much as a handshake: only when the roots have changed.
+            while let Ok(now) = identity.wait_for(|now| now.trust_generation != believed).await {
+                believed = now.trust_generation;
+                if !now.still_trusts(&peer, SystemTime::now()) {
                     return;
                 }
-                let generation = identity.borrow().trust_generation;
-                let moved = identity.wait_for(|now| now.trust_generation != generation);
-                if moved.await.is_err() {
-                    std::future::pending::<()>().await;
-                }
             }
+            std::future::pending::<()>().await;
         };
         let drained = async {
             self.drain.cancelled().await;
@@ -164,7 +164,7 @@ impl Shared {
         tokio::select! {
             () = drained => Ending::Drain,
             () = tokio::time::sleep(life) => Ending::CertificateExpired,
-            () = trusted => Ending::RootsChanged,
+            () = distrusted => Ending::RootsChanged,
         }
     }
 }
@@ -248,6 +248,15 @@ impl Drop for Source {
     }
 }
 
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// What its certificate proved.
+    pub(super) identity: Arc<PeerIdentity>,
+    /// The generation of the roots that vouched for it.
+    pub(super) believed: u64,
+}
+
 /// One connection.
 struct Connection {
     shared: Arc<Shared>,
@@ -260,7 +269,7 @@ impl Connection {
         let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, self.handshake(socket)).await;
         drop(source);
         match handshake {
-            Ok(Ok((stream, peer))) => self.serve(stream, peer).await,
+            Ok(Ok((stream, peer))) => self.serve(stream, Arc::new(peer)).await,
             Ok(Err(reason)) => {
                 self.shared.stats.handshake_failed("refused");
                 warn!(code = "STR0707", peer = %self.peer, "TLS handshake failed: {reason}");
@@ -272,22 +281,22 @@ impl Connection {
         }
     }
 
-    async fn handshake(
-        &self,
-        socket: TcpStream,
-    ) -> Result<(TlsStream<TcpStream>, Arc<PeerIdentity>), String> {
+    async fn handshake(&self, socket: TcpStream) -> Result<(TlsStream<TcpStream>, Peer), String> {
         let _permit = self.shared.handshakes.acquire().await.map_err(|error| error.to_string())?;
         let _ = socket.set_nodelay(true);
-        let config = Arc::clone(&self.shared.identity.borrow().server_config);
+        let (config, believed) = {
+            let identity = self.shared.identity.borrow();
+            (Arc::clone(&identity.server_config), identity.trust_generation)
+        };
         let stream = TlsAcceptor::from(config)
             .accept(socket)
             .await
             .map_err(|error: io::Error| tls::failure(&error))?;
-        let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
-        Ok((stream, Arc::new(peer)))
+        let identity = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
+        Ok((stream, Peer { identity: Arc::new(identity), believed }))
     }
 
-    async fn serve(self, stream: TlsStream<TcpStream>, peer: Arc<PeerIdentity>) {
+    async fn serve(self, stream: TlsStream<TcpStream>, peer: Arc<Peer>) {
         let stall = Arc::new(Stall::default());
         let service = {
             let (shared, stall) = (Arc::clone(&self.shared), Arc::clone(&stall));
@@ -323,7 +332,7 @@ impl Connection {
             () = self.shared.drain.cancelled() => None,
             () = stalled(&self.shared, &stall) => {
                 self.shared.stats.closed("stalled");
-                warn!(peer = %self.peer, identity = %peer.id(), "the proxy reads nothing; its connection is closed");
+                warn!(peer = %self.peer, identity = %peer.identity.id(), "the proxy reads nothing; its connection is closed");
                 return;
             }
         };
@@ -357,7 +366,7 @@ async fn stalled(shared: &Shared, stall: &Stall) {
 
 async fn answer(
     shared: Arc<Shared>,
-    peer: Arc<PeerIdentity>,
+    peer: Arc<Peer>,
     stall: Arc<Stall>,
     mut routes: Routes,
     mut request: HttpRequest<Incoming>,
@@ -367,7 +376,7 @@ async fn answer(
         DELTA_PATH => Ok(ads::<DeltaDiscoveryRequest>(shared, peer, stall, request).await),
         SOTW_PATH => Ok(ads::<DiscoveryRequest>(shared, peer, stall, request).await),
         _ => {
-            request.extensions_mut().insert(PeerIdentity::clone(&peer));
+            request.extensions_mut().insert(PeerIdentity::clone(&peer.identity));
             routes.call(request.map(Body::new)).await
         }
     }
@@ -375,7 +384,7 @@ async fn answer(
 
 async fn ads<R: Request + Message + Default>(
     shared: Arc<Shared>,
-    peer: Arc<PeerIdentity>,
+    peer: Arc<Peer>,
     stall: Arc<Stall>,
     request: HttpRequest<Incoming>,
 ) -> HttpResponse<Body> {
@@ -388,7 +397,7 @@ async fn ads<R: Request + Message + Default>(
 /// The handler of one ADS call.
 struct Ads<R> {
     shared: Arc<Shared>,
-    peer: Arc<PeerIdentity>,
+    peer: Arc<Peer>,
     stall: Arc<Stall>,
     form: PhantomData<fn(R)>,
 }
@@ -407,7 +416,7 @@ impl<R: Request> StreamingService<R> for Ads<R> {
         }
         let stream = Stream::new(
             Arc::clone(&self.shared),
-            Arc::clone(&self.peer),
+            &self.peer,
             request.into_inner(),
             Arc::clone(&self.stall),
         );

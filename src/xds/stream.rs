@@ -20,7 +20,7 @@ use super::connections::Entry;
 use super::generate::Picture;
 use super::node;
 use super::resource::ResourceType;
-use super::server::Shared;
+use super::server::{Ending, Peer, Shared};
 use super::session::{Form, Handled, Response, Session, Violation};
 use crate::identity::PeerIdentity;
 use crate::model::Proxy;
@@ -115,6 +115,7 @@ impl Stall {
 pub(super) struct Stream<R> {
     shared: Arc<Shared>,
     peer: Arc<PeerIdentity>,
+    ended: Pin<Box<dyn Future<Output = Ending> + Send>>,
     requests: Streaming<R>,
     session: Session,
     /// The proxy, once its first request has been let in.
@@ -135,14 +136,17 @@ struct AdmittedStream {
 impl<R: Request> Stream<R> {
     pub(super) fn new(
         shared: Arc<Shared>,
-        peer: Arc<PeerIdentity>,
+        peer: &Peer,
         requests: Streaming<R>,
         stall: Arc<Stall>,
     ) -> Self {
         let now = Instant::now();
+        let identity = &peer.identity;
+        let ended = Arc::clone(&shared).ended(Arc::clone(identity), peer.believed);
         Self {
             shared,
-            peer,
+            peer: Arc::clone(identity),
+            ended: Box::pin(ended),
             requests,
             session: Session::new(R::FORM),
             admitted: None,
@@ -180,7 +184,7 @@ impl<R: Request> Stream<R> {
             let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
             tokio::select! {
                 biased;
-                ended = self.shared.ended(&self.peer) => {
+                ended = &mut self.ended => {
                     return Err(Ended::by(ended.reason(), Status::unavailable(ended.text())));
                 }
                 request = self.requests.message() => match request {
