@@ -125,7 +125,7 @@ impl World {
             trust_domain: "example.org".to_owned(),
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
-            stale_after: crate::clusters::status::STALE_AFTER,
+            stale_after: status::STALE_AFTER,
             updates,
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
         };
