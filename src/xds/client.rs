@@ -67,6 +67,8 @@ pub enum ConnectError {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Held {
     bodies: BTreeMap<ResourceType, BTreeMap<String, Vec<u8>>>,
+    /// What was asked for by name and has not come.
+    awaited: BTreeSet<(ResourceType, String)>,
     /// How many responses brought that.
     pub responses: u64,
     /// Why the stream ended, once it has; what was held is held on to.
@@ -74,6 +76,12 @@ pub struct Held {
 }
 
 impl Held {
+    /// Whether everything that was asked for has come at least once.
+    pub fn is_complete(&self) -> bool {
+        let all_of = [ResourceType::Cluster, ResourceType::Listener];
+        all_of.iter().all(|kind| self.bodies.contains_key(kind)) && self.awaited.is_empty()
+    }
+
     /// The names held of a type.
     pub fn names(&self, kind: ResourceType) -> impl Iterator<Item = &str> {
         self.bodies.get(&kind).into_iter().flatten().map(|(name, _)| name.as_str())
@@ -268,6 +276,7 @@ impl Recorder {
         let bodies = held.bodies.entry(kind).or_default();
         let mut problems = Vec::new();
         for resource in response.resources {
+            held.awaited.remove(&(kind, resource.name.clone()));
             let body = resource.resource.unwrap_or_default().value;
             match check(kind, &body) {
                 Ok(()) => drop(bodies.insert(resource.name, body)),
@@ -275,6 +284,7 @@ impl Recorder {
             }
         }
         for name in &response.removed_resources {
+            held.awaited.remove(&(kind, name.clone()));
             bodies.remove(name);
         }
         answer.error_detail = (!problems.is_empty()).then(|| rejection(problems.join("; ")));
@@ -303,7 +313,10 @@ impl Recorder {
             resource_names_unsubscribe: before.difference(now).cloned().collect(),
             ..Default::default()
         };
+        let asked = request.resource_names_subscribe.iter();
+        held.awaited.extend(asked.map(|name| (kind, name.clone())));
         for name in &request.resource_names_unsubscribe {
+            held.awaited.remove(&(kind, name.clone()));
             held.bodies.entry(kind).or_default().remove(name);
         }
         (before != *now).then_some(request)
@@ -419,7 +432,10 @@ mod tests {
         assert_eq!((ack.response_nonce.as_str(), &ack.error_detail), ("n", &None));
         assert_eq!(follow.resource_names_subscribe, ["a"]);
         let empty = ClusterLoadAssignment::default().encode_to_vec();
+        recorder.apply(&mut held, response(ResourceType::Listener, "l", Vec::new()));
+        assert!(!held.is_complete());
         recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));
+        assert!(held.is_complete());
         assert_eq!(held.names(ResourceType::Endpoint).collect::<Vec<_>>(), ["a"]);
 
         let gone = DeltaDiscoveryResponse {
