@@ -5,9 +5,13 @@
 //! then takes an endpoint and an API server away. With a real Envoy on PATH it also sends real requests
 //! ([`traffic`]). What every proxy holds is checked at every step against [`expected`].
 
+mod app;
 mod expected;
 mod mesh;
+mod netns;
+mod pod;
 mod show;
+mod traffic;
 mod world;
 
 use std::net::Ipv4Addr;
@@ -16,6 +20,7 @@ use std::time::Instant;
 use clap::Args;
 
 use self::mesh::{Mesh, Settled};
+use self::traffic::{Part, Ran};
 use self::world::{NETWORKS, World};
 use super::failure::{Exit, Failure, Outcome};
 use super::output::{Look, print};
@@ -30,6 +35,8 @@ pub(super) struct DemoArgs {
     /// End by itself; exit code 0 only if every proxy held exactly what it should at every step
     #[arg(long)]
     once: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
 }
 
 /// Where an endpoint, and then the API server, is taken away.
@@ -38,6 +45,9 @@ const POD: &str = "web-2";
 
 /// Runs the demo until its end, or, without `--once`, until Ctrl-C.
 pub(super) async fn run(args: &DemoArgs) -> Outcome {
+    if let Some(part) = &args.part {
+        return traffic::part(part).await;
+    }
     let mesh = tokio::select! {
         mesh = demo(args) => mesh?,
         () = signalled() => return Ok(Exit::Interrupted),
@@ -57,8 +67,16 @@ async fn demo(args: &DemoArgs) -> Result<Mesh, Failure> {
     mesh.connect_proxies().await?;
     introduce(&mesh, &look)?;
     let steps = story(&mut mesh, &look).await?;
+    heading(steps + 1, "Real requests through real Envoys")?;
+    let real = match traffic::run(mesh.folder()).await? {
+        Ran::Passed => "; real requests reached both networks",
+        Ran::Skipped(why) => {
+            print(&format!("Skipped: {why}\n"))?;
+            ""
+        }
+    };
     print(&format!(
-        "\n{} {} proxies held exactly what they should at each of {steps} steps ({:.1} s)\n",
+        "\n{} {} proxies held exactly what they should at each of {steps} steps{real} ({:.1} s)\n",
         look.sign(true).paint(&look),
         mesh.proxies.len(),
         began.elapsed().as_secs_f64(),
@@ -83,21 +101,22 @@ fn introduce(mesh: &Mesh, look: &Look) -> Result<(), Failure> {
 async fn story(mesh: &mut Mesh, look: &Look) -> Result<usize, Failure> {
     let first = mesh.settle(Instant::now()).await?;
     heading(1, "What each proxy holds, and why")?;
+    let mut shown = Vec::new();
     for (proxy, settled) in mesh.proxies.iter().zip(&first) {
         let mut explanations = Vec::new();
         for service in services(&mesh.world) {
             let answer = mesh.explain(proxy, &service.hostname()).await?;
             explanations.push((service.title(), answer));
         }
-        print(&format!(
-            "{}Proxy {}, in network {}:\n\n{}\n{}",
-            if settled.proxy == first[0].proxy { "" } else { "\n" },
+        shown.push(format!(
+            "Proxy {}, in network {}:\n\n{}\n{}",
             settled.proxy,
             proxy.network,
             show::reasons(&explanations, look),
             show::holdings(settled, look),
-        ))?;
+        ));
     }
+    print(&shown.join("\n"))?;
 
     heading(2, &format!("Pod {POD} in {VICTIM} turns unready"))?;
     let now = Instant::now();
@@ -113,7 +132,9 @@ async fn story(mesh: &mut Mesh, look: &Look) -> Result<usize, Failure> {
     let unseen = std::mem::replace(&mut mesh.world, seen);
     mesh.wait_for_state(VICTIM, "stale").await?;
     let third = mesh.settle(Instant::now()).await?;
-    print(&format!("{}\n", show::states(&mesh.clusters().await?, &Look::of_stdout())))?;
+    // Ages count up to now, not to when we began.
+    let look_now = Look::of_stdout();
+    print(&format!("{}\n", show::states(&mesh.clusters().await?, &look_now)))?;
     print(&kept(&second, &third)?)?;
 
     heading(4, &format!("The API server of {VICTIM} is back"))?;

@@ -20,6 +20,7 @@ use super::world::{CLIENT, SHOP, SYSTEM, World};
 use crate::cli::client::{self, Connect, root_cause};
 use crate::cli::failure::Failure;
 use crate::config::ServeArgs;
+use crate::identity::authority::Issued;
 use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority, tls};
 use crate::server::{self, Bound};
 use crate::task::Supervisor;
@@ -116,10 +117,7 @@ impl Mesh {
         let edges =
             self.world.edges().map(|(cluster, edge)| (cluster.id.clone(), cluster.network, edge));
         for (cluster, network, edge) in edges.collect::<Vec<_>>() {
-            let id = SpiffeId::new(TRUST_DOMAIN, SHOP, CLIENT)
-                .map_err(|error| identity(identity::Error::Identity(error)))?;
-            let day = authority::LIFETIME_DEFAULT;
-            let issued = self.ca.issue_workload(&id, day, SystemTime::now()).map_err(identity)?;
+            let issued = self.workload(SHOP, CLIENT)?;
             let chain = issued.chain.certificates().to_vec();
             let tls =
                 tls::client_config(chain, issued.key_der(), self.ca.roots()).map_err(identity)?;
@@ -140,9 +138,22 @@ impl Mesh {
         self.bound.xds
     }
 
-    /// The folder of the CA, as `strait certs issue` takes it.
-    pub(super) fn ca_folder(&self) -> PathBuf {
-        ca_folder(self.folder.path())
+    /// Writes a workload's certificate, key and roots, as `strait certs issue` does.
+    pub(super) fn issue(
+        &self,
+        namespace: &str,
+        service_account: &str,
+        folder: &Path,
+    ) -> Result<(), Failure> {
+        let issued = self.workload(namespace, service_account)?;
+        authority::write_workload(folder, &issued, self.ca.roots()).map_err(identity)
+    }
+
+    fn workload(&self, namespace: &str, service_account: &str) -> Result<Issued, Failure> {
+        let id = SpiffeId::new(TRUST_DOMAIN, namespace, service_account)
+            .map_err(|error| identity(identity::Error::Identity(error)))?;
+        let day = authority::LIFETIME_DEFAULT;
+        self.ca.issue_workload(&id, day, SystemTime::now()).map_err(identity)
     }
 
     /// A folder for whatever belongs to this run.
@@ -180,7 +191,8 @@ impl Mesh {
         let world = &self.world;
         try_join_all(self.proxies.iter_mut().map(async |proxy| {
             let wanted = holdings(world, proxy.network);
-            let waited = proxy.client.wait_for(|held| held_endpoints(held) == wanted);
+            let waited =
+                proxy.client.wait_for(|held| held.is_complete() && held_endpoints(held) == wanted);
             match within(waited).await {
                 Some(held) => Ok(Settled {
                     proxy: proxy.name(),
@@ -190,13 +202,16 @@ impl Mesh {
                 }),
                 None => {
                     let held = proxy.client.held();
-                    let text = show::mismatch(&wanted, &held_endpoints(&held));
-                    let ended = held.ended.map(|why| format!("; its stream ended: {why}"));
-                    let ended = ended.unwrap_or_default();
-                    Err(Failure::failed(format!(
-                        "{} does not hold what it should{ended}\n{text}",
-                        proxy.name()
-                    )))
+                    let name = proxy.name();
+                    let mut text = format!("{name} does not hold what it should\n");
+                    text += &show::mismatch(&wanted, &held_endpoints(&held));
+                    if !held.is_complete() {
+                        text += "  not all that it asked for has come\n";
+                    }
+                    if let Some(why) = held.ended {
+                        text += &format!("  its stream ended: {why}\n");
+                    }
+                    Err(Failure::failed(text.trim_end()))
                 }
             }
         }))
@@ -213,6 +228,12 @@ impl Mesh {
     /// What `/debug/clusters` says.
     pub(super) async fn clusters(&self) -> Result<Value, Failure> {
         Ok(self.admin.get("/debug/clusters", &[]).await?.value)
+    }
+
+    /// How many proxies are connected.
+    pub(super) async fn connected(&self) -> Result<usize, Failure> {
+        let answer = self.admin.get("/debug/proxies", &[]).await?;
+        Ok(answer.value.as_array().map_or(0, Vec::len))
     }
 
     /// Waits until a cluster is in a state.

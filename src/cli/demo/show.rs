@@ -119,10 +119,20 @@ pub(super) fn changes(before: &[Settled], after: &[Settled], look: &Look) -> Str
     table(&["PROXY", "AFTER", "SERVICE", "CHANGE"], rows, look)
 }
 
-/// Expected against held, where they differ.
+/// What should be held, and what is, of the upstream clusters where that differs.
 pub(super) fn mismatch(wanted: &Holdings, held: &Holdings) -> String {
-    let lines = differences(wanted, held);
-    lines.into_iter().map(|(name, change)| format!("  {name}: {change}\n")).collect()
+    let members = |of: Option<&BTreeMap<SocketAddr, u32>>| {
+        let all = of.into_iter().flatten().map(|(address, weight)| member(address, *weight));
+        all.collect::<Vec<_>>().join(", ")
+    };
+    let names: BTreeSet<_> = wanted.keys().chain(held.keys()).collect();
+    let differ = names.into_iter().filter(|name| wanted.get(*name) != held.get(*name));
+    differ
+        .map(|name| {
+            let (wanted, held) = (members(wanted.get(name)), members(held.get(name)));
+            format!("  {name}\n    expected: {wanted}\n    held:     {held}\n")
+        })
+        .collect()
 }
 
 /// By upstream cluster, how `after` differs from `before`.

@@ -77,12 +77,6 @@ impl World {
         Self { clusters: (0..count).map(Cluster::new).collect() }
     }
 
-    /// The cluster of that name.
-    pub(super) fn cluster(&self, id: &str) -> &Cluster {
-        let found = self.clusters.iter().find(|cluster| cluster.id == id);
-        found.expect("the demo names only clusters that it made")
-    }
-
     /// Every cluster with a gateway and a client: one for each network.
     pub(super) fn edges(&self) -> impl Iterator<Item = (&Cluster, Edge)> {
         self.clusters.iter().filter_map(|cluster| Some((cluster, cluster.edge?)))

@@ -1,0 +1,94 @@
+//! Network namespaces of the demo's own: made, wired to bridges, entered.
+//!
+//! Works inside a network, mount and process namespace that [`super::traffic`] made for it, so nothing
+//! here touches the machine's network, and all of it goes when that process ends.
+
+use std::process::Stdio;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// A named network namespace.
+pub(super) struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// A namespace with its loopback up.
+    pub(super) async fn create(name: &str) -> Result<Self, String> {
+        run(Command::new("ip").args(["netns", "add", name]), "").await?;
+        let netns = Self { name: name.to_owned() };
+        ip(Some(&netns), "link set lo up").await?;
+        Ok(netns)
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `program` inside, killed when the child is dropped.
+    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name)).arg("--").arg(program);
+        command.kill_on_drop(true).stdin(Stdio::null());
+        command
+    }
+
+    /// Gives it an `interface` with an address (`ADDRESS/PREFIX`), plugged into `bridge` of `switch`.
+    pub(super) async fn plug(
+        &self,
+        interface: &str,
+        address: &str,
+        switch: Option<&Self>,
+        bridge: &str,
+    ) -> Result<(), String> {
+        let far = &self.name;
+        let cable = format!(
+            "link add {far} type veth peer name {interface} netns {far}\n\
+             link set {far} master {bridge}\nlink set {far} up"
+        );
+        ip(switch, &cable).await?;
+        let near = format!("address add {address} dev {interface}\nlink set {interface} up");
+        ip(Some(self), &near).await
+    }
+
+    /// Loads rules in the form of iptables-save.
+    pub(super) async fn iptables(&self, rules: &str) -> Result<(), String> {
+        run(&mut self.command("iptables-restore"), rules).await.map(drop)
+    }
+}
+
+/// Runs lines of `ip -batch`: in a namespace, or in that of this process.
+pub(super) async fn ip(netns: Option<&Netns>, lines: &str) -> Result<(), String> {
+    let mut command = Command::new("ip");
+    if let Some(netns) = netns {
+        command.args(["-n", &netns.name]);
+    }
+    run(command.args(["-batch", "-"]), lines).await.map(drop)
+}
+
+/// Makes a bridge with an address.
+pub(super) async fn bridge(netns: Option<&Netns>, name: &str, address: &str) -> Result<(), String> {
+    let lines = format!(
+        "link add {name} type bridge\naddress add {address} dev {name}\nlink set {name} up"
+    );
+    ip(netns, &lines).await
+}
+
+/// Runs to the end with `input`; standard output on success, else what the program complained of.
+pub(super) async fn run(command: &mut Command, input: &str) -> Result<String, String> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let failed = |error: std::io::Error| format!("{program}: {error}");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that ends before it has read everything says why on stderr.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let output = child.wait_with_output().await.map_err(failed)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}

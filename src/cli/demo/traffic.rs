@@ -1,0 +1,224 @@
+//! Real requests through real Envoys, where there is an Envoy.
+//!
+//! The demo runs itself once more inside namespaces of its own ([`run`]), which is all the isolation it
+//! needs: no rights on the machine, and nothing left when it ends. There ([`inside`]) each pod is a
+//! network namespace:
+//!
+//! ```text
+//!  this process: API servers, control plane, 172.30.0.1
+//!    |  transit 172.30.0.0/24
+//!    +-- n1: gateway 172.30.0.11 | 10.1.0.2 -- pods of n1, 10.1.0.0/16
+//!    +-- n2: gateway 172.30.0.21 | 10.1.0.2 -- pods of n2, 10.1.0.0/16
+//! ```
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use tokio::process::{Child, Command};
+
+use super::app::{self, Answers};
+use super::mesh::Mesh;
+use super::netns;
+use super::pod::{self, HUB};
+use super::world::{CLIENT, World};
+use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::output::{Cell, Look, print, table};
+
+/// The programs without which there is no real traffic.
+const TOOLS: [&str; 6] = ["envoy", "unshare", "mount", "ip", "nsenter", "iptables-restore"];
+const REQUESTS: usize = 200;
+/// How long Envoys have to start and to be configured.
+const START: Duration = Duration::from_secs(25);
+
+/// What the demo runs of itself inside namespaces.
+#[derive(Debug, Subcommand)]
+pub(super) enum Part {
+    /// All of it, in namespaces just made
+    #[command(hide = true)]
+    Inside,
+    /// The application of a pod
+    #[command(hide = true)]
+    Echo {
+        /// Where it listens
+        address: SocketAddr,
+        /// What it answers
+        name: String,
+    },
+    /// The application of the client
+    #[command(hide = true)]
+    Ask {
+        /// Where to
+        address: SocketAddr,
+        /// The virtual host
+        host: String,
+        /// How often, each time on a connection of its own
+        count: usize,
+    },
+}
+
+/// Whether real requests were sent.
+pub(super) enum Ran {
+    /// They were, and reached both sides.
+    Passed,
+    /// They can't be here, and why.
+    Skipped(String),
+}
+
+/// Runs a part.
+pub(super) async fn part(part: &Part) -> Outcome {
+    match part {
+        Part::Inside => return inside().await,
+        Part::Echo { address, name } => app::echo(*address, name).await.map_err(failed)?,
+        Part::Ask { address, host, count } => {
+            let answers = app::ask(*address, host, *count).await;
+            print(&serde_json::to_string(&answers).map_err(failed)?)?;
+        }
+    }
+    Ok(Exit::Fine)
+}
+
+/// An error of no kind of its own.
+pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::failed(error.to_string())
+}
+
+/// Sends real requests, if this machine can.
+///
+/// # Errors
+/// When they don't all arrive, or not on both sides.
+pub(super) async fn run(folder: &Path) -> Result<Ran, Failure> {
+    if !cfg!(target_os = "linux") {
+        return Ok(Ran::Skipped("it needs the network namespaces of Linux".into()));
+    }
+    let missing: Vec<_> = TOOLS.into_iter().filter(|tool| !on_path(tool)).collect();
+    if !missing.is_empty() {
+        return Ok(Ran::Skipped(format!("not on PATH: {}", missing.join(", "))));
+    }
+    let spaces = match enter_namespaces().await {
+        Ok(spaces) => spaces,
+        Err(fact) => return Ok(Ran::Skipped(fact)),
+    };
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new("unshare");
+    command.args(spaces).arg("--").arg(program).args(["demo", "inside"]);
+    // Below our own folder, so that it goes with it however that process ends.
+    command.env("TMPDIR", folder).kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(failed)?;
+    let output = child.wait_with_output().await.map_err(failed)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("error: ");
+    match output.status.code() {
+        Some(0) => Ok(Ran::Passed),
+        Some(code) if code == Exit::NoRights as i32 => Ok(Ran::Skipped(said.to_owned())),
+        _ => Err(Failure::failed(format!("real requests: {said} ({})", output.status))),
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The flags of `unshare` that work here: as we are, else as the root of a user namespace. The process
+/// namespace ends whatever runs in it when its first process ends.
+async fn enter_namespaces() -> Result<Vec<&'static str>, String> {
+    let own = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
+    let mut refusal = String::new();
+    for user in [&[][..], &["--user", "--map-root-user"][..]] {
+        let flags = [user, &own[..]].concat();
+        match netns::run(Command::new("unshare").args(&flags).arg("true"), "").await {
+            Ok(_) => return Ok(flags),
+            Err(fact) => refusal = fact,
+        }
+    }
+    Err(format!("namespaces can't be made here: {refusal}"))
+}
+
+/// All of it, as the first process of its namespaces.
+async fn inside() -> Outcome {
+    let world = World::new(2);
+    // From here on nothing depends on the machine.
+    let pods = pod::create(&world).await.map_err(|fact| Failure::new(Exit::NoRights, fact))?;
+    let mesh = Mesh::start(world, HUB.into()).await?;
+    let mut running = Vec::new();
+    for pod in &pods {
+        running.extend(pod.start(&mesh).await?);
+    }
+    let client = pods.iter().find(|pod| pod.app == CLIENT).ok_or_else(|| failed("no client"))?;
+    let service = &mesh.world.clusters[0].services[0];
+    let load = |count| {
+        client.ask(
+            SocketAddr::new(service.vip.into(), service.port.port),
+            service.hostname(),
+            count,
+        )
+    };
+
+    let until = Instant::now() + START;
+    loop {
+        let answers = load(REQUESTS / 10).await?;
+        if reached_both(&answers) && mesh.connected().await? == pods.len() {
+            break;
+        }
+        let ended = running.iter_mut().find_map(|child: &mut Child| child.try_wait().ok()?);
+        if let Some(status) = ended {
+            return Err(failed(format!(
+                "a pod's program ended with {status}{}",
+                logs(mesh.folder())
+            )));
+        }
+        if Instant::now() > until {
+            let logs = logs(mesh.folder());
+            return Err(failed(format!("not all is well after {START:?}: {answers:?}{logs}")));
+        }
+    }
+    let answers = load(REQUESTS).await?;
+    if !reached_both(&answers) {
+        return Err(failed(format!("not all answered, or not in both clusters: {answers:?}")));
+    }
+    print(&show(&mesh.world, &answers))?;
+    drop(running);
+    mesh.shut_down().await;
+    Ok(Exit::Fine)
+}
+
+/// Whether every request was answered, some in each cluster.
+fn reached_both(answers: &Answers) -> bool {
+    let reached = |id: &str| answers.by.keys().any(|pod| pod.starts_with(id));
+    answers.failures.is_empty() && reached("east/") && reached("west/")
+}
+
+fn show(world: &World, answers: &Answers) -> String {
+    let mut rows: Vec<Vec<Cell>> = Vec::new();
+    for (pod, count) in &answers.by {
+        let (cluster, pod) = pod.split_once('/').unwrap_or(("", pod));
+        let gateway = world.clusters.iter().find(|one| one.id == cluster).and_then(|one| one.edge);
+        let way = match gateway {
+            Some(edge) if cluster != "east" => format!("through {}", edge.gateway),
+            _ => "directly".into(),
+        };
+        rows.push(vec![cluster.into(), pod.into(), way.into(), count.to_string().into()]);
+    }
+    let seen: Vec<_> = answers.seen_as.keys().map(String::as_str).collect();
+    format!(
+        "{} requests from {CLIENT}.shop in east to web.shop, all answered:\n\n{}\n\
+         The pods saw the client as {}: mTLS from end to end.\n",
+        answers.by.values().sum::<usize>(),
+        table(&["CLUSTER", "POD", "REACHED", "REQUESTS"], rows, &Look::of_stdout()),
+        seen.join(", ")
+    )
+}
+
+/// The last lines of the Envoys' logs, for a failure's text.
+fn logs(folder: &Path) -> String {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let lines = logs.filter_map(|path| {
+        let text = std::fs::read_to_string(&path).ok()?;
+        Some(format!("\n{}: {}", path.file_stem()?.to_string_lossy(), text.lines().next_back()?))
+    });
+    lines.collect()
+}
