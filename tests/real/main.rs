@@ -15,6 +15,7 @@
 
 mod apiserver;
 mod certs;
+mod demo;
 mod envoy;
 mod helper;
 mod host;
@@ -70,6 +71,7 @@ use Scenario::{Machine, Mesh};
 /// Everything that runs, in this order: what breaks things comes last.
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
+    ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
     ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
     ("http_requests_reach_both_clusters_in_their_shares", Mesh(scenarios::http_shares)),
