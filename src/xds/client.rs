@@ -192,7 +192,12 @@ impl Client {
     }
 }
 
-async fn channel(
+/// An mTLS connection to `address`, which must prove to be `server_name`: what a client of either wire
+/// form begins with.
+///
+/// # Errors
+/// When there is no connection.
+pub async fn channel(
     address: SocketAddr,
     server_name: &str,
     tls: Arc<ClientConfig>,
