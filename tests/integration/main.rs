@@ -2,6 +2,8 @@
 
 mod cli;
 mod demo;
+mod golden;
+mod harness;
 mod layering;
 mod tidy;
 mod traced;

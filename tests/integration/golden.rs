@@ -1,0 +1,514 @@
+//! What proxies are given, case by case: the folders of `tests/golden/` (its README says how to write
+//! one).
+//!
+//! Runs every case through the whole pipeline, compares what a proxy holds and what the admin API
+//! says with the files of the case, and reports all cases that differ. What holds in every case is
+//! asserted here: both wire forms end with the same, and so does the config dump.
+
+#![expect(clippy::panic, reason = "a file that can't be read fails its case, by name")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use strait::xds::client::{Client, ConnectError};
+use strait::xds::resource::ResourceType;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+
+use super::harness::{Collection, Estate, LIMIT, Setup, Trust, to_json};
+
+/// Cases that run at once: each waits for others' answers most of the time.
+const AT_ONCE: usize = 6;
+/// What a file shows of a resource that the case is not about.
+const NOT_SHOWN: &str = "(not shown)";
+/// When objects were made that don't say.
+const CREATED: &str = "2026-01-01T00:00:00Z";
+/// The order in which an explanation asks (interface.md, "Admin HTTP").
+const STEPS: [&str; 7] = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
+
+/// `BLESS=1` writes what was found over what differs; `GOLDEN=text` runs the cases whose names hold it.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a panic is reported with its case")]
+fn every_golden_case_holds() {
+    let wanted = std::env::var("GOLDEN").unwrap_or_default();
+    let mut cases: Vec<PathBuf> = fs::read_dir(root())
+        .expect("the folder of cases")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.is_dir() && name_of(path).contains(&wanted))
+        .collect();
+    cases.sort();
+    assert!(!cases.is_empty(), "no case is named {wanted:?}");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
+    let mut failures = runtime.block_on(async {
+        let trust = Arc::new(Trust::new());
+        let runs = cases.into_iter().map(|case| {
+            let trust = Arc::clone(&trust);
+            async move {
+                let run = tokio::spawn(run(case.clone(), trust));
+                let problem = match tokio::time::timeout(3 * LIMIT, run).await {
+                    Ok(Ok(problems)) => problems,
+                    Ok(Err(panic)) => format!("{panic}\n"),
+                    Err(_) => "it never ended\n".to_owned(),
+                };
+                (name_of(&case), problem)
+            }
+        });
+        let runs = futures::stream::iter(runs).buffer_unordered(AT_ONCE);
+        runs.filter(|(_, problem)| std::future::ready(!problem.is_empty()))
+            .collect::<Vec<_>>()
+            .await
+    });
+    failures.sort();
+    let report = failures.iter().fold(String::new(), |mut text, (case, problem)| {
+        let _ = write!(text, "\n=== {case}\n{problem}");
+        text
+    });
+    assert!(failures.is_empty(), "{} cases differ\n{report}", failures.len());
+}
+
+/// A proxy of a case.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ProxyFile {
+    #[serde(rename = "type", default = "sidecar")]
+    kind: String,
+    name: String,
+    namespace: String,
+    service_account: String,
+    cluster: String,
+    /// The first is the node id's.
+    ips: Vec<String>,
+    /// Without it, the control plane derives one.
+    network: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    /// Further metadata.
+    #[serde(default)]
+    metadata: Map<String, Value>,
+    /// Services, as `name.namespace` or with `:port`, of which `explain.txt` speaks.
+    #[serde(default)]
+    explain: Vec<String>,
+    /// By type (`cds`, ...): the resources that are shown (`*` at the end stands for any), and the
+    /// fields of each, as paths with `*` for the items of a list; no paths: all of it. Of others the
+    /// name alone is. A type that isn't named is shown in full.
+    #[serde(default)]
+    show: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+fn sidecar() -> String {
+    "sidecar".into()
+}
+
+impl ProxyFile {
+    fn node(&self) -> Node {
+        let Self { kind, name, namespace, cluster, ips, .. } = self;
+        let ip = ips.first().expect("a proxy has an address");
+        let mut metadata = json!({
+            "CLUSTER_ID": cluster,
+            "NAMESPACE": namespace,
+            "SERVICE_ACCOUNT": self.service_account,
+            "INSTANCE_IPS": ips.join(","),
+            "LABELS": self.labels,
+        });
+        if let Some(network) = &self.network {
+            metadata["NETWORK"] = json!(network);
+        }
+        let fields = metadata.as_object_mut().expect("made above");
+        fields.extend(self.metadata.clone());
+        let node = json!({
+            "id": format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local"),
+            "metadata": metadata,
+        });
+        let bytes = strait_proto::json::from_json("envoy.config.core.v3.Node", &node);
+        prost::Message::decode(&*bytes.expect("a node")).expect("a node")
+    }
+}
+
+/// Runs one case. What is wrong, in words; nothing where all is right.
+async fn run(case: PathBuf, trust: Arc<Trust>) -> String {
+    let estate = Estate::start(&setup(&case), &trust).await;
+    let mut found = Findings { report: String::new(), compared: 0 };
+    let proxies = files(&case, |name| name == "proxy.yaml" || name.starts_with("proxy-"));
+    for file in &proxies {
+        let proxy: ProxyFile = one_document(file);
+        let stem = name_of(file).replace(".yaml", "");
+        let expected = match stem.strip_prefix("proxy-") {
+            Some(name) => case.join("expected").join(name),
+            None => case.join("expected"),
+        };
+        found.of_proxy(&estate, &trust, &proxy, &expected).await;
+    }
+    found.of_mesh(&estate, &case.join("expected")).await;
+    estate.stop().await;
+    if found.compared == 0 {
+        found.report += "nothing is compared: make the files of expected/, empty, and bless them\n";
+    }
+    found.report
+}
+
+/// Everything beside the proxies and what is expected: `<cluster>.yaml`, `mesh.yaml`,
+/// `networks.yaml`, `secret-annotations.yaml`, `flags.yaml`.
+fn setup(case: &Path) -> Setup {
+    let mut setup = Setup::default();
+    for file in files(case, |name| name.ends_with(".yaml") && !name.starts_with("proxy")) {
+        let name = name_of(&file);
+        let path = file.to_str().expect("UTF-8").to_owned();
+        match name.trim_end_matches(".yaml") {
+            "mesh" => setup.flags.extend(["--mesh-config".to_owned(), path]),
+            "networks" => setup.flags.extend(["--mesh-networks".to_owned(), path]),
+            "flags" => setup.flags.extend(one_document::<Vec<String>>(&file)),
+            "secret-annotations" => setup.annotations = one_document(&file),
+            cluster => {
+                let objects = serde_saphyr::from_multiple(&text(&file));
+                let mut objects: Vec<Value> =
+                    objects.unwrap_or_else(|error| panic!("{path}: {error}"));
+                for object in &mut objects {
+                    // The clock must not decide which of two is older.
+                    let created = &mut object["metadata"]["creationTimestamp"];
+                    if created.is_null() {
+                        *created = json!(CREATED);
+                    }
+                }
+                setup.clusters.insert(cluster.to_owned(), objects);
+            }
+        }
+    }
+    setup
+}
+
+struct Findings {
+    report: String,
+    /// How many files were.
+    compared: usize,
+}
+
+impl Findings {
+    async fn of_proxy(
+        &mut self,
+        estate: &Estate,
+        trust: &Trust,
+        proxy: &ProxyFile,
+        expected: &Path,
+    ) {
+        let tls = trust.workload(&proxy.namespace, &proxy.service_account);
+        let client = estate.connect(proxy.node(), Arc::clone(&tls)).await;
+        let collected = tokio::time::timeout(LIMIT, estate.collect(proxy.node(), tls)).await;
+        let collected = collected.expect("all that is named is answered");
+        let refused = collected.as_ref().err().map(|status| status.message().to_owned() + "\n");
+        self.compare_text(&expected.join("refused.txt"), refused.as_deref().unwrap_or(""));
+        match (collected, client) {
+            (Ok(collected), Ok(mut client)) => {
+                self.holds_the_same(&mut client, &collected, estate, proxy).await;
+                self.explained(estate, proxy, expected).await;
+                for kind in ResourceType::ALL {
+                    let shown = shown(proxy, kind, &collected);
+                    self.compare(&expected.join(format!("{}.yaml", kind.short())), &shown);
+                }
+            }
+            (Err(status), client) => {
+                let delta = refusal(client).await;
+                if !delta.contains(status.message()) {
+                    let _ = writeln!(self.report, "delta is refused otherwise: {delta}");
+                }
+            }
+            (Ok(_), Err(error)) => {
+                let _ = writeln!(self.report, "delta alone is refused: {error}");
+            }
+        }
+    }
+
+    /// Both forms, and the config dump.
+    async fn holds_the_same(
+        &mut self,
+        client: &mut Client,
+        collected: &Collection,
+        estate: &Estate,
+        proxy: &ProxyFile,
+    ) {
+        let delta = |held: &strait::xds::client::Held| -> Collection {
+            let of = |kind| {
+                let body = |name: &str| held.body(kind, name).expect("named").to_vec();
+                (kind, held.names(kind).map(|name| (name.to_owned(), body(name))).collect())
+            };
+            ResourceType::ALL.into_iter().map(of).collect()
+        };
+        let same = client.wait_for(|held| delta(held) == *collected);
+        if tokio::time::timeout(LIMIT, same).await.is_err() {
+            let (sotw, delta) = (readable(collected), readable(&delta(&client.held())));
+            let _ = write!(self.report, "SotW (-) and delta (+) differ:\n{}", diff(&sotw, &delta));
+        }
+        let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
+        let dump = estate.get(&format!("/debug/config_dump?proxy={name}")).await;
+        for kind in ResourceType::ALL {
+            let dumped: BTreeMap<&str, &Value> = dump[kind.short()]
+                .as_array()
+                .expect("a list by type")
+                .iter()
+                .map(|entry| (entry["name"].as_str().expect("a name"), &entry["resource"]))
+                .collect();
+            let held: BTreeMap<&str, Value> = collected
+                .get(&kind)
+                .into_iter()
+                .flatten()
+                .map(|(name, body)| (name.as_str(), to_json(kind, body)))
+                .collect();
+            if dumped != held.iter().map(|(name, body)| (*name, body)).collect() {
+                let _ = writeln!(self.report, "the config dump shows other {}", kind.short());
+            }
+        }
+    }
+
+    /// What `/debug/explain` answers, in lines.
+    async fn explained(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
+        let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
+        let mut lines = String::new();
+        for service in &proxy.explain {
+            let (hostname, port) = match service.split_once(':') {
+                Some((hostname, port)) => (hostname, format!("&port={port}")),
+                None => (service.as_str(), String::new()),
+            };
+            let query = format!("/debug/explain?proxy={name}&hostname={hostname}{port}");
+            let answer = estate.get(&query).await;
+            lines += &self.explanation(&answer);
+        }
+        self.compare_text(&expected.join("explain.txt"), &lines);
+    }
+
+    fn explanation(&mut self, answer: &Value) -> String {
+        let mut lines = format!("{}:{}\n", word(&answer["hostname"]), answer["port"]);
+        for line in list(&answer["clusters"]) {
+            let given = |key: &str| (!line[key].is_null()).then(|| word(&line[key]));
+            let via = given("via").map_or_else(String::new, |via| format!(" via {via}"));
+            let reason = given("reason")
+                .map_or_else(String::new, |reason| format!("; {reason} ({})", word(&line["code"])));
+            let _ = writeln!(
+                lines,
+                "  {} in {:?}: {} of {} ready, {} sent{via}{reason}",
+                word(&line["cluster"]),
+                word(&line["network"]),
+                line["ready"],
+                line["total"],
+                line["sent"],
+            );
+        }
+        for line in list(&answer["endpoints"]) {
+            let steps = list(&line["steps"]);
+            let failed: Vec<_> = steps.iter().filter(|step| step["ok"] == json!(false)).collect();
+            let withheld = line["verdict"] == json!("withheld");
+            let in_order =
+                steps.iter().map(|step| &step["step"]).eq(STEPS.iter().take(steps.len()));
+            if !in_order || failed.len() != usize::from(withheld) {
+                let _ = writeln!(self.report, "steps out of order, or not one that fails: {line}");
+            }
+            let via = list(&line["via"]).iter().map(word).collect::<Vec<_>>().join(", ");
+            let _ = write!(
+                lines,
+                "  {}:{} of {} in {:?}: {}",
+                word(&line["address"]),
+                line["port"],
+                word(&line["cluster"]),
+                word(&line["network"]),
+                word(&line["verdict"]),
+            );
+            let detail = |step: &Value| word(&step["detail"]).to_owned();
+            let _ = match failed.first() {
+                Some(step) => write!(lines, " at {}: {}", word(&step["step"]), detail(step)),
+                None if via.is_empty() => Ok(()),
+                None => write!(lines, " {via}"),
+            };
+            // By which rule it is in its network.
+            let placed = steps.iter().find(|step| step["step"] == json!("network"));
+            let placed = placed.filter(|step| step["ok"] == json!(true));
+            let _ = match placed {
+                Some(step) => writeln!(lines, "; {}", detail(step)),
+                None => writeln!(lines),
+            };
+        }
+        lines
+    }
+
+    /// What the admin API says of the mesh as a whole.
+    async fn of_mesh(&mut self, estate: &Estate, expected: &Path) {
+        let services = estate.get("/debug/services").await;
+        let mut endpoints = Map::new();
+        for service in list(&services) {
+            let hostname = word(&service["hostname"]);
+            let path = format!("/debug/endpoints?hostname={hostname}");
+            endpoints.insert(hostname.to_owned(), estate.get(&path).await);
+        }
+        self.compare(&expected.join("services.yaml"), &services);
+        self.compare(&expected.join("endpoints.yaml"), &Value::Object(endpoints));
+        self.compare(&expected.join("networks.yaml"), &estate.get("/debug/networks").await);
+    }
+
+    /// Compares with a YAML file by value, so that its comments and its style don't matter.
+    fn compare(&mut self, file: &Path, found: &Value) {
+        let Ok(expected) = fs::read_to_string(file) else { return };
+        let found = yaml(found);
+        let expected = match expected.is_empty() {
+            true => expected,
+            false => yaml(&serde_saphyr::from_str(&expected).expect("YAML")),
+        };
+        self.judge(file, &expected, &found);
+    }
+
+    fn compare_text(&mut self, file: &Path, found: &str) {
+        if let Ok(expected) = fs::read_to_string(file) {
+            self.judge(file, &expected, found);
+        }
+    }
+
+    fn judge(&mut self, file: &Path, expected: &str, found: &str) {
+        self.compared += 1;
+        if expected == found {
+            return;
+        }
+        if std::env::var_os("BLESS").is_some() {
+            fs::write(file, found).expect("written");
+            return;
+        }
+        let _ = write!(self.report, "{}:\n{}", name_of(file), diff(expected, found));
+    }
+}
+
+/// What of the held resources of a type a file shows.
+fn shown(proxy: &ProxyFile, kind: ResourceType, held: &Collection) -> Value {
+    let rules = proxy.show.get(kind.short());
+    let body = |name: &str, body: &[u8]| match rules {
+        None => to_json(kind, body),
+        Some(rules) => {
+            let fits = |pattern: &str| match pattern.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == pattern,
+            };
+            match rules.iter().find(|(pattern, _)| fits(pattern)) {
+                None => json!(NOT_SHOWN),
+                Some((_, paths)) if paths.is_empty() => to_json(kind, body),
+                Some((_, paths)) => {
+                    let paths: Vec<Vec<&str>> =
+                        paths.iter().map(|path| path.split('/').collect()).collect();
+                    let paths: Vec<&[&str]> = paths.iter().map(|path| &**path).collect();
+                    only(&to_json(kind, body), &paths)
+                }
+            }
+        }
+    };
+    let held = held.get(&kind).into_iter().flatten();
+    held.map(|(name, bytes)| (name.clone(), body(name, bytes))).collect::<Map<_, _>>().into()
+}
+
+/// `value` without what none of `paths` leads to.
+fn only(value: &Value, paths: &[&[&str]]) -> Value {
+    if paths.iter().any(|path| path.is_empty()) {
+        return value.clone();
+    }
+    let below = |key: &str| -> Vec<&[&str]> {
+        let fitting = paths.iter().filter(|path| path.first() == Some(&key));
+        fitting.filter_map(|path| path.get(1..)).collect()
+    };
+    match value {
+        Value::Array(items) => items.iter().map(|item| only(item, &below("*"))).collect(),
+        Value::Object(fields) => {
+            let kept = fields.iter().map(|(key, field)| (key, field, below(key)));
+            let kept = kept.filter(|(_, _, paths)| !paths.is_empty());
+            Value::Object(
+                kept.map(|(key, field, paths)| (key.clone(), only(field, &paths))).collect(),
+            )
+        }
+        _ => Value::Null,
+    }
+}
+
+/// Why a delta client has no stream, or lost it.
+async fn refusal(client: Result<Client, ConnectError>) -> String {
+    match client {
+        Err(error) => error.to_string(),
+        Ok(mut client) => match tokio::time::timeout(LIMIT, client.wait_for(|_| false)).await {
+            Ok(Err(ended)) => ended.to_string(),
+            _ => "it is let in".to_owned(),
+        },
+    }
+}
+
+fn readable(held: &Collection) -> String {
+    let of = |(kind, bodies): (&ResourceType, &BTreeMap<String, Vec<u8>>)| {
+        let bodies = bodies.iter().map(|(name, body)| (name.clone(), to_json(*kind, body)));
+        (kind.short().to_owned(), Value::Object(bodies.collect()))
+    };
+    yaml(&Value::Object(held.iter().filter(|(_, bodies)| !bodies.is_empty()).map(of).collect()))
+}
+
+/// The lines that differ, each with its number in `old` or `new`.
+fn diff(old: &str, new: &str) -> String {
+    let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
+    // The length of the longest common rest from each pair of lines on.
+    let mut common = vec![vec![0_u32; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            common[i][j] = match old[i] == new[j] {
+                true => common[i + 1][j + 1] + 1,
+                false => common[i + 1][j].max(common[i][j + 1]),
+            };
+        }
+    }
+    let (mut i, mut j, mut text) = (0, 0, String::new());
+    while i < old.len() || j < new.len() {
+        if i < old.len() && j < new.len() && old[i] == new[j] {
+            (i, j) = (i + 1, j + 1);
+        } else if j == new.len() || (i < old.len() && common[i + 1][j] >= common[i][j + 1]) {
+            let _ = writeln!(text, "{:>5} - {}", i + 1, old[i]);
+            i += 1;
+        } else {
+            let _ = writeln!(text, "{:>5} + {}", j + 1, new[j]);
+            j += 1;
+        }
+    }
+    text
+}
+
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).expect("a value has a form in YAML")
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().expect("text")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned()
+}
+
+fn text(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn one_document<T: DeserializeOwned>(file: &Path) -> T {
+    serde_saphyr::from_str(&text(file))
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The files of a case whose names pass `test`, sorted.
+fn files(case: &Path, test: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(case).expect("the folder of a case");
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.is_file() && test(&name_of(path)))
+        .collect();
+    files.sort();
+    files
+}

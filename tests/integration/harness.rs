@@ -1,0 +1,286 @@
+//! A whole server over simulated clusters, and proxies that connect to it.
+//!
+//! Everything between an API server and what a proxy holds is the real thing; only the API servers are
+//! simulated. Starts and stops servers, connects by both wire forms; knows nothing of what is right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use clap::Parser;
+use rustls::ClientConfig;
+use serde_json::{Value, json};
+use strait::config::ServeArgs;
+use strait::identity::authority::{Authority, AuthorityPem};
+use strait::identity::{SpiffeId, tls};
+use strait::server::{self, Bound};
+use strait::task::Supervisor;
+use strait::xds::client::{self, Client, ConnectError};
+use strait::xds::resource::ResourceType;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::json;
+use strait_sim::{Options, SimCluster};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// The system namespace, in the config directory and in every cluster.
+pub(crate) const SYSTEM: &str = "strait-system";
+/// How long anything may take that is waited for.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A CA that all servers of a test use, so that keys are made once.
+pub(crate) struct Trust {
+    directory: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Trust {
+    pub(crate) fn new() -> Self {
+        let now = SystemTime::now();
+        let directory = tempfile::tempdir().expect("a directory");
+        let files = AuthorityPem::generate(now).expect("a CA");
+        files.write(directory.path()).expect("written");
+        let authority = Authority::new(&files, "test", now).expect("a sound CA");
+        Self { directory, authority }
+    }
+
+    /// What a workload shows that runs as `account`.
+    pub(crate) fn workload(&self, namespace: &str, account: &str) -> Arc<ClientConfig> {
+        let id = SpiffeId::new("cluster.local", namespace, account).expect("valid names");
+        let issued = self
+            .authority
+            .issue_workload(&id, Duration::from_secs(3600), SystemTime::now())
+            .expect("it signs");
+        let chain = issued.chain.certificates().to_vec();
+        tls::client_config(chain, issued.key_der(), self.authority.roots()).expect("a sound pair")
+    }
+}
+
+/// What a server is started with.
+#[derive(Debug, Default)]
+pub(crate) struct Setup {
+    /// Kubernetes objects by cluster ID.
+    pub(crate) clusters: BTreeMap<String, Vec<Value>>,
+    /// Annotations of the Secrets that make them members, by cluster ID.
+    pub(crate) annotations: BTreeMap<String, Value>,
+    /// Flags of `strait serve` beyond those that name ports and directories.
+    pub(crate) flags: Vec<String>,
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+/// A running server, its clusters and its files.
+pub(crate) struct Estate {
+    bound: Bound,
+    token: String,
+    clients: Supervisor,
+    _clusters: Vec<SimCluster>,
+    _directory: tempfile::TempDir,
+}
+
+impl Estate {
+    /// Starts the clusters and the server, and waits until it is ready.
+    pub(crate) async fn start(setup: &Setup, trust: &Trust) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = directory.path().join("config");
+        std::fs::create_dir(&config).expect("a directory");
+        let mut clusters = Vec::new();
+        for (id, objects) in &setup.clusters {
+            let cluster = SimCluster::start(id, Options::default()).await.expect("a free port");
+            for object in objects {
+                cluster.store().apply(object.clone()).expect("a sound object");
+            }
+            let mut secret = cluster.member_secret(SYSTEM);
+            if let Some(annotations) = setup.annotations.get(id) {
+                secret["metadata"]["annotations"] = annotations.clone();
+            }
+            std::fs::write(config.join(format!("{id}.json")), secret.to_string()).expect("written");
+            clusters.push(cluster);
+        }
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let mut flags = vec!["serve".to_owned()];
+        for (flag, value) in [
+            ("--config-dir", text(&config)),
+            ("--state-dir", text(&directory.path().join("state"))),
+            ("--ca-dir", text(trust.directory.path())),
+            ("--namespace", SYSTEM.to_owned()),
+            ("--xds-address", "127.0.0.1:0".to_owned()),
+            ("--admin-address", "127.0.0.1:0".to_owned()),
+        ] {
+            flags.extend([flag.to_owned(), value]);
+        }
+        flags.extend(setup.flags.iter().cloned());
+        let flags = Flags::try_parse_from(flags).expect("sound flags");
+        let mut bound = server::start(&flags.serve).await.expect("it starts");
+        let token = std::fs::read_to_string(&bound.token_file).expect("a token");
+        bound.readiness.wait_for(|readiness| readiness.ready).await.expect("it runs");
+        Self {
+            bound,
+            token: token.trim().to_owned(),
+            clients: Supervisor::new(),
+            _clusters: clusters,
+            _directory: directory,
+        }
+    }
+
+    /// Connects as `node` by the delta form.
+    pub(crate) async fn connect(
+        &self,
+        node: Node,
+        tls: Arc<ClientConfig>,
+    ) -> Result<Client, ConnectError> {
+        Client::connect(self.bound.xds, "localhost", tls, node, &self.clients).await
+    }
+
+    /// Connects as `node` by the state-of-the-world form, stays until everything is there that its
+    /// upstream clusters and listeners name, and returns it.
+    pub(crate) async fn collect(
+        &self,
+        node: Node,
+        tls: Arc<ClientConfig>,
+    ) -> Result<Collection, tonic::Status> {
+        let channel = client::channel(self.bound.xds, "localhost", tls).await.expect("connected");
+        let (requests, taken) = mpsc::channel(64);
+        let mut collector = Collector::default();
+        for mut request in [ResourceType::Cluster, ResourceType::Listener].map(everything) {
+            request.node = Some(node.clone());
+            requests.send(request).await.expect("there is room");
+        }
+        let mut responses = AggregatedDiscoveryServiceClient::new(channel)
+            .stream_aggregated_resources(ReceiverStream::new(taken))
+            .await?
+            .into_inner();
+        while !collector.is_complete() {
+            let response = responses.message().await?.expect("the server does not end the stream");
+            let kind = ResourceType::of_url(&response.type_url).expect("a type that was asked for");
+            let bodies: Vec<Vec<u8>> =
+                response.resources.into_iter().map(|any| any.value).collect();
+            for request in collector.take(kind, bodies, response.version_info, response.nonce) {
+                requests.send(request).await.expect("the server reads");
+            }
+        }
+        Ok(collector.held)
+    }
+
+    /// What the admin API answers.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let mut stream = TcpStream::connect(self.bound.admin).await.expect("connected");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\nauthorization: Bearer {}\r\n\r\n",
+            self.token
+        );
+        stream.write_all(request.as_bytes()).await.expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("read");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}\n{body}");
+        serde_json::from_str(body).expect("JSON")
+    }
+
+    /// Ends clients, server and clusters.
+    pub(crate) async fn stop(self) {
+        self.clients.shut_down(LIMIT).await;
+        self.bound.shut_down().await;
+    }
+}
+
+/// Encoded resources by type and name.
+pub(crate) type Collection = BTreeMap<ResourceType, BTreeMap<String, Vec<u8>>>;
+
+/// The JSON form of a resource.
+pub(crate) fn to_json(kind: ResourceType, body: &[u8]) -> Value {
+    json::to_json(kind.url(), body).expect("a message of this type")
+}
+
+/// The state-of-the-world protocol as a client speaks it.
+#[derive(Default)]
+struct Collector {
+    held: Collection,
+    wanted: BTreeMap<ResourceType, BTreeSet<String>>,
+    last: BTreeMap<ResourceType, (String, String)>,
+}
+
+impl Collector {
+    fn take(
+        &mut self,
+        kind: ResourceType,
+        bodies: Vec<Vec<u8>>,
+        version: String,
+        nonce: String,
+    ) -> Vec<DiscoveryRequest> {
+        self.last.insert(kind, (version, nonce));
+        let messages: Vec<Value> = bodies.iter().map(|body| to_json(kind, body)).collect();
+        let name = if kind == ResourceType::Endpoint { "cluster_name" } else { "name" };
+        let named = messages.iter().zip(bodies);
+        let named = named.map(|(one, body)| (one[name].as_str().expect("a name").to_owned(), body));
+        let held = self.held.entry(kind).or_default();
+        let follows = match kind {
+            ResourceType::Cluster => Some((ResourceType::Endpoint, assignments_of(&messages))),
+            ResourceType::Listener => {
+                let mut routes = BTreeSet::new();
+                messages.iter().for_each(|listener| find_routes(listener, &mut routes));
+                Some((ResourceType::Route, routes))
+            }
+            ResourceType::Endpoint | ResourceType::Route => None,
+        };
+        if follows.is_some() {
+            // Whatever isn't in it is gone; the other two types come in parts.
+            held.clear();
+        }
+        held.extend(named);
+        let mut requests = vec![self.request(kind)];
+        if let Some((kind, wanted)) = follows {
+            let before = self.wanted.insert(kind, wanted.clone()).unwrap_or_default();
+            self.held.entry(kind).or_default().retain(|name, _| wanted.contains(name));
+            if before != wanted {
+                requests.push(self.request(kind));
+            }
+        }
+        requests
+    }
+
+    /// The request that stands for all that is wanted of a type; it acknowledges what came last.
+    fn request(&self, kind: ResourceType) -> DiscoveryRequest {
+        let (version_info, response_nonce) = self.last.get(&kind).cloned().unwrap_or_default();
+        let names = self.wanted.get(&kind).into_iter().flatten().cloned().collect();
+        DiscoveryRequest { resource_names: names, version_info, response_nonce, ..everything(kind) }
+    }
+
+    fn is_complete(&self) -> bool {
+        let all_of = |kind| match (self.wanted.get(&kind), self.held.get(&kind)) {
+            (Some(wanted), Some(held)) => wanted.iter().all(|name| held.contains_key(name)),
+            _ => false,
+        };
+        all_of(ResourceType::Endpoint) && all_of(ResourceType::Route)
+    }
+}
+
+fn everything(kind: ResourceType) -> DiscoveryRequest {
+    DiscoveryRequest { type_url: kind.url().into(), ..Default::default() }
+}
+
+fn assignments_of(clusters: &[Value]) -> BTreeSet<String> {
+    let eds = clusters.iter().filter(|cluster| cluster["type"] == json!("EDS"));
+    eds.filter_map(|cluster| cluster["name"].as_str()).map(str::to_owned).collect()
+}
+
+/// Every route that a listener names, wherever it does.
+fn find_routes(value: &Value, routes: &mut BTreeSet<String>) {
+    if let Some(name) = value["rds"]["route_config_name"].as_str() {
+        routes.insert(name.to_owned());
+    }
+    match value {
+        Value::Object(fields) => fields.values().for_each(|one| find_routes(one, routes)),
+        Value::Array(items) => items.iter().for_each(|one| find_routes(one, routes)),
+        _ => {}
+    }
+}
