@@ -137,10 +137,7 @@ pub fn explain(
     let port = choose_port(service, port)?;
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), Group> = BTreeMap::new();
     let mut endpoints = Vec::new();
-    for (shard, endpoint, network) in service.endpoints() {
-        if endpoint.port_name != port.name {
-            continue;
-        }
+    for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = decide(context, view, service, shard, endpoint, network);
         groups.entry((shard, network)).or_default().count(endpoint, &decided);
         let shown = endpoint.address.to_string();

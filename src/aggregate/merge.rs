@@ -81,6 +81,23 @@ impl MergedService {
             && self.service_accounts == other.service_accounts
     }
 
+    /// The endpoints behind the service port `number`, each with its shard and network. A cluster that
+    /// calls the port by another name than the first does still serves it: endpoints go by the name of
+    /// their own cluster's port.
+    pub fn endpoints_of_port(
+        &self,
+        number: u16,
+    ) -> impl Iterator<Item = (&ShardKey, &Endpoint, &NetworkId)> {
+        self.shards.iter().flat_map(move |shard| {
+            let own = self.by_cluster.get(&shard.key.cluster);
+            let port = own.and_then(|own| own.port(number));
+            shard
+                .iter()
+                .filter(move |(one, _)| port.is_some_and(|port| port.name == one.port_name))
+                .map(|(endpoint, network)| (&shard.key, endpoint, network))
+        })
+    }
+
     /// Every endpoint with its shard and network.
     pub fn endpoints(&self) -> impl Iterator<Item = (&ShardKey, &Endpoint, &NetworkId)> {
         self.shards.iter().flat_map(|shard| {

@@ -53,6 +53,14 @@ pub struct Service {
     pub mesh_external: bool,
 }
 
+impl Service {
+    /// The first port of this number that is not UDP.
+    pub fn port(&self, number: u16) -> Option<&Port> {
+        let mut ports = self.ports.iter();
+        ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
+    }
+}
+
 /// One port of a [`Service`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {

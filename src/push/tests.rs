@@ -4,7 +4,7 @@ use super::context::{PushContext, Settings};
 use super::event_loop::{Event, Mesh};
 use super::interest::Changes;
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
-use crate::fixtures::{endpoint, host, ip, removed, service, shard, sidecar};
+use crate::fixtures::{endpoint, host, ip, port, removed, service, shard, sidecar};
 use crate::model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, TlsMode,
 };
@@ -58,7 +58,7 @@ fn client(network: &str) -> ViewKey {
 }
 
 fn assigned(context: &PushContext, view: &ViewKey) -> Assignment {
-    assignment(context, view, &context.services[&host("web.ns")], "http")
+    assignment(context, view, &context.services[&host("web.ns")], 80)
 }
 
 /// `address weight` of every member.
@@ -93,6 +93,18 @@ fn local_endpoints_are_direct_and_remote_ones_go_through_their_gateway() {
     assert_eq!(members(&from_west), ["10.0.0.1 1", "10.0.0.2 1", "10.0.0.3 1", "203.0.113.1 2"]);
     let from_nowhere = assigned(&context, &client(""));
     assert_eq!(members(&from_nowhere), ["203.0.113.1 2", "203.0.113.2 3"]);
+}
+
+#[test]
+fn a_port_is_served_by_every_cluster_whatever_each_calls_it() {
+    let mut renamed = service("web.ns");
+    renamed.ports = vec![port("web", 80, 9090)];
+    let theirs = Endpoint { port_name: "web".into(), ..endpoint("10.0.0.2") };
+    let context = context(vec![
+        shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said(),
+        shard("west", 2).with(renamed, vec![theirs]).said(),
+    ]);
+    assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1", "10.0.0.2 1"]);
 }
 
 #[test]

@@ -301,7 +301,7 @@ struct Counted {
     tls_mode: TlsMode,
 }
 
-/// What a proxy is given for the port named `port_name` of `service`.
+/// What a proxy is given for a port of `service`.
 ///
 /// A direct endpoint counts with its weight. A remote one counts with its weight split evenly over
 /// the gateways that lead to it. A gateway address appears once, in the locality that brings it most
@@ -310,14 +310,11 @@ pub fn assignment(
     context: &PushContext,
     view: &ViewKey,
     service: &MergedService,
-    port_name: &str,
+    port: u16,
 ) -> Assignment {
     let mut direct: ByLocality<BTreeMap<Socket, (u64, TlsMode)>> = BTreeMap::new();
     let mut remote: Vec<Remote> = Vec::new();
-    for (shard, endpoint, network) in service.endpoints() {
-        if &*endpoint.port_name != port_name {
-            continue;
-        }
+    for (shard, endpoint, network) in service.endpoints_of_port(port) {
         let weight = u64::from(endpoint.weight.max(1));
         match decide(context, view, service, shard, endpoint, network) {
             Ok(Way::Direct) => {

@@ -96,10 +96,9 @@ impl Client<'_> {
     /// The pod that the client chose. Its address says nothing of mTLS, so all must take it.
     fn original_destination(&self, service: &MergedService, port: &Port) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
-        let mut direct = service.endpoints().filter(|(shard, endpoint, network)| {
-            endpoint.port_name == port.name
-                && decide(self.context, self.view, service, shard, endpoint, network)
-                    == Ok(Way::Direct)
+        let endpoints = service.endpoints_of_port(port.number);
+        let mut direct = endpoints.filter(|(shard, endpoint, network)| {
+            decide(self.context, self.view, service, shard, endpoint, network) == Ok(Way::Direct)
         });
         let mtls = match direct.next() {
             None => false,

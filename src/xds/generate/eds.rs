@@ -20,12 +20,11 @@ pub(super) fn assigned(
     name: &OutboundName,
     service: &MergedService,
 ) -> Resource {
-    let port = service.primary.ports.iter().find(|port| port.number == name.port);
-    let Some(port) = port.filter(|_| !matches!(service.primary.resolution, Resolution::Alias(_)))
-    else {
+    let alias = matches!(service.primary.resolution, Resolution::Alias(_));
+    if alias || service.primary.port(name.port).is_none() {
         return empty(&name.to_string());
-    };
-    let localities = assignment(context, view, service, &port.name).localities;
+    }
+    let localities = assignment(context, view, service, name.port).localities;
     let message = endpoint::ClusterLoadAssignment {
         cluster_name: name.to_string(),
         endpoints: localities

@@ -91,9 +91,8 @@ pub(super) fn pods(
     let services = addresses.services.iter().map(|(service, _)| service);
     for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
         for port in proxied(service).filter(|port| !port.protocol.is_http()) {
-            for (shard, endpoint, network) in service.endpoints() {
-                if endpoint.port_name != port.name
-                    || proxy.addresses.contains(&endpoint.address)
+            for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
+                if proxy.addresses.contains(&endpoint.address)
                     || decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct)
                 {
                     continue;
