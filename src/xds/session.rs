@@ -152,9 +152,8 @@ impl Session {
 
     /// Has every SotW response hold all that is watched of its type: what proxyless gRPC expects,
     /// where Envoy takes a part of the assignments for a part.
-    pub fn with_complete_answers(mut self) -> Self {
+    pub fn answer_completely(&mut self) {
         self.complete_answers = true;
-        self
     }
 
     /// Takes what changed in the mesh.

@@ -37,6 +37,8 @@ const RESPONSE_BYTES: usize = 512 << 10;
 const REQUESTS_PER_SECOND: f64 = 50.0;
 /// See [`REQUESTS_PER_SECOND`].
 const REQUESTS_BURST: f64 = 500.0;
+/// The generator that a gRPC client without a proxy names in its node.
+const PROXYLESS: &str = "grpc";
 
 /// A request of either form.
 pub(super) trait Request: Sized + Send + 'static {
@@ -233,7 +235,11 @@ impl<R: Request> Stream<R> {
             && let Some(node) = request.node()
         {
             let node = node.clone();
-            self.admitted = Some(self.let_in(&node)?);
+            let admitted = self.let_in(&node)?;
+            if admitted.proxy.generator.as_deref() == Some(PROXYLESS) {
+                self.session.answer_completely();
+            }
+            self.admitted = Some(admitted);
         }
         let kind = ResourceType::of_url(request.type_url());
         let handled = request

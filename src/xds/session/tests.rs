@@ -1,1 +1,1114 @@
+//! Conversations with one stream, as transcripts: see [`play`].
+//!
+//! Names of upstream clusters and their assignments are written short: `a` is `outbound|80||a`.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+    Resource as DeltaResource,
+};
+use strait_proto::envoy::google::protobuf::Any;
+use strait_proto::envoy::google::rpc::Status;
+
+use super::*;
+
+const FORMS: [Form; 2] = [Form::Delta, Form::Sotw];
+
+// What both forms have in common.
+
+#[test]
+fn first_answers_are_whole_and_come_in_the_order_of_references() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds b=1 a=1
+             has eds a=1 b=2
+             has lds l=1
+             has rds r=1
+             slow
+             ask rds r
+             ask lds
+             ask eds b a
+             ask cds
+             take
+             -> cds #1 a=1 b=1
+             take
+             -> eds #2 a=1 b=2
+             take
+             -> lds #3 l=1
+             take
+             -> rds #4 r=1
+             take
+             -> nothing",
+        );
+    }
+}
+
+#[test]
+fn a_wildcard_with_nothing_in_it_is_answered_once() {
+    for form in FORMS {
+        play(
+            form,
+            "ask cds
+             -> cds #1
+             ack cds #1
+             everything
+             ask lds
+             -> lds #2",
+        );
+    }
+}
+
+#[test]
+fn accepting_is_not_asking() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1
+             has eds a=1
+             ask cds
+             -> cds #1 a=1
+             ask eds a
+             -> eds #2 a=1
+             ack cds #1
+             ack eds #2
+             everything
+             ask lds
+             -> lds #3
+             ack lds #3",
+        );
+    }
+}
+
+#[test]
+fn names_count_whatever_the_nonce_of_their_request() {
+    for (form, b, c) in [(Form::Delta, "b", "c"), (Form::Sotw, "a b", "a b c")] {
+        play(
+            form,
+            &format!(
+                "has eds a=1 b=1 c=1
+                 ask eds a
+                 -> eds #1 a=1
+                 set eds a=2
+                 -> eds #2 a=2
+                 ack eds #1 {b}
+                 -> eds #3 b=1
+                 ack eds #1 {c}
+                 -> not awaited
+                 -> eds #4 c=1
+                 ack eds #no-such-nonce
+                 -> not awaited
+                 ack eds #ffff
+                 -> not awaited
+                 ack eds #3
+                 ack eds #2
+                 -> not awaited
+                 ack cds #4
+                 -> not awaited
+                 -> cds #5"
+            ),
+        );
+    }
+}
+
+#[test]
+fn only_what_is_new_among_the_names_is_answered() {
+    for form in FORMS {
+        let more = if form == Form::Delta { "c" } else { "a b c" };
+        play(
+            form,
+            &format!(
+                "has eds a=1 b=1 c=1
+                 has rds r=1
+                 ask eds a b
+                 -> eds #1 a=1 b=1
+                 ack eds #1 {more}
+                 -> eds #2 c=1
+                 ask rds r
+                 -> rds #3 r=1"
+            ),
+        );
+    }
+}
+
+#[test]
+fn names_nobody_knows_are_answered_with_nothing_in_them() {
+    for form in FORMS {
+        play(
+            form,
+            "ask eds ghost
+             -> eds #1 ghost=
+             ask rds ghost
+             -> rds #2 ghost=
+             set eds ghost=1
+             -> eds #3 ghost=1
+             set eds -ghost
+             -> eds #4 ghost=",
+        );
+    }
+}
+
+#[test]
+fn to_name_nothing_of_a_named_type_is_to_watch_nothing() {
+    for form in FORMS {
+        play(
+            form,
+            "has eds a=1
+             ask eds
+             ask rds
+             set eds a=2
+             everything",
+        );
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_the_last_change_only() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1
+             has eds a=1
+             ask cds
+             -> cds #1 a=1
+             ask eds a
+             -> eds #2 a=1
+             slow
+             set eds a=2
+             set cds a=2 b=1
+             set eds a=3
+             set cds a=3 -b
+             set eds a=4
+             take
+             -> cds #3 a=3
+             take
+             -> eds #4 a=4
+             take
+             -> nothing
+             set eds a=5
+             set eds a=4
+             take
+             -> nothing",
+        );
+    }
+}
+
+#[test]
+fn assignments_of_changed_clusters_follow_them() {
+    for form in FORMS {
+        let b = if form == Form::Delta { "" } else { " b=1" };
+        // An Envoy that warms a cluster repeats its SotW request with the nonce it accepted before.
+        play(
+            form,
+            &format!(
+                "has cds a=1 b=1
+                 has eds a=1 b=1
+                 ask cds
+                 -> cds #1 a=1 b=1
+                 ask eds a b
+                 -> eds #2 a=1 b=1
+                 ack cds #1
+                 ack eds #2
+                 set cds a=2
+                 -> cds #3 a=2{b}
+                 -> eds #4 a=1
+                 ack eds #2
+                 -> not awaited
+                 ack cds #3
+                 ack eds #4"
+            ),
+        );
+    }
+}
+
+#[test]
+fn assignments_asked_for_before_clusters_follow_them() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1 b=1
+             has eds a=1 b=1 c=1
+             ask eds a c
+             -> eds #1 a=1 c=1
+             ask cds
+             -> cds #2 a=1 b=1
+             -> eds #3 a=1",
+        );
+    }
+}
+
+#[test]
+fn clusters_that_go_are_told_and_bring_no_assignments() {
+    for (form, gone) in [(Form::Delta, "-a"), (Form::Sotw, "b=1")] {
+        play(
+            form,
+            &format!(
+                "has cds a=1 b=1
+                 has eds a=1 b=1
+                 ask cds
+                 -> cds #1 a=1 b=1
+                 ask eds a b
+                 -> eds #2 a=1 b=1
+                 set cds -a
+                 -> cds #3 {gone}"
+            ),
+        );
+    }
+}
+
+#[test]
+fn listeners_that_go_are_told() {
+    for (form, gone) in [(Form::Delta, "-l"), (Form::Sotw, "")] {
+        play(
+            form,
+            &format!(
+                "has lds l=1
+                 ask lds
+                 -> lds #1 l=1
+                 set lds -l
+                 -> lds #2 {gone}"
+            ),
+        );
+    }
+}
+
+#[test]
+fn only_changes_of_watched_hosts_matter() {
+    for form in FORMS {
+        let drop_a = if form == Form::Delta { "ask eds -a" } else { "ask eds #1 b" };
+        play(
+            form,
+            &format!(
+                "ask eds a b inbound|80||
+                 -> eds #1 inbound|80||= a= b=
+                 hosts
+                 -> a b
+                 {drop_a}
+                 hosts
+                 -> b
+                 set eds a=1
+                 set eds b=1
+                 -> eds #2 b=1"
+            ),
+        );
+    }
+}
+
+#[test]
+fn types_we_have_nothing_of_stay_silent() {
+    for form in FORMS {
+        let mut script = String::from(
+            "has cds a=1
+             as nobody
+             ask type.googleapis.com/istio.v1.HealthInformation
+             as n\n",
+        );
+        for url in SILENT_TYPES {
+            writeln!(script, "ask {url} x").expect("a string");
+        }
+        script += "ask cds
+                   -> cds #1 a=1";
+        play(form, &script);
+    }
+}
+
+#[test]
+fn a_request_that_breaks_the_protocol_ends_the_stream() {
+    let long = format!("ask rds {}", "x".repeat(NAME_LENGTH_MAX + 1));
+    let cases = [
+        ("as nobody\n ask cds", "the first request on a stream must carry the node"),
+        (
+            "ask cds\n -> cds #1\n as other\n ask cds",
+            "the node of a stream can't change, from \"n\" to \"other\"",
+        ),
+        ("ask no-type", "a request must name a resource type"),
+        ("ask x.y/Z", "resource type \"x.y/Z\" is not known here"),
+        (
+            "ask istio.io/debug/syncz",
+            "\"istio.io/debug/syncz\" is not served over xDS; use the admin address, \
+             /debug/proxies and others",
+        ),
+        (&long, "a resource name of 513 bytes is longer than 512"),
+    ];
+    for (script, text) in cases {
+        for form in FORMS {
+            play(form, &format!("{script}\n -> ends: STR0502: {text}"));
+        }
+    }
+}
+
+#[test]
+fn too_many_names_end_the_stream_at_once_or_one_by_one() {
+    let names: Vec<String> = (0..=NAMES_MAX).map(|n| format!("n{n}")).collect();
+    let refused = Err(Violation::TooManyNames(NAMES_MAX + 1));
+    for form in FORMS {
+        let mut stage = Stage::new(form);
+        let (last, most) = names.split_last().expect("some names");
+        let watched = stage.request(ResourceType::Endpoint.url(), "", most, &[], &[], None);
+        assert_eq!(watched, Ok(Handled::Request));
+        let again = if form == Form::Delta { std::slice::from_ref(last) } else { &names };
+        assert_eq!(
+            stage.request(ResourceType::Endpoint.url(), "", again, &[], &[], None),
+            refused,
+            "{form:?}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_resource_is_sent_again_only_once_it_changes() {
+    for form in FORMS {
+        play(
+            form,
+            "has eds a=1 b=1
+             ask eds a b
+             -> eds #1 a=1 b=1
+             nack eds #1 because outbound|80||b: no such thing
+             refused eds
+             -> b: outbound|80||b: no such thing
+             everything
+             set eds a=2
+             -> eds #2 a=2
+             ack eds #2
+             refused eds
+             -> b: outbound|80||b: no such thing
+             set eds b=2
+             -> eds #3 b=2
+             nack eds #3 because all wrong
+             refused eds
+             -> b: all wrong
+             set eds b=1
+             -> eds #4 b=1
+             ack eds #4
+             refused eds
+             -> nothing",
+        );
+    }
+}
+
+#[test]
+fn a_refusal_that_names_nothing_is_of_the_whole_response() {
+    for form in FORMS {
+        let gone = if form == Form::Delta { "-a -b" } else { "" };
+        play(
+            form,
+            &format!(
+                "has cds a=1 b=1
+                 ask cds
+                 -> cds #1 a=1 b=1
+                 nack cds #1 because I don't like it
+                 refused cds
+                 -> a b: I don't like it
+                 set cds -a -b
+                 -> cds #2 {gone}
+                 refused cds
+                 -> nothing"
+            ),
+        );
+    }
+}
+
+#[test]
+fn a_refusal_before_any_watch_is_a_first_request() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1
+             nack cds #1 because of another stream
+             -> not awaited
+             -> cds #1 a=1
+             refused cds
+             -> nothing
+             nack eds #7
+             -> not awaited",
+        );
+    }
+}
+
+#[test]
+fn a_client_that_never_answers_costs_a_bounded_amount() {
+    for form in FORMS {
+        let mut stage = Stage::new(form);
+        stage.perform("ask eds a");
+        for n in 0..2000 {
+            stage.perform(&format!("set eds a={n}"));
+        }
+        stage.log.clear();
+        stage.perform("ack eds #1");
+        stage.perform("ack eds #7d1");
+        assert_eq!(stage.log, ["ack eds #1", "-> not awaited", "ack eds #7d1"], "{form:?}");
+    }
+}
+
+#[test]
+fn progress_says_what_was_sent_and_accepted_and_when() {
+    let mut versions = Vec::new();
+    for form in FORMS {
+        let mut stage = Stage::new(form);
+        let cds = |stage: &Stage| stage.session.progress()[&ResourceType::Cluster].clone();
+        stage.perform("has cds a=1 b=1");
+        stage.perform("ask cds");
+        let first = cds(&stage);
+        assert_eq!(first.last_sent, Some(stage.now));
+        assert_eq!((first.acked, first.last_acked), (None, None));
+        stage.perform("ack cds #1");
+        let accepted = cds(&stage);
+        assert_eq!((accepted.sent, accepted.acked), (first.sent, first.sent));
+        assert_eq!(accepted.last_acked, Some(stage.now));
+        stage.perform("set cds a=2");
+        let changed = cds(&stage);
+        assert_ne!(changed.sent, first.sent);
+        assert_eq!(changed.acked, first.sent);
+        stage.perform("nack cds #2 because of a\u{7}");
+        assert_eq!(cds(&stage).acked, first.sent);
+        assert_eq!(cds(&stage).nack.expect("refused").error, "of a ");
+        stage.perform("set cds a=1");
+        assert_eq!(cds(&stage).sent, first.sent, "the same contents have the same version");
+        versions.push((first.sent, changed.sent));
+    }
+    assert_eq!(versions[0], versions[1], "the forms give the same contents the same version");
+}
+
+// Delta.
+
+#[test]
+fn delta_changes_of_a_wildcard_are_all_that_is_sent() {
+    play(
+        Form::Delta,
+        "has cds a=1 b=1 c=1
+         ask cds
+         -> cds #1 a=1 b=1 c=1
+         set cds a=2 -b d=1
+         -> cds #2 a=2 d=1 -b
+         set cds a=2
+         everything",
+    );
+}
+
+#[test]
+fn delta_a_name_subscribed_again_is_sent_again() {
+    play(
+        Form::Delta,
+        "has cds a=1
+         has eds a=1
+         ask eds a
+         -> eds #1 a=1
+         ack eds #1
+         ask eds a
+         -> eds #2 a=1
+         ask eds a -a
+         -> eds #3 a=1
+         ask eds -a
+         set eds a=2
+         everything
+         hosts
+         -> nothing
+         ask eds -a -never
+         ask eds a
+         -> eds #4 a=2
+         ask cds
+         -> cds #5 a=1
+         -> eds #6 a=2
+         ask cds a
+         -> cds #7 a=1
+         -> eds #8 a=2",
+    );
+}
+
+#[test]
+fn delta_only_differences_are_sent_after_a_reconnect() {
+    play(
+        Form::Delta,
+        "has cds same=1 differs=2 new=1 foreign=1
+         has eds same=1 differs=1 quiet=1 unlisted=1 foreign=1
+         ask cds same@1 differs@1 gone@1 foreign@?
+         -> cds #1 differs=2 foreign=1 new=1 -gone
+         ask eds same differs quiet unlisted changed same@1 differs@1 quiet@1 changed@1 foreign@1
+         -> eds #2 changed= differs=1 unlisted=1
+         ask rds r@1 r
+         -> rds #3 r=",
+    );
+}
+
+#[test]
+fn delta_a_reconnect_that_differs_in_nothing_gets_one_empty_answer_of_each_wildcard() {
+    play(
+        Form::Delta,
+        "has cds a=1
+         has eds a=1
+         has lds l=1
+         has rds r=1
+         ask eds a a@1
+         ask rds r r@1
+         ask cds a@1
+         -> cds #1
+         ask lds l@1
+         -> lds #2
+         ack cds #1
+         everything
+         set eds a=2
+         -> eds #3 a=2",
+    );
+}
+
+#[test]
+fn delta_changed_clusters_bring_assignments_that_did_not_change_after_a_reconnect() {
+    for eds_first in [true, false] {
+        let eds = "ask eds a b a@1 b@1";
+        let cds = "ask cds a@1 b@1\n -> cds #1 a=2";
+        let follows = "-> eds #2 a=1";
+        let has = "has cds a=2 b=1\n has eds a=1 b=1";
+        play(
+            Form::Delta,
+            &if eds_first {
+                format!("{has}\n {eds}\n {cds}\n {follows}")
+            } else {
+                format!("{has}\n {cds}\n {eds}\n {follows}")
+            },
+        );
+    }
+}
+
+#[test]
+fn delta_versions_in_later_requests_say_nothing() {
+    play(
+        Form::Delta,
+        "has eds a=1 b=1
+         ask eds a
+         -> eds #1 a=1
+         ask eds b b@1
+         -> eds #2 b=1",
+    );
+}
+
+#[test]
+fn delta_everything_can_be_asked_for_by_name_and_given_up() {
+    play(
+        Form::Delta,
+        "has cds a=1 b=1
+         ask cds a ghost
+         -> cds #1 a=1 -ghost
+         set cds b=2
+         ask cds *
+         -> cds #2 b=2
+         ask cds -a
+         -> cds #3 a=1
+         ask cds -ghost
+         -> cds #4 -ghost
+         ask cds b
+         -> cds #5 b=2
+         ask cds -*
+         set cds a=2 b=3
+         -> cds #6 b=3
+         set cds -b
+         -> cds #7 -b
+         ask cds * -b
+         -> cds #8 a=2
+         ask cds -* a
+         -> cds #9 a=2
+         ask eds *
+         everything",
+    );
+}
+
+#[test]
+fn delta_a_large_answer_comes_in_parts_and_loses_nothing() {
+    play(
+        Form::Delta,
+        "has cds a=1 b=1 c=1 d=1
+         has eds a=1 b=1 c=1 d=1
+         limit 28
+         slow
+         ask eds a
+         ask cds gone@1
+         take
+         -> cds #1 a=1 b=1
+         take
+         -> cds #2 c=1 d=1
+         set cds a=2 -c
+         take
+         -> cds #3 a=2 -c
+         take
+         -> cds #4 -gone
+         take
+         -> eds #5 a=1
+         take
+         -> nothing",
+    );
+}
+
+// State of the world.
+
+#[test]
+fn sotw_a_request_without_a_nonce_is_answered_in_full() {
+    play(
+        Form::Sotw,
+        "has cds a=1 b=1
+         has eds a=1 b=1
+         ask cds
+         -> cds #1 a=1 b=1
+         ask eds a b
+         -> eds #2 a=1 b=1
+         ask eds a b
+         -> eds #3 a=1 b=1
+         ask cds
+         -> cds #4 a=1 b=1",
+    );
+}
+
+#[test]
+fn sotw_names_replace_those_before() {
+    play(
+        Form::Sotw,
+        "has eds a=1 b=1 c=1
+         ask eds a b
+         -> eds #1 a=1 b=1
+         ack eds #1 b c
+         -> eds #2 c=1
+         set eds a=2
+         everything
+         ack eds #2 b
+         ack eds #2 nothing
+         -> not awaited
+         set eds b=2
+         ack eds #2 a
+         -> not awaited
+         -> eds #3 a=2",
+    );
+}
+
+#[test]
+fn sotw_once_something_was_named_to_name_nothing_is_to_watch_nothing() {
+    play(
+        Form::Sotw,
+        "has cds a=1 b=1
+         ask cds
+         -> cds #1 a=1 b=1
+         ack cds #1 a
+         -> cds #2 a=1
+         set cds b=2
+         ack cds #2 a *
+         -> cds #3 a=1 b=2
+         ack cds #3 nothing
+         set cds a=2
+         everything
+         ack cds #3 *
+         -> not awaited
+         -> cds #4 a=2 b=2",
+    );
+}
+
+#[test]
+fn sotw_a_change_among_a_wildcard_brings_all_of_it_and_only_what_changed_of_the_named() {
+    play(
+        Form::Sotw,
+        "has cds a=1 b=1
+         has eds a=1 b=1
+         ask cds
+         -> cds #1 a=1 b=1
+         ask eds a b
+         -> eds #2 a=1 b=1
+         set cds c=1
+         -> cds #3 a=1 b=1 c=1
+         set eds b=2
+         -> eds #4 b=2",
+    );
+}
+
+#[test]
+fn sotw_named_types_come_in_parts_and_wildcards_whole() {
+    play(
+        Form::Sotw,
+        "has cds a=1 b=1 c=1
+         has eds a=1 b=1 c=1
+         limit 28
+         ask cds
+         -> cds #1 a=1 b=1 c=1
+         ask eds a b c
+         -> eds #2 a=1 b=1
+         -> eds #3 c=1",
+    );
+}
+
+#[test]
+fn sotw_a_proxyless_client_gets_all_it_watches_each_time() {
+    play(
+        Form::Sotw,
+        "whole
+         has eds a=1 b=1 c=1
+         has lds l=1 m=1
+         limit 1
+         ask eds a b
+         -> eds #1 a=1 b=1
+         ack eds #1 a b c
+         -> eds #2 a=1 b=1 c=1
+         set eds b=2
+         -> eds #3 a=1 b=2 c=1
+         ack eds #3 a c
+         set eds b=3
+         set eds c=2
+         -> eds #4 a=1 c=2
+         ask lds l ghost
+         -> lds #5 l=1",
+    );
+}
+
+// The bytes.
+
+#[test]
+fn what_is_written_is_what_a_client_of_protobuf_reads() {
+    let mut random = StdRng::seed_from_u64(7);
+    for _ in 0..500 {
+        let response = random_response(&mut random);
+        let mut bytes = Vec::new();
+        response.encode(&mut bytes);
+        assert_eq!(bytes.len(), response.encoded_len(), "{response:?}");
+        check_bytes(&response, &bytes);
+    }
+}
+
+fn random_response(random: &mut StdRng) -> Response {
+    let text = |random: &mut StdRng, most: usize| -> String {
+        let length = random.random_range(0..=most);
+        (0..length)
+            .map(|_| *b"ab|~".get(random.random_range(0..4)).expect("four") as char)
+            .collect()
+    };
+    let resources = (0..random.random_range(0..5)).map(|_| {
+        let body: Vec<u8> = (0..random.random_range(0..300)).map(|_| random.random()).collect();
+        Arc::new(Resource::new(text(random, 200), if random.random() { body } else { Vec::new() }))
+    });
+    let resources = resources.collect();
+    let form = if random.random() { Form::Delta } else { Form::Sotw };
+    let gone = if form == Form::Delta { random.random_range(0..4) } else { 0 };
+    Response {
+        form,
+        kind: ResourceType::ALL[random.random_range(0..4)],
+        version: Version(random.random()),
+        nonce: text(random, 20),
+        resources,
+        removed: (0..gone).map(|_| format!("-{}", text(random, 200)).into()).collect(),
+    }
+}
+
+fn check_bytes(response: &Response, bytes: &[u8]) {
+    let version = response.version.to_string();
+    let type_url = response.kind.url().to_owned();
+    let any = |one: &Resource| Any { type_url: type_url.clone(), value: one.body.clone().into() };
+    let nonce = response.nonce.clone();
+    match response.form {
+        Form::Delta => {
+            let resource = |one: &Arc<Resource>| DeltaResource {
+                name: one.name.to_string(),
+                version: one.version.to_string(),
+                resource: Some(any(one)),
+                ..Default::default()
+            };
+            let expected = DeltaDiscoveryResponse {
+                system_version_info: version,
+                resources: response.resources.iter().map(resource).collect(),
+                removed_resources: response.removed.iter().map(ToString::to_string).collect(),
+                nonce,
+                type_url: type_url.clone(),
+                ..Default::default()
+            };
+            assert_eq!(DeltaDiscoveryResponse::decode(bytes), Ok(expected));
+        }
+        Form::Sotw => {
+            let expected = DiscoveryResponse {
+                version_info: version,
+                resources: response.resources.iter().map(|one| any(one)).collect(),
+                nonce,
+                type_url: type_url.clone(),
+                ..Default::default()
+            };
+            assert_eq!(DiscoveryResponse::decode(bytes), Ok(expected));
+        }
+    }
+}
+
+// The helper.
+
+/// Plays the lines of `script` that don't begin with `->`, and holds the transcript that comes of it
+/// against the whole script. After each line, all there is to send is sent.
+///
+/// ```text
+/// has TYPE name=value …    the source has this, and nobody is told
+/// set TYPE name=value -name …    the source has this now or not any more, and the stream is told
+/// everything               the stream is told that anything may have changed
+/// ask TYPE [#nonce] name … a request; Delta: `-name` unsubscribes, `name@value` is an initial
+///                          version, `name@?` another server's
+/// ack, nack TYPE #nonce name … [because …]    the same; SotW: without names, those named before
+/// hosts, refused TYPE      show watched hosts, and what was refused
+/// as NODE|nobody           who sends the next request
+/// slow, take               from now on nothing is sent; send one response
+/// limit BYTES, whole       cut responses; complete answers
+/// -> TYPE #nonce name=value … -name …    a response
+/// ```
+fn play(form: Form, script: &str) {
+    let script: Vec<&str> = script.lines().map(str::trim).collect();
+    let mut stage = Stage::new(form);
+    script.iter().filter(|line| !line.starts_with("->")).for_each(|line| stage.perform(line));
+    assert_eq!(stage.log, script, "{form:?}:\n{}\n", stage.log.join("\n"));
+}
+
+/// What a proxy shall hold.
+#[derive(Debug, Clone, Default)]
+struct Source {
+    resources: BTreeMap<ResourceType, BTreeMap<Arc<str>, Arc<Resource>>>,
+}
+
+impl Source {
+    fn set(&mut self, kind: ResourceType, name: &str, value: &str) {
+        let resource = Arc::new(Resource::new(name, value.to_owned()));
+        self.resources.entry(kind).or_default().insert(name.into(), resource);
+    }
+
+    fn remove(&mut self, kind: ResourceType, name: &str) {
+        self.resources.entry(kind).or_default().remove(name);
+    }
+
+    fn of(&self, kind: ResourceType) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.get(&kind).into_iter().flat_map(BTreeMap::values)
+    }
+}
+
+impl ResourceSource for Source {
+    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]> {
+        assert!(kind.is_wildcard(), "all of {kind:?}");
+        self.of(kind).cloned().collect()
+    }
+
+    fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
+        let known = self.resources.get(&kind).and_then(|of_kind| of_kind.get(name)).cloned();
+        known.or_else(|| (!kind.is_wildcard()).then(|| Arc::new(Resource::new(name, ""))))
+    }
+}
+
+struct Stage {
+    session: Session,
+    source: Source,
+    form: Form,
+    node: Option<String>,
+    /// What was named last of each type.
+    named: BTreeMap<String, Vec<String>>,
+    limit: usize,
+    slow: bool,
+    now: SystemTime,
+    log: Vec<String>,
+}
+
+impl Stage {
+    fn new(form: Form) -> Self {
+        Self {
+            session: Session::new(form),
+            source: Source::default(),
+            form,
+            node: Some("n".into()),
+            named: BTreeMap::new(),
+            limit: usize::MAX,
+            slow: false,
+            now: SystemTime::UNIX_EPOCH,
+            log: Vec::new(),
+        }
+    }
+
+    fn perform(&mut self, line: &str) {
+        self.log.push(line.to_owned());
+        self.now += Duration::from_secs(1);
+        let mut words = line.split_whitespace();
+        let verb = words.next().expect("a verb");
+        let rest: Vec<&str> = words.collect();
+        match verb {
+            "has" | "set" => self.change(verb == "set", &rest),
+            "everything" => {
+                self.session.on_change(&Dirty { everything: true, ..Dirty::default() });
+            }
+            "ask" | "ack" | "nack" => self.say(verb, &rest),
+            "as" => self.node = Some(rest[0].to_owned()).filter(|node| node != "nobody"),
+            "hosts" => {
+                let hosts = self.session.watched_hosts();
+                self.show(hosts.iter().map(ToString::to_string).collect());
+            }
+            "refused" => {
+                let progress = self.session.progress().remove(&kind(rest[0]).expect("a type"));
+                self.show(progress.and_then(|progress| progress.nack).map_or(vec![], |nack| {
+                    let names: Vec<_> = nack.resources.iter().map(|name| short(name)).collect();
+                    vec![format!("{}: {}", names.join(" "), nack.error)]
+                }));
+            }
+            "slow" => self.slow = true,
+            "take" => {
+                if !self.send() {
+                    self.show(Vec::new());
+                }
+            }
+            "limit" => self.limit = rest[0].parse().expect("a number"),
+            "whole" => self.session.answer_completely(),
+            _ => panic!("no such verb: {line}"),
+        }
+        let mut count = 0;
+        while !self.slow && self.send() {
+            count += 1;
+            assert!(count < 100, "endless responses: {:#?}", self.log);
+        }
+    }
+
+    fn show(&mut self, words: Vec<String>) {
+        let shown = if words.is_empty() { "nothing".into() } else { words.join(" ") };
+        self.log.push(format!("-> {shown}"));
+    }
+
+    fn change(&mut self, tell: bool, words: &[&str]) {
+        let (of, names) = words.split_first().expect("a type");
+        let of = kind(of).expect("a type");
+        let mut dirty = Dirty { definitions: of != ResourceType::Endpoint, ..Dirty::default() };
+        for word in names {
+            let name = match word.split_once('=') {
+                Some((name, value)) => {
+                    self.source.set(of, &full(of, name), value);
+                    name
+                }
+                None => {
+                    let name = word.strip_prefix('-').expect("name=value or -name");
+                    self.source.remove(of, &full(of, name));
+                    name
+                }
+            };
+            let host = Hostname::from(name);
+            if of == ResourceType::Endpoint && self.session.watched_hosts().contains(&host) {
+                dirty.endpoints.insert(host);
+            }
+        }
+        if tell {
+            self.session.on_change(&dirty);
+        }
+    }
+
+    fn say(&mut self, verb: &str, words: &[&str]) {
+        let because = words.iter().position(|word| *word == "because");
+        let (words, reason) = words.split_at(because.unwrap_or(words.len()));
+        let error = (verb == "nack").then(|| reason.iter().skip(1).copied().collect::<Vec<_>>());
+        let (of, words) = words.split_first().expect("a type");
+        let kind = kind(of);
+        let url = match kind {
+            Some(kind) => kind.url(),
+            None => Some(*of).filter(|of| *of != "no-type").unwrap_or_default(),
+        };
+        let full = |name: &str| kind.map_or(name.to_owned(), |kind| full(kind, name));
+        let (mut nonce, mut names, mut dropped, mut listed) = ("", vec![], vec![], vec![]);
+        for word in words {
+            if let Some(number) = word.strip_prefix('#') {
+                nonce = number;
+            } else if let Some(name) = word.strip_prefix('-') {
+                dropped.push(full(name));
+            } else if let Some((name, value)) = word.split_once('@') {
+                let ours = || Resource::new("", value.to_owned()).version.to_string();
+                let version = if value == "?" { "2026-01-01/7".into() } else { ours() };
+                listed.push((full(name), version));
+            } else {
+                names.push(full(word));
+            }
+        }
+        if self.form == Form::Sotw {
+            if names == [full("nothing")] {
+                names.clear();
+            } else if names.is_empty() && verb != "ask" {
+                names = self.named.get(url).cloned().unwrap_or_default();
+            }
+            self.named.insert(url.to_owned(), names.clone());
+        }
+        let error = error.map(|words| words.join(" "));
+        match self.request(url, nonce, &names, &dropped, &listed, error) {
+            Ok(Handled::Request) if !nonce.is_empty() => self.log.push("-> not awaited".into()),
+            Ok(_) => {}
+            Err(violation) => self.log.push(format!("-> ends: {violation}")),
+        }
+    }
+
+    fn request(
+        &mut self,
+        type_url: &str,
+        nonce: &str,
+        names: &[String],
+        dropped: &[String],
+        listed: &[(String, String)],
+        error: Option<String>,
+    ) -> Result<Handled, Violation> {
+        let node = self.node.take().map(|id| Node { id, ..Default::default() });
+        let type_url = type_url.to_owned();
+        let response_nonce = nonce.to_owned();
+        let error_detail = error.map(|message| Status { message, ..Default::default() });
+        match self.form {
+            Form::Delta => self.session.on_delta_request(
+                DeltaDiscoveryRequest {
+                    node,
+                    type_url,
+                    resource_names_subscribe: names.to_vec(),
+                    resource_names_unsubscribe: dropped.to_vec(),
+                    initial_resource_versions: listed.iter().cloned().collect(),
+                    response_nonce,
+                    error_detail,
+                    ..Default::default()
+                },
+                self.now,
+            ),
+            Form::Sotw => {
+                assert!(dropped.is_empty() && listed.is_empty(), "only Delta has these");
+                self.session.on_sotw_request(
+                    DiscoveryRequest {
+                        node,
+                        type_url,
+                        resource_names: names.to_vec(),
+                        response_nonce,
+                        error_detail,
+                        ..Default::default()
+                    },
+                    self.now,
+                )
+            }
+        }
+    }
+
+    /// Sends one response; returns whether there was one.
+    fn send(&mut self) -> bool {
+        let Some(response) = self.session.next_response(&mut self.source, self.limit, self.now)
+        else {
+            return false;
+        };
+        assert!(response.resources.is_sorted_by_key(|resource| &resource.name));
+        let mut line = format!("-> {} #{}", response.kind.short(), response.nonce);
+        for resource in response.resources.iter() {
+            let value = std::str::from_utf8(&resource.body).expect("text");
+            write!(line, " {}={value}", short(&resource.name)).expect("a string");
+        }
+        for name in &response.removed {
+            write!(line, " -{}", short(name)).expect("a string");
+        }
+        self.log.push(line);
+        true
+    }
+}
+
+fn kind(short: &str) -> Option<ResourceType> {
+    ResourceType::ALL.into_iter().find(|kind| kind.short() == short)
+}
+
+fn full(kind: ResourceType, name: &str) -> String {
+    let is_short = matches!(kind, ResourceType::Cluster | ResourceType::Endpoint)
+        && name != super::delta::EVERYTHING
+        && !name.contains('|');
+    if is_short { format!("outbound|80||{name}") } else { name.to_owned() }
+}
+
+fn short(name: &str) -> &str {
+    name.strip_prefix("outbound|80||").unwrap_or(name)
+}
