@@ -2,6 +2,8 @@
 //!
 //! Names of upstream clusters and their assignments are written short: `a` is `outbound|80||a`.
 
+mod random;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,0 +1,422 @@
+//! Random clients of both forms against a random source: see [`run`].
+
+use std::collections::VecDeque;
+
+use super::*;
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// A body that begins so is refused by every client.
+const BAD: &str = "bad";
+
+#[test]
+fn both_forms_end_at_what_the_source_says() {
+    for seed in 0..400 {
+        if let Err((problem, log)) = run(seed) {
+            panic!("seed {seed}: {problem}\n{}", log.join("\n"));
+        }
+    }
+}
+
+/// One client of each form, who follow references, refuse, dawdle and reconnect while the source
+/// changes; then all comes to rest, and both must hold exactly what the source says.
+fn run(seed: u64) -> Result<(), (String, Vec<String>)> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut log = Vec::new();
+    let mut source = Source::default();
+    let limit = [1, 20, 60, usize::MAX][random.random_range(0..4)];
+    let mut clients = FORMS.map(|form| Client::new(form, limit));
+    for _ in 0..random.random_range(20..120) {
+        if random.random_ratio(1, 4) {
+            let dirty = change(&mut source, &mut random, &mut log);
+            clients.iter_mut().for_each(|client| client.hear(&dirty));
+        } else {
+            let client = &mut clients[random.random_range(0..2)];
+            client.act(&mut source, &mut random, &mut log);
+        }
+    }
+    log.push("rest".into());
+    for client in &mut clients {
+        let settled = client.settle(&mut source, &mut log).and_then(|()| client.check(&source));
+        if let Err(problem) = settled {
+            return Err((format!("{:?}: {problem}", client.form), log));
+        }
+    }
+    Ok(())
+}
+
+/// Changes one thing; returns what the streams hear of it.
+fn change(source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) -> Dirty {
+    let kind = ResourceType::ALL[random.random_range(0..4)];
+    let short = NAMES[random.random_range(0..NAMES.len())];
+    let name = full(kind, short);
+    if random.random_ratio(1, 4) {
+        log.push(format!("source: {} -{short}", kind.short()));
+        source.remove(kind, &name);
+    } else {
+        let bad = if random.random_ratio(1, 8) { BAD } else { "" };
+        let mut value = format!("{bad}{}", random.random_range(0..3));
+        if kind == ResourceType::Listener {
+            for _ in 0..random.random_range(0..3) {
+                write!(value, " {}", NAMES[random.random_range(0..NAMES.len())]).expect("a string");
+            }
+        }
+        log.push(format!("source: {} {short}={value}", kind.short()));
+        source.set(kind, &name, &value);
+    }
+    if random.random_ratio(1, 10) {
+        return Dirty { everything: true, ..Dirty::default() };
+    }
+    match kind {
+        ResourceType::Endpoint => {
+            Dirty { endpoints: [Hostname::from(short)].into(), ..Dirty::default() }
+        }
+        _ => Dirty { definitions: true, ..Dirty::default() },
+    }
+}
+
+/// A request, before it is put into a form.
+#[derive(Debug)]
+struct Ask {
+    kind: ResourceType,
+    nonce: String,
+    error: Option<String>,
+    /// SotW: all that is watched.
+    names: BTreeSet<Arc<str>>,
+    subscribe: BTreeSet<Arc<str>>,
+    unsubscribe: BTreeSet<Arc<str>>,
+    listed: BTreeMap<Arc<str>, Version>,
+}
+
+/// What a client knows of one type.
+#[derive(Debug, Default)]
+struct View {
+    held: BTreeMap<Arc<str>, Arc<Resource>>,
+    names: BTreeSet<Arc<str>>,
+    /// Whether it was asked for on this stream.
+    asked: bool,
+    /// SotW: the nonce of the last response that was answered.
+    answered: String,
+    /// Answers that were not sent yet.
+    answers: VecDeque<(String, Option<String>)>,
+}
+
+/// A model of Envoy, with the stream to it and the stream's session.
+struct Client {
+    form: Form,
+    limit: usize,
+    session: Session,
+    dirty: Dirty,
+    requests: VecDeque<Ask>,
+    responses: VecDeque<Response>,
+    views: BTreeMap<ResourceType, View>,
+    /// Upstream clusters that wait for an assignment.
+    warming: BTreeSet<Arc<str>>,
+    first: bool,
+}
+
+impl Client {
+    fn new(form: Form, limit: usize) -> Self {
+        Self {
+            form,
+            limit,
+            session: Session::new(form),
+            dirty: Dirty::default(),
+            requests: VecDeque::new(),
+            responses: VecDeque::new(),
+            views: ResourceType::ALL.map(|kind| (kind, View::default())).into(),
+            warming: BTreeSet::new(),
+            first: true,
+        }
+    }
+
+    /// As `push::interest` does: hosts that nobody watches at the time are not marked.
+    fn hear(&mut self, dirty: &Dirty) {
+        let watched = self.session.watched_hosts();
+        self.dirty.everything |= dirty.everything;
+        self.dirty.definitions |= dirty.definitions;
+        self.dirty.endpoints.extend(dirty.endpoints.intersection(&watched).cloned());
+    }
+
+    /// Does one thing, if it can be done.
+    fn act(&mut self, source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) {
+        let kind = ResourceType::ALL[random.random_range(0..4)];
+        match random.random_range(0..40) {
+            0 => self.reconnect(random, log),
+            1..6 if !self.view(kind).asked => self.ask_first(kind, log),
+            6..16 => self.answer(kind, log),
+            16..22 => self.hear_out(),
+            22..28 => self.serve_one(log),
+            28..34 => self.send_one(source, log),
+            _ => self.read_one(log),
+        }
+    }
+
+    /// Does everything until nothing is left to do.
+    fn settle(&mut self, source: &mut Source, log: &mut Vec<String>) -> Result<(), String> {
+        for kind in [ResourceType::Cluster, ResourceType::Listener] {
+            if !self.view(kind).asked {
+                self.ask_first(kind, log);
+            }
+        }
+        for _ in 0..200 {
+            self.hear_out();
+            self.serve_one(log);
+            self.send_one(source, log);
+            self.read_one(log);
+            ResourceType::ALL.into_iter().for_each(|kind| self.answer(kind, log));
+            if self.requests.is_empty() && self.responses.is_empty() && !self.session.is_due() {
+                return Ok(());
+            }
+        }
+        Err("responses without end".into())
+    }
+
+    fn check(&self, source: &Source) -> Result<(), String> {
+        for (kind, view) in &self.views {
+            let mut expected: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
+            if kind.is_wildcard() {
+                expected.extend(source.of(*kind).map(|one| (Arc::clone(&one.name), one.clone())));
+            } else {
+                let mut source = source.clone();
+                let resources = view.names.iter().filter_map(|name| source.one(*kind, name));
+                expected.extend(resources.map(|one| (Arc::clone(&one.name), one)));
+            }
+            let held = self.session.held().remove(kind).unwrap_or_default();
+            let held: BTreeMap<_, _> = held.into_iter().collect();
+            let should = expected.clone().into_iter().map(|(name, one)| (name, Held::Sent(one)));
+            // A reconnected client's own word is enough where it is right.
+            let believes = |(name, held): (Arc<str>, Held)| match held {
+                Held::Listed(version) => {
+                    let right = expected.get(&name).filter(|one| Some(one.version) == version);
+                    (
+                        Arc::clone(&name),
+                        right.map_or(Held::Listed(version), |one| Held::Sent(Arc::clone(one))),
+                    )
+                }
+                sent => (name, sent),
+            };
+            let held: BTreeMap<_, _> = held.into_iter().map(believes).collect();
+            if held != should.collect() {
+                return Err(format!("{}: the session believes in {held:#?}", kind.short()));
+            }
+            for (name, one) in &expected {
+                if !is_bad(one) && view.held.get(name) != Some(one) {
+                    return Err(format!("{} {name} is {:?}", kind.short(), view.held.get(name)));
+                }
+            }
+            if let Some(name) = view.held.keys().find(|name| !expected.contains_key(*name)) {
+                return Err(format!("{} {name} is left behind", kind.short()));
+            }
+        }
+        if self.warming.is_empty() { Ok(()) } else { Err(format!("warming: {:?}", self.warming)) }
+    }
+
+    fn view(&mut self, kind: ResourceType) -> &mut View {
+        self.views.entry(kind).or_default()
+    }
+
+    /// The stream breaks, with all that is on the way.
+    fn reconnect(&mut self, random: &mut StdRng, log: &mut Vec<String>) {
+        log.push(format!("{:?}: reconnects", self.form));
+        let asked: Vec<_> = self.views.iter().filter(|(_, view)| view.asked).collect();
+        let mut asked: Vec<_> = asked.into_iter().map(|(kind, _)| *kind).collect();
+        for view in self.views.values_mut() {
+            view.asked = false;
+            view.answered.clear();
+            view.answers.clear();
+        }
+        self.session = Session::new(self.form);
+        self.dirty = Dirty::default();
+        self.requests.clear();
+        self.responses.clear();
+        self.first = true;
+        while !asked.is_empty() {
+            let kind = asked.swap_remove(random.random_range(0..asked.len()));
+            self.ask_first(kind, log);
+        }
+    }
+
+    fn ask_first(&mut self, kind: ResourceType, log: &mut Vec<String>) {
+        let warming = self.warming.clone();
+        let view = self.view(kind);
+        if view.names.is_empty() && !kind.is_wildcard() {
+            return;
+        }
+        view.asked = true;
+        // An assignment is not listed while its cluster waits for it.
+        let current = view
+            .held
+            .values()
+            .filter(|one| kind != ResourceType::Endpoint || !warming.contains(&one.name));
+        let listed = current.map(|one| (Arc::clone(&one.name), one.version)).collect();
+        let names = view.names.clone();
+        let ask = Ask {
+            kind,
+            nonce: String::new(),
+            error: None,
+            subscribe: names.clone(),
+            names,
+            unsubscribe: BTreeSet::new(),
+            listed,
+        };
+        self.request(ask, log);
+    }
+
+    fn request(&mut self, ask: Ask, log: &mut Vec<String>) {
+        log.push(format!("{:?}: asks {ask:?}", self.form));
+        self.requests.push_back(ask);
+    }
+
+    /// Sends the next answer of a type. SotW: it carries the names of now.
+    fn answer(&mut self, kind: ResourceType, log: &mut Vec<String>) {
+        let view = self.view(kind);
+        let Some((nonce, error)) = view.answers.pop_front() else { return };
+        view.answered.clone_from(&nonce);
+        let ask = Ask {
+            kind,
+            nonce,
+            error,
+            names: view.names.clone(),
+            subscribe: BTreeSet::new(),
+            unsubscribe: BTreeSet::new(),
+            listed: BTreeMap::new(),
+        };
+        self.request(ask, log);
+    }
+
+    /// The stream takes what changed.
+    fn hear_out(&mut self) {
+        self.session.on_change(&std::mem::take(&mut self.dirty));
+    }
+
+    /// The session takes a request.
+    fn serve_one(&mut self, log: &mut Vec<String>) {
+        let Some(ask) = self.requests.pop_front() else { return };
+        log.push(format!("{:?}: served {}", self.form, ask.kind.short()));
+        let id = "n".to_owned();
+        let node = std::mem::take(&mut self.first).then(|| Node { id, ..Default::default() });
+        let type_url = ask.kind.url().to_owned();
+        let response_nonce = ask.nonce;
+        let error_detail = ask.error.map(|message| Status { message, ..Default::default() });
+        let list = |names: BTreeSet<Arc<str>>| names.iter().map(ToString::to_string).collect();
+        let now = SystemTime::UNIX_EPOCH;
+        let handled = match self.form {
+            Form::Delta => {
+                let request = DeltaDiscoveryRequest {
+                    node,
+                    type_url,
+                    response_nonce,
+                    error_detail,
+                    resource_names_subscribe: list(ask.subscribe),
+                    resource_names_unsubscribe: list(ask.unsubscribe),
+                    initial_resource_versions: ask
+                        .listed
+                        .iter()
+                        .map(|(name, version)| (name.to_string(), version.to_string()))
+                        .collect(),
+                    ..Default::default()
+                };
+                self.session.on_delta_request(request, now)
+            }
+            Form::Sotw => {
+                let request = DiscoveryRequest {
+                    node,
+                    type_url,
+                    response_nonce,
+                    error_detail,
+                    resource_names: list(ask.names),
+                    ..Default::default()
+                };
+                self.session.on_sotw_request(request, now)
+            }
+        };
+        handled.expect("a request within the protocol");
+    }
+
+    /// The session sends a response.
+    fn send_one(&mut self, source: &mut Source, log: &mut Vec<String>) {
+        let now = SystemTime::UNIX_EPOCH;
+        if let Some(response) = self.session.next_response(source, self.limit, now) {
+            log.push(format!("{:?}: sent {response:?}", self.form));
+            self.responses.push_back(response);
+        }
+    }
+
+    /// The client takes a response: what it refuses it leaves as it was.
+    fn read_one(&mut self, log: &mut Vec<String>) {
+        let Some(response) = self.responses.pop_front() else { return };
+        log.push(format!("{:?}: reads #{}", self.form, response.nonce));
+        let kind = response.kind;
+        let mut gone: BTreeSet<Arc<str>> = response.removed.into_iter().collect();
+        if self.form == Form::Sotw && kind.is_wildcard() {
+            gone = self.view(kind).held.keys().cloned().collect();
+            response.resources.iter().for_each(|one| _ = gone.remove(&one.name));
+        }
+        let mut refused = Vec::new();
+        for one in response.resources.iter() {
+            let view = self.views.entry(kind).or_default();
+            if !kind.is_wildcard() && !view.names.contains(&one.name) {
+                continue;
+            }
+            if is_bad(one) {
+                refused.push(one.name.to_string());
+            } else {
+                let before = view.held.insert(Arc::clone(&one.name), Arc::clone(one));
+                if kind == ResourceType::Cluster && before.as_ref() != Some(one) {
+                    self.warming.insert(Arc::clone(&one.name));
+                }
+            }
+            if kind == ResourceType::Endpoint {
+                self.warming.remove(&one.name);
+            }
+        }
+        for name in gone {
+            self.view(kind).held.remove(&name);
+            if kind == ResourceType::Cluster {
+                self.warming.remove(&name);
+            }
+        }
+        let error = (!refused.is_empty()).then(|| format!("can't take {}", refused.join(", ")));
+        self.view(kind).answers.push_back((response.nonce, error));
+        self.follow(kind, log);
+    }
+
+    /// Asks for what the resources of `kind` refer to.
+    fn follow(&mut self, kind: ResourceType, log: &mut Vec<String>) {
+        let held = &self.view(kind).held;
+        let (kind, names): (_, BTreeSet<Arc<str>>) = match kind {
+            ResourceType::Cluster => (ResourceType::Endpoint, held.keys().cloned().collect()),
+            ResourceType::Listener => {
+                let routes = held.values().flat_map(|one| {
+                    let text = std::str::from_utf8(&one.body).expect("text");
+                    text.split(' ').skip(1).map(Arc::from).collect::<Vec<_>>()
+                });
+                (ResourceType::Route, routes.collect())
+            }
+            _ => return,
+        };
+        let repeats = kind == ResourceType::Endpoint && !self.warming.is_empty();
+        let form = self.form;
+        let view = self.view(kind);
+        let before = std::mem::replace(&mut view.names, names.clone());
+        view.held.retain(|name, _| names.contains(name));
+        if !view.asked {
+            self.ask_first(kind, log);
+        } else if before != names || (form == Form::Sotw && repeats) {
+            let ask = Ask {
+                kind,
+                nonce: if form == Form::Sotw { view.answered.clone() } else { String::new() },
+                error: None,
+                subscribe: names.difference(&before).cloned().collect(),
+                unsubscribe: before.difference(&names).cloned().collect(),
+                names,
+                listed: BTreeMap::new(),
+            };
+            self.request(ask, log);
+        }
+    }
+}
+
+fn is_bad(resource: &Resource) -> bool {
+    resource.body.starts_with(BAD.as_bytes())
+}
