@@ -75,6 +75,7 @@ impl Envoy {
     /// What is wrong with how it took its configuration: anything rejected, warming or never fetched.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let counters = self.stats("update_rejected$|init_fetch_timeout$|warming");
+        assert!(!counters.is_empty(), "{} counts nothing", self.name);
         let mut complaints: Vec<String> = counters
             .into_iter()
             .filter(|(_, value)| *value > 0)

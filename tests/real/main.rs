@@ -40,22 +40,21 @@ use crate::world::World;
 
 /// What the scenarios share.
 struct Rig {
-    /// Brought up by the first scenario that needs it; `Err` if that failed, so that the others fail at once.
-    world: Option<Result<World, String>>,
+    /// Brought up by the first scenario that needs it. If that fails the others fail at once.
+    world: Option<World>,
+    tried: bool,
     host: Host,
 }
 
 impl Rig {
     fn world(&mut self) -> &mut World {
-        let host = &self.host;
-        let create = || {
-            let world = std::panic::catch_unwind(AssertUnwindSafe(|| World::create(host)));
-            world.map_err(|panic| panic_text(panic.as_ref()))
-        };
-        match self.world.get_or_insert_with(create) {
-            Ok(world) => world,
-            Err(fact) => panic!("the mesh did not come up: {fact}"),
+        if !self.tried {
+            self.tried = true;
+            self.world = Some(World::create(&self.host));
         }
+        self.world
+            .as_mut()
+            .expect("the mesh did not come up: the first scenario that needs it says why")
     }
 }
 
@@ -100,7 +99,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     match Host::find() {
-        Ok(host) => run(Rig { world: None, host }, &selected),
+        Ok(host) => run(Rig { world: None, tried: false, host }, &selected),
         Err(reason) => skip(&selected, &reason),
     }
 }

@@ -13,8 +13,11 @@ use crate::netns::Netns;
 use crate::process::Process;
 use crate::wait;
 
-/// The program under test.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_strait");
+/// The program under test: the one that cargo built beside this test, unless `STRAIT_REAL_PROGRAM` names another
+/// (a release build, say).
+fn program() -> String {
+    std::env::var("STRAIT_REAL_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_strait").to_owned())
+}
 
 /// A running control plane. SIGKILL on drop.
 pub(crate) struct Strait {
@@ -52,7 +55,7 @@ impl Strait {
 
     /// Starts it and reads where it listens.
     pub(crate) fn launch(&mut self) {
-        let mut command = self.hub.command(PROGRAM);
+        let mut command = self.hub.command(program());
         command.arg("serve").args(&self.arguments).arg("--state-dir").arg(&self.state);
         self.starts += 1;
         let mut process = Process::spawn(command, &self.logs, &format!("strait-{}", self.starts));
@@ -126,7 +129,7 @@ impl Strait {
 /// Runs `strait` to its end, as a user on a shell would; its stdout.
 pub(crate) fn command(arguments: &[&str]) -> String {
     let output =
-        Command::new(PROGRAM).args(arguments).output().expect("the program under test runs");
+        Command::new(program()).args(arguments).output().expect("the program under test runs");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "strait {arguments:?}: {}: {text}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -40,7 +40,7 @@ fn accept(
 
 fn answer_line(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
     BufReader::new(&stream).read_line(&mut String::new())?;
-    writeln!(stream, "{who}")
+    stream.write_all(format!("{who}\n").as_bytes())
 }
 
 fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
@@ -63,9 +63,9 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
         answer["headers"] = headers.into();
         let body = answer.to_string();
         let length = body.len();
-        write!(
-            stream,
+        let answer = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        )?;
+        );
+        stream.write_all(answer.as_bytes())?;
     }
 }

@@ -1,6 +1,6 @@
 //! TLS clients with a certificate of the caller's choice: a plain handshake, and an ADS stream.
 
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
 };
 use strait_proto::envoy::google::protobuf::{ListValue, Struct, Value as ProtoValue, value::Kind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -60,9 +60,9 @@ pub(super) fn call() -> Result<Value, String> {
 async fn handshake(caller: &Caller) -> Result<Value, String> {
     let mut stream = connect(caller).await?;
     stream.write_all(b"who\n").await.map_err(|error| error.to_string())?;
-    let mut first = [0; 1024];
-    let length = stream.read(&mut first).await.map_err(|error| error.to_string())?;
-    Ok(String::from_utf8_lossy(first.get(..length).unwrap_or_default()).into())
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).await.map_err(|error| error.to_string())?;
+    Ok(line.into())
 }
 
 /// Opens a Delta stream for clusters; the number of resources in the first answer.
@@ -100,10 +100,9 @@ async fn connect(caller: &Caller) -> Result<TlsStream<TcpStream>, String> {
     let read = |path: &PathBuf| {
         std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
     };
-    let chain =
-        CertificateDer::pem_reader_iter(BufReader::new(read(&caller.certificate)?.as_slice()))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| error.to_string())?;
+    let chain = CertificateDer::pem_slice_iter(&read(&caller.certificate)?)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| error.to_string())?;
     let key =
         PrivateKeyDer::from_pem_slice(&read(&caller.key)?).map_err(|error| error.to_string())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
