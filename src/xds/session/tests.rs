@@ -1106,7 +1106,7 @@ fn kind(short: &str) -> Option<ResourceType> {
 
 fn full(kind: ResourceType, name: &str) -> String {
     let is_short = matches!(kind, ResourceType::Cluster | ResourceType::Endpoint)
-        && name != super::delta::EVERYTHING
+        && name != delta::EVERYTHING
         && !name.contains('|');
     if is_short { format!("outbound|80||{name}") } else { name.to_owned() }
 }
