@@ -15,7 +15,7 @@ use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -90,8 +90,10 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/explain", get(explained))
         .route("/debug/mesh", get(mesh))
         .route("/debug/push", get(push))
-        .route("/debug/{*rest}", get(unknown).fallback(unknown))
-        .route("/api/{*rest}", get(unknown).fallback(unknown))
+        .route("/debug/", any(unknown))
+        .route("/debug/{*rest}", any(unknown))
+        .route("/api/", any(unknown))
+        .route("/api/{*rest}", any(unknown))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
     Router::new()
         .route("/livez", get(livez))
