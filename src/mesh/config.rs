@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::yaml::{Fields, Invalid};
 use super::{format_duration, parse_duration};
-use crate::model::{ExportTo, Hostname, Namespace};
+use crate::model::Hostname;
 
 /// The effective settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,34 +20,22 @@ pub struct MeshConfig {
     pub trust_domain: String,
     /// `trustDomainAliases`, sorted.
     pub trust_domain_aliases: Vec<String>,
-    /// `rootNamespace`: where mesh-wide policy lives.
-    pub root_namespace: Namespace,
     /// `connectTimeout`: for upstream clusters; above zero.
     pub connect_timeout: Duration,
     /// `protocolDetectionTimeout`: how long a listener sniffs; zero for no limit.
     pub protocol_detection_timeout: Duration,
-    /// `dnsRefreshRate`: for upstream clusters that proxies resolve; above zero.
-    pub dns_refresh_rate: Duration,
     /// `tcpKeepalive`, where set.
     pub tcp_keepalive: Option<TcpKeepalive>,
     /// `outboundTrafficPolicy.mode`: what becomes of traffic to unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
     pub enable_auto_mtls: bool,
-    /// `h2UpgradePolicy: UPGRADE`: HTTP/1.1 is carried over HTTP/2 between proxies.
-    pub h2_upgrade: bool,
     /// `accessLogFile`: empty for none.
     pub access_log_file: String,
-    /// `accessLogFormat`: empty for Envoy's own.
-    pub access_log_format: String,
-    /// `accessLogEncoding`.
-    pub access_log_encoding: AccessLogEncoding,
     /// `proxyListenPort`: where outbound traffic is caught.
     pub proxy_listen_port: u16,
     /// `proxyInboundListenPort`: where inbound traffic is caught.
     pub proxy_inbound_listen_port: u16,
-    /// `defaultServiceExportTo`: for services that say nothing; empty for everybody.
-    pub default_service_export_to: Vec<String>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
 }
@@ -59,8 +47,6 @@ pub struct Defaults {
     pub domain: String,
     /// `--trust-domain`.
     pub trust_domain: String,
-    /// The system namespace.
-    pub root_namespace: Namespace,
 }
 
 /// A mesh config, and what of its text has no effect.
@@ -83,17 +69,6 @@ pub enum OutboundTrafficPolicy {
     RegistryOnly,
 }
 
-/// How a line of the access log is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub enum AccessLogEncoding {
-    /// Words.
-    #[serde(rename = "TEXT")]
-    Text,
-    /// An object.
-    #[serde(rename = "JSON")]
-    Json,
-}
-
 /// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpKeepalive {
@@ -107,11 +82,7 @@ pub struct TcpKeepalive {
 
 impl Default for Defaults {
     fn default() -> Self {
-        Self {
-            domain: "cluster.local".to_owned(),
-            trust_domain: "cluster.local".to_owned(),
-            root_namespace: "strait-system".into(),
-        }
+        Self { domain: "cluster.local".to_owned(), trust_domain: "cluster.local".to_owned() }
     }
 }
 
@@ -128,20 +99,14 @@ impl MeshConfig {
         Self {
             trust_domain: defaults.trust_domain.clone(),
             trust_domain_aliases: Vec::new(),
-            root_namespace: defaults.root_namespace.clone(),
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
-            dns_refresh_rate: Duration::from_secs(60),
             tcp_keepalive: None,
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             enable_auto_mtls: true,
-            h2_upgrade: false,
             access_log_file: String::new(),
-            access_log_format: String::new(),
-            access_log_encoding: AccessLogEncoding::Text,
             proxy_listen_port: 15001,
             proxy_inbound_listen_port: 15006,
-            default_service_export_to: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
@@ -157,45 +122,31 @@ impl MeshConfig {
     pub fn parse(text: &str, defaults: &Defaults) -> Result<ParsedConfig, Invalid> {
         let mut fields = Fields::parse(text)?;
         let base = Self::new(defaults);
-        let export_to: Option<Vec<String>> = fields.take("defaultServiceExportTo")?;
         let config = Self {
             trust_domain: fields
                 .take("trustDomain")?
                 .filter(|domain: &String| !domain.is_empty())
                 .unwrap_or(base.trust_domain),
             trust_domain_aliases: sorted(fields.take("trustDomainAliases")?.unwrap_or_default()),
-            root_namespace: fields
-                .take("rootNamespace")?
-                .filter(|namespace: &Namespace| !namespace.is_empty())
-                .unwrap_or(base.root_namespace),
             connect_timeout: fields
                 .take_with("connectTimeout", positive_duration)?
                 .unwrap_or(base.connect_timeout),
             protocol_detection_timeout: fields
                 .take_with("protocolDetectionTimeout", |text: String| parse_duration(&text))?
                 .unwrap_or(base.protocol_detection_timeout),
-            dns_refresh_rate: fields
-                .take_with("dnsRefreshRate", positive_duration)?
-                .unwrap_or(base.dns_refresh_rate),
             tcp_keepalive: fields.take_with("tcpKeepalive", RawKeepalive::read)?,
             outbound_traffic_policy: fields
                 .take::<RawOutbound>("outboundTrafficPolicy")?
                 .and_then(|policy| policy.mode)
                 .unwrap_or(base.outbound_traffic_policy),
             enable_auto_mtls: fields.take("enableAutoMtls")?.unwrap_or(base.enable_auto_mtls),
-            h2_upgrade: fields.take::<H2Upgrade>("h2UpgradePolicy")? == Some(H2Upgrade::Upgrade),
             access_log_file: fields.take("accessLogFile")?.unwrap_or_default(),
-            access_log_format: fields.take("accessLogFormat")?.unwrap_or_default(),
-            access_log_encoding: fields
-                .take("accessLogEncoding")?
-                .unwrap_or(base.access_log_encoding),
             proxy_listen_port: fields
                 .take_with("proxyListenPort", listen_port)?
                 .unwrap_or(base.proxy_listen_port),
             proxy_inbound_listen_port: fields
                 .take_with("proxyInboundListenPort", listen_port)?
                 .unwrap_or(base.proxy_inbound_listen_port),
-            default_service_export_to: sorted(export_to.unwrap_or_default()),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -223,20 +174,11 @@ impl MeshConfig {
             .unwrap_or(false)
     }
 
-    /// Who sees a service of namespace `own` that doesn't say.
-    pub fn default_export_to(&self, own: &Namespace) -> ExportTo {
-        ExportTo::parse(&self.default_service_export_to.join(","), own)
-    }
-
     /// The effective settings in Istio's words, for `/debug/mesh`.
     pub fn to_json(&self) -> Value {
         let policy = match self.outbound_traffic_policy {
             OutboundTrafficPolicy::AllowAny => "ALLOW_ANY",
             OutboundTrafficPolicy::RegistryOnly => "REGISTRY_ONLY",
-        };
-        let encoding = match self.access_log_encoding {
-            AccessLogEncoding::Text => "TEXT",
-            AccessLogEncoding::Json => "JSON",
         };
         let keepalive = self.tcp_keepalive.map(|keepalive| {
             json!({
@@ -251,19 +193,13 @@ impl MeshConfig {
             .map(|(host, local)| json!({"settings": {"clusterLocal": local}, "hosts": [host]}))
             .collect();
         json!({
-            "accessLogEncoding": encoding,
             "accessLogFile": self.access_log_file,
-            "accessLogFormat": self.access_log_format,
             "connectTimeout": format_duration(self.connect_timeout),
-            "defaultServiceExportTo": self.default_service_export_to,
-            "dnsRefreshRate": format_duration(self.dns_refresh_rate),
             "enableAutoMtls": self.enable_auto_mtls,
-            "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
             "outboundTrafficPolicy": {"mode": policy},
             "protocolDetectionTimeout": format_duration(self.protocol_detection_timeout),
             "proxyInboundListenPort": self.proxy_inbound_listen_port,
             "proxyListenPort": self.proxy_listen_port,
-            "rootNamespace": self.root_namespace,
             "serviceSettings": service_settings,
             "tcpKeepalive": keepalive,
             "trustDomain": self.trust_domain,
@@ -275,14 +211,6 @@ impl MeshConfig {
 #[derive(Deserialize)]
 struct RawOutbound {
     mode: Option<OutboundTrafficPolicy>,
-}
-
-#[derive(Deserialize, PartialEq)]
-enum H2Upgrade {
-    #[serde(rename = "DO_NOT_UPGRADE")]
-    DoNotUpgrade,
-    #[serde(rename = "UPGRADE")]
-    Upgrade,
 }
 
 #[derive(Deserialize)]
@@ -372,14 +300,13 @@ mod tests {
              outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n\
              enableAutoMtls: false\n\
              accessLogFile: /dev/stdout\n\
-             accessLogEncoding: JSON\n\
              h2UpgradePolicy: UPGRADE\n\
              tcpKeepalive: {probes: 3, time: 10s}\n\
              proxyListenPort: 16001\n\
              defaultConfig: {discoveryAddress: x}\n\
              enablePrometheusMerge: true\n",
         );
-        assert_eq!(parsed.ignored, ["defaultConfig", "enablePrometheusMerge"]);
+        assert_eq!(parsed.ignored, ["defaultConfig", "enablePrometheusMerge", "h2UpgradePolicy"]);
         let expected = MeshConfig {
             trust_domain: "mesh.example".to_owned(),
             trust_domain_aliases: vec!["a".to_owned(), "b".to_owned()],
@@ -387,8 +314,6 @@ mod tests {
             outbound_traffic_policy: OutboundTrafficPolicy::RegistryOnly,
             enable_auto_mtls: false,
             access_log_file: "/dev/stdout".to_owned(),
-            access_log_encoding: AccessLogEncoding::Json,
-            h2_upgrade: true,
             tcp_keepalive: Some(TcpKeepalive {
                 probes: Some(3),
                 time: Some(Duration::from_secs(10)),
@@ -459,13 +384,5 @@ mod tests {
         let config = parse("connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n").config;
         let again = parse(&config.to_json().to_string());
         assert_eq!(again, ParsedConfig { config, ignored: Vec::new() });
-    }
-
-    #[test]
-    fn services_that_say_nothing_are_exported_as_the_mesh_says() {
-        let own = Namespace::from("a");
-        assert_eq!(MeshConfig::default().default_export_to(&own), ExportTo::Public);
-        let config = parse("defaultServiceExportTo: ['.']").config;
-        assert!(!config.default_export_to(&own).visible_to(&"b".into()));
     }
 }

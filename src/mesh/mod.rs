@@ -10,9 +10,7 @@ mod networks;
 pub mod watch;
 mod yaml;
 
-pub use config::{
-    AccessLogEncoding, Defaults, MeshConfig, OutboundTrafficPolicy, ParsedConfig, TcpKeepalive,
-};
+pub use config::{Defaults, MeshConfig, OutboundTrafficPolicy, ParsedConfig, TcpKeepalive};
 pub use duration::{format_duration, parse_duration};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
 pub use watch::{Problem, Settings, Source, Watcher};

@@ -119,7 +119,6 @@ impl MeshSource {
             defaults: Defaults {
                 domain: args.domain.clone(),
                 trust_domain: args.trust_domain.clone(),
-                root_namespace: args.namespace.as_str().into(),
             },
             namespace: args.namespace.clone(),
             objects,

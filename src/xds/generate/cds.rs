@@ -1,5 +1,7 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
@@ -80,7 +82,11 @@ impl Client<'_> {
             &cluster::Cluster {
                 // No catch-all match: it would win over the mode that EDS gives a whole locality. What
                 // matches nothing takes the default socket, plain text.
-                transport_socket_matches: vec![mtls, plain],
+                transport_socket_matches: if self.context.mesh.enable_auto_mtls {
+                    vec![mtls, plain]
+                } else {
+                    vec![plain]
+                },
                 typed_extension_protocol_options: protocol_options(port.protocol),
                 ..self.eds(&name)
             },
@@ -110,7 +116,8 @@ impl Client<'_> {
         encode(
             name.clone(),
             &cluster::Cluster {
-                transport_socket: mtls.then(|| self.mtls(service, port)),
+                transport_socket: (mtls && self.context.mesh.enable_auto_mtls)
+                    .then(|| self.mtls(service, port)),
                 typed_extension_protocol_options: protocol_options(port.protocol),
                 ..original_destination(self.context, name)
             },
@@ -160,9 +167,21 @@ impl Client<'_> {
     fn mtls(&self, service: &MergedService, port: &Port) -> core::TransportSocket {
         let sni = OutboundName::sni(service.hostname().clone(), port.number);
         let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
-        let accounts = service.service_accounts.iter().map(|id| &**id);
-        let trust_domain = &self.context.mesh.trust_domain;
-        self.secrets.upstream(sni.to_string(), alpn, accounts, trust_domain)
+        let mesh = &self.context.mesh;
+        // An account answers under each name of its trust domain.
+        let mut accounts: BTreeSet<Cow<'_, str>> = BTreeSet::new();
+        for id in &service.service_accounts {
+            accounts.insert(Cow::Borrowed(id));
+            let path = id.strip_prefix(&format!("spiffe://{}/", mesh.trust_domain));
+            let aliases = path.into_iter().flat_map(|path| {
+                mesh.trust_domain_aliases
+                    .iter()
+                    .map(move |alias| format!("spiffe://{alias}/{path}"))
+            });
+            accounts.extend(aliases.map(Cow::Owned));
+        }
+        let accounts = accounts.iter().map(|id| &**id);
+        self.secrets.upstream(sni.to_string(), alpn, accounts, &mesh.trust_domain)
     }
 }
 
@@ -225,7 +244,21 @@ fn original_destination(context: &PushContext, name: String) -> cluster::Cluster
 /// What all upstream clusters have: a deadline to connect, and no limits of their own.
 fn base(context: &PushContext) -> cluster::Cluster {
     let unlimited = || Some(UInt32Value { value: u32::MAX });
+    let seconds = |duration: std::time::Duration| UInt32Value {
+        value: u32::try_from(duration.as_secs()).unwrap_or(u32::MAX),
+    };
+    let keepalive = context.mesh.tcp_keepalive.map(|keepalive| core::TcpKeepalive {
+        keepalive_probes: keepalive.probes.map(|value| UInt32Value { value }),
+        keepalive_time: keepalive.time.map(seconds),
+        keepalive_interval: keepalive.interval.map(seconds),
+    });
     cluster::Cluster {
+        upstream_connection_options: keepalive.map(|keepalive| {
+            cluster::UpstreamConnectionOptions {
+                tcp_keepalive: Some(keepalive),
+                ..Default::default()
+            }
+        }),
         connect_timeout: Some(duration(context.mesh.connect_timeout)),
         circuit_breakers: Some(cluster::CircuitBreakers {
             thresholds: vec![cluster::circuit_breakers::Thresholds {
