@@ -108,7 +108,8 @@ pub(super) fn encode(response: &Response, out: &mut impl BufMut) {
     put_bytes(field::TYPE_URL, response.kind.url().as_bytes(), out);
     put_bytes(field::NONCE, response.nonce.as_bytes(), out);
     for name in &response.removed {
-        put_bytes(field::REMOVED_RESOURCES, name.as_bytes(), out);
+        put_head(field::REMOVED_RESOURCES, name.len(), out);
+        out.put_slice(name.as_bytes());
     }
 }
 
@@ -118,8 +119,9 @@ pub(super) fn encoded_len(response: &Response) -> usize {
         let version = resource.version.to_string();
         message_len(field::RESOURCES, resource_len(response.kind, resource, &version))
     });
+    // An empty name is written as well: of a list, proto3 leaves out nothing.
     let removed =
-        response.removed.iter().map(|name| bytes_len(field::REMOVED_RESOURCES, name.as_bytes()));
+        response.removed.iter().map(|name| message_len(field::REMOVED_RESOURCES, name.len()));
     bytes_len(field::SYSTEM_VERSION_INFO, response.version.to_string().as_bytes())
         + resources.sum::<usize>()
         + bytes_len(field::TYPE_URL, response.kind.url().as_bytes())

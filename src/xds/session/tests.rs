@@ -797,7 +797,7 @@ fn random_response(random: &mut StdRng) -> Response {
         version: Version(random.random()),
         nonce: text(random, 20),
         resources,
-        removed: (0..gone).map(|_| format!("-{}", text(random, 200)).into()).collect(),
+        removed: (0..gone).map(|_| text(random, 200).into()).collect(),
     }
 }
 
