@@ -337,7 +337,12 @@ impl Session {
         let names = clusters.changed.iter().map(|cluster| &cluster.name);
         match self.watches.get_mut(&ResourceType::Endpoint) {
             Some(endpoints) => names.for_each(|name| endpoints.require(name)),
-            None => self.clusters_before_endpoints.extend(names.cloned()),
+            None => {
+                self.clusters_before_endpoints.extend(names.cloned());
+                for name in &clusters.removed {
+                    self.clusters_before_endpoints.remove(name);
+                }
+            }
         }
     }
 }

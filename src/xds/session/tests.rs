@@ -451,6 +451,18 @@ fn a_client_that_never_answers_costs_a_bounded_amount() {
 }
 
 #[test]
+fn clusters_that_went_leave_nothing_behind_where_no_assignment_is_asked_for() {
+    for form in FORMS {
+        let mut stage = Stage::new(form);
+        for line in ["has cds a=1", "ask cds", "set cds -a b=1"] {
+            stage.perform(line);
+        }
+        let left: Vec<_> = stage.session.clusters_before_endpoints.iter().collect();
+        assert_eq!(left, ["outbound|80||b"].map(Arc::from).each_ref(), "{form:?}");
+    }
+}
+
+#[test]
 fn progress_says_what_was_sent_and_accepted_and_when() {
     let mut versions = Vec::new();
     for form in FORMS {
