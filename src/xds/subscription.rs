@@ -18,6 +18,9 @@ use super::resource::{Resource, ResourceSource, ResourceType, Version};
 const OUTSTANDING_MAX: usize = 256;
 /// The longest error text of a client that is kept, in characters.
 const ERROR_LENGTH_MAX: usize = 2048;
+/// How much of an error text is searched for names, in bytes: a request may be megabytes, and is
+/// searched for each resource of a response. Envoy puts the names first, then what is wrong.
+const ERROR_SEARCH_MAX: usize = 16 << 10;
 
 /// What a client holds under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -302,7 +305,8 @@ impl Subscription {
                 progress.nack.take_if(|nack| nack.resources.is_empty());
             }
             Some(error) => {
-                let named = of_response().filter(|name| mentions(error, name));
+                let searched = beginning(error, ERROR_SEARCH_MAX);
+                let named = of_response().filter(|name| mentions(searched, name));
                 let mut resources: BTreeSet<_> = named.cloned().collect();
                 if resources.is_empty() {
                     resources = of_response().cloned().collect();
@@ -399,6 +403,11 @@ fn mentions(text: &str, name: &str) -> bool {
                 && !after.starts_with(inside)
                 && (rest.len() == after.len() || !rest.starts_with(inside))
         })
+}
+
+/// At most the first `bytes` of a text.
+fn beginning(text: &str, bytes: usize) -> &str {
+    (0..=bytes.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
 }
 
 /// A client's text, safe to show and log.

@@ -419,6 +419,17 @@ fn a_refusal_that_names_nothing_is_of_the_whole_response() {
 }
 
 #[test]
+fn only_the_beginning_of_an_endless_error_is_searched_for_names() {
+    let mut stage = Stage::new(Form::Delta);
+    for line in ["has cds a=1 b=1", "ask cds"] {
+        stage.perform(line);
+    }
+    stage.perform(&format!("nack cds #1 because {} outbound|80||a", "ü".repeat(10_000)));
+    let nack = stage.session.progress()[&ResourceType::Cluster].nack.clone();
+    assert_eq!(nack.expect("refused").resources.len(), 2, "as if it named none");
+}
+
+#[test]
 fn a_refusal_before_any_watch_is_a_first_request() {
     for form in FORMS {
         play(
