@@ -133,6 +133,21 @@ impl Ending {
 }
 
 impl Shared {
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            context: config.context,
+            interest: config.interest,
+            identity: config.identity,
+            connections: config.connections,
+            stats: config.stats,
+            cache: Cache::default(),
+            drain: config.drain,
+            started: Instant::now(),
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            sources: Mutex::default(),
+        }
+    }
+
     pub(super) fn context(&self) -> Option<Arc<PushContext>> {
         self.context.borrow().clone()
     }
@@ -171,21 +186,11 @@ impl Shared {
 
 /// Accepts connections until the server drains.
 pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
-    let certificates = CertificateService::new(config.identity.clone(), config.trust_domain);
+    let trust_domain = Arc::clone(&config.trust_domain);
+    let certificates = CertificateService::new(config.identity.clone(), trust_domain);
     let routes = Routes::new(IstioCertificateServiceServer::new(certificates)).prepare();
-    let shared = Arc::new(Shared {
-        context: config.context,
-        interest: config.interest,
-        identity: config.identity,
-        connections: config.connections,
-        stats: config.stats,
-        cache: Cache::default(),
-        drain: config.drain,
-        started: Instant::now(),
-        handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
-        sources: Mutex::default(),
-    });
     let room = Arc::new(Semaphore::new(config.max_connections));
+    let shared = Arc::new(Shared::new(config));
     let mut pause = ACCEPT_PAUSE.0;
     loop {
         let accepted = tokio::select! {

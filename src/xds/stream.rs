@@ -250,14 +250,14 @@ impl<R: Request> Stream<R> {
             return Err(Ended::by("requests", Status::resource_exhausted(text)));
         }
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
-        if handled == Handled::Refusal {
-            self.tell_refusal(kind);
-        } else if let Some(hosts) = self.session.watched_hosts_if_changed() {
-            // Before the answer is made: a change from here on marks this stream.
+        // Before the answer is made: a change from here on marks this stream. A refusal may carry
+        // names as well.
+        if let Some(hosts) = self.session.watched_hosts_if_changed() {
             admitted.subscription.watch(hosts);
         }
-        if let Some(admitted) = &self.admitted {
-            admitted.entry.show(&self.session);
+        admitted.entry.show(&self.session);
+        if handled == Handled::Refusal {
+            self.tell_refusal(kind);
         }
         Ok(())
     }
@@ -386,5 +386,146 @@ impl Budget {
             self.tokens -= 1.0;
         }
         enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
+    use strait_proto::envoy::google::rpc;
+    use tokio::sync::watch;
+    use tonic::codec::Codec;
+    use tonic_prost::ProstCodec;
+
+    use super::*;
+    use crate::fixtures::{endpoint, host, service, shard};
+    use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
+    use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode};
+    use crate::push::Settings;
+    use crate::push::event_loop::{Event, Mesh};
+    use crate::push::interest::Changes;
+    use crate::task::Supervisor;
+    use crate::xds::names::OutboundName;
+    use crate::xds::server::Config;
+
+    /// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
+    fn stream<R: Request + prost::Message + Default>() -> Stream<R> {
+        let (context, _) = watch::channel(Some(mesh()));
+        let now = SystemTime::now();
+        let files = AuthorityPem::generate(now).expect("a CA can be made");
+        let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
+        let id = "spiffe://cluster.local/ns/ns/sa/app".parse().expect("a SPIFFE ID");
+        let pair = authority.issue_workload(&id, Duration::from_secs(3600), now).expect("it signs");
+        let settings = identity::Settings {
+            serving: Serving::Issued { names: vec!["localhost".into()] },
+            client_ca: None,
+            authority: Some(AuthorityFrom::Stored(files)),
+        };
+        let tasks = Supervisor::new();
+        let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");
+        tasks.stop();
+        let trust = Arc::clone(&identity.borrow().trust);
+        let peer = trust.authenticate(pair.chain.certificates(), now).expect("our own");
+        let shared = Shared::new(Config {
+            context: context.subscribe(),
+            interest: Arc::default(),
+            identity,
+            trust_domain: "cluster.local".into(),
+            connections: Arc::default(),
+            stats: Arc::default(),
+            max_connections: 1,
+            drain: tokio_util::sync::CancellationToken::new(),
+        });
+        let decoder = ProstCodec::<R, R>::default().decoder();
+        let silence = Streaming::new_request(decoder, tonic::body::Body::empty(), None, None);
+        Stream::new(Arc::new(shared), Arc::new(peer), silence, Arc::default())
+    }
+
+    fn mesh() -> Arc<PushContext> {
+        let mut mesh = Mesh::new(Arc::new(Settings {
+            domain: "cluster.local".into(),
+            trust_domain: "cluster.local".into(),
+            system_namespace: "strait-system".into(),
+            config_cluster: None,
+            allow_direct_cross_network: false,
+        }));
+        let known = KnownCluster {
+            fixed_network: None,
+            config: false,
+            mode: Mode::Normal,
+            trust_domain: "cluster.local".into(),
+        };
+        let clusters = [(ClusterId::from("east"), known)].into();
+        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        let word = ["a.ns", "b.ns"].into_iter().fold(shard("east", 1), |word, name| {
+            word.with(service(name), vec![endpoint("10.0.0.9")])
+        });
+        mesh.apply(Event::Registry(word.said()));
+        mesh.apply(Event::Complete);
+        mesh.next_version().expect("a version").0
+    }
+
+    fn node(metadata: &[(&str, &str)]) -> Option<Node> {
+        let text = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
+        let fields = metadata.iter().map(|(key, value)| ((*key).into(), text(value)));
+        Some(Node {
+            id: "sidecar~10.0.0.1~web.ns~ns.svc.cluster.local".into(),
+            metadata: Some(Struct { fields: fields.collect() }),
+            ..Default::default()
+        })
+    }
+
+    fn endpoints(names: &[&str]) -> (String, Vec<String>) {
+        let names = names.iter().map(|name| OutboundName::sidecar(host(name), 80).to_string());
+        (ResourceType::Endpoint.url().into(), names.collect())
+    }
+
+    fn sent<R: Request>(stream: &mut Stream<R>) -> usize {
+        stream.due().expect("a response").resources.len()
+    }
+
+    #[tokio::test]
+    async fn names_in_a_refusal_are_heard_of_when_they_change() {
+        let mut stream = stream::<DeltaDiscoveryRequest>();
+        for (names, nonce) in [(&["a.ns"], ""), (&["b.ns"], "1")] {
+            let (type_url, resource_names_subscribe) = endpoints(names);
+            let refused = || rpc::Status { message: "no".into(), ..Default::default() };
+            let request = DeltaDiscoveryRequest {
+                node: node(&[("CLUSTER_ID", "east")]),
+                type_url,
+                resource_names_subscribe,
+                response_nonce: nonce.into(),
+                error_detail: (!nonce.is_empty()).then(refused),
+                ..Default::default()
+            };
+            assert!(stream.take(request).is_ok());
+            assert_eq!(sent(&mut stream), 1);
+        }
+        let endpoints = BTreeSet::from([host("b.ns")]);
+        let woken = stream.shared.interest.mark(&Changes { endpoints, ..Changes::default() });
+        assert_eq!(woken, 1);
+    }
+
+    #[tokio::test]
+    async fn only_a_proxyless_client_gets_complete_answers() {
+        for (generator, second) in [("grpc", 2), ("", 1)] {
+            let mut stream = stream::<DiscoveryRequest>();
+            for (names, nonce, expected) in
+                [(&["a.ns"][..], "", 1), (&["a.ns", "b.ns"], "1", second)]
+            {
+                let (type_url, resource_names) = endpoints(names);
+                let request = DiscoveryRequest {
+                    node: node(&[("CLUSTER_ID", "east"), ("GENERATOR", generator)]),
+                    type_url,
+                    resource_names,
+                    response_nonce: nonce.into(),
+                    ..Default::default()
+                };
+                assert!(stream.take(request).is_ok());
+                assert_eq!(sent(&mut stream), expected, "{generator:?}");
+            }
+        }
     }
 }
