@@ -96,7 +96,14 @@ impl Client<'_> {
     /// Endpoints from EDS, to which a gateway passes bytes it can't read.
     fn passthrough(&self, service: &MergedService, port: &Port) -> Resource {
         let name = OutboundName::sni(service.hostname().clone(), port.number);
-        encode(name.to_string(), &self.eds(&name))
+        let cluster = cluster::Cluster {
+            // A client sends all its requests over the few connections of a pool, and each stays with
+            // the endpoint it was given here: in turn, or two connections may end at one of two endpoints.
+            lb_policy: cluster::cluster::LbPolicy::RoundRobin.into(),
+            lb_config: None,
+            ..self.eds(&name)
+        };
+        encode(name.to_string(), &cluster)
     }
 
     /// The pod that the client chose. Its address says nothing of mTLS, so all must take it.
