@@ -440,7 +440,8 @@ mod tests {
         });
         let decoder = ProstCodec::<R, R>::default().decoder();
         let silence = Streaming::new_request(decoder, tonic::body::Body::empty(), None, None);
-        Stream::new(Arc::new(shared), Arc::new(peer), silence, Arc::default())
+        let peer = Peer { identity: Arc::new(peer), believed: 0 };
+        Stream::new(Arc::new(shared), &peer, silence, Arc::default())
     }
 
     fn mesh() -> Arc<PushContext> {
