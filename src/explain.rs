@@ -230,6 +230,9 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::ClusterDraining => "leaving: their cluster is being drained".into(),
         Reason::PodMissing => "named before their pod was seen".into(),
         Reason::NotExported => "not exported to the proxy's namespace".into(),
+        Reason::NotCarried => {
+            "in another network, and not exported to everybody, so no gateway carries them".into()
+        }
         Reason::ClusterLocal => "kept to their own cluster".into(),
         Reason::NodeLocal => "kept to their own node".into(),
         Reason::OtherNetwork => "in another network, into which a gateway does not forward".into(),
@@ -256,7 +259,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::NotReady(_) => &codes::NOT_READY,
         Reason::ClusterDraining => &codes::CLUSTER_DRAINING,
         Reason::PodMissing => &codes::POD_MISSING,
-        Reason::NotExported => &codes::NOT_EXPORTED,
+        Reason::NotExported | Reason::NotCarried => &codes::NOT_EXPORTED,
         Reason::ClusterLocal => &codes::CLUSTER_LOCAL,
         Reason::NodeLocal => &codes::NODE_LOCAL,
         Reason::EndpointFamily => &codes::ENDPOINT_FAMILY,
@@ -387,6 +390,10 @@ impl Asked<'_> {
                     self.view.namespace
                 ),
             },
+            Reason::NotCarried => format!(
+                "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
+                self.service.hostname()
+            ),
             Reason::ClusterLocal => format!(
                 "{} is cluster-local: only proxies of cluster {} are given this endpoint",
                 self.service.hostname(),

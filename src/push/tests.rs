@@ -8,7 +8,7 @@ use crate::fixtures::{endpoint, host, ip, port, removed, service, shard, sidecar
 use crate::model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, TlsMode,
 };
-use crate::registry::RegistryUpdate;
+use crate::registry::{Change, RegistryUpdate};
 
 fn settings() -> Arc<Settings> {
     Arc::new(Settings {
@@ -260,6 +260,24 @@ fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
     assert!(members(&assigned(&context, &stranger)).is_empty());
     let gateway = ViewKey { role: Role::Gateway, ..client("") };
     assert!(members(&assigned(&context, &gateway)).is_empty());
+}
+
+#[test]
+fn a_service_not_exported_to_everybody_does_not_cross_networks() {
+    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
+    for word in &mut words {
+        let Change::Reset(contents) = &mut word.change else { panic!("the first word") };
+        let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
+        let web = web.expect("in both clusters");
+        Arc::make_mut(&mut web.service).export_to = ExportTo::parse(".", &"ns".into());
+    }
+    let context = context(words);
+    // A gateway has no filter chain for it, so being sent there would be the end.
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
+    let web = &context.services[&host("web.ns")];
+    let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
+    let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
+    assert_eq!(decided, Err(Reason::NotCarried));
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub enum Reason {
     PodMissing,
     /// `exportTo` leaves the proxy's namespace out.
     NotExported,
+    /// The proxy may see it, but gateways carry only what is exported to everybody.
+    NotCarried,
     /// The service stays in its own cluster.
     ClusterLocal,
     /// The service stays on its own node (`internalTrafficPolicy: Local`).
@@ -97,7 +99,9 @@ impl Reason {
         match self {
             Self::NotReady(_) | Self::ClusterDraining => Step::Ready,
             Self::PodMissing => Step::Pod,
-            Self::NotExported | Self::ClusterLocal | Self::NodeLocal => Step::Export,
+            Self::NotExported | Self::NotCarried | Self::ClusterLocal | Self::NodeLocal => {
+                Step::Export
+            }
             Self::OtherNetwork => Step::Network,
             Self::NoGateway | Self::GatewayPending => Step::Gateway,
             Self::EndpointFamily | Self::GatewayFamily => Step::Family,
@@ -217,14 +221,20 @@ pub fn decide<'a>(
         return Err(Reason::OtherNetwork);
     }
     let gateways = context.networks.gateways_for(network, &shard.cluster);
-    if gateways.is_empty() {
-        if context.settings.allow_direct_cross_network
-            && !context.networks.has_any_configured(network)
-        {
-            return direct(view, endpoint);
-        }
-        let pending = context.networks.has_any_configured(network);
-        return Err(if pending { Reason::GatewayPending } else { Reason::NoGateway });
+    let pending = gateways.is_empty() && context.networks.has_any_configured(network);
+    let none = gateways.is_empty() && !pending;
+    if none && context.settings.allow_direct_cross_network {
+        return direct(view, endpoint);
+    }
+    if !is_exported(context, service) {
+        // The gateway has no filter chain for it: connections would end there.
+        return Err(Reason::NotCarried);
+    }
+    if pending {
+        return Err(Reason::GatewayPending);
+    }
+    if none {
+        return Err(Reason::NoGateway);
     }
     let usable: Vec<_> = gateways.iter().filter(|gateway| view.speaks(gateway.address)).collect();
     if usable.is_empty() {
