@@ -148,6 +148,14 @@ pub enum NodeError {
         /// The text given.
         found: String,
     },
+    /// The metadata claims another namespace than the id.
+    #[error("node {id} claims namespace {claimed:?} in its metadata")]
+    Namespace {
+        /// The id.
+        id: String,
+        /// What `NAMESPACE` says.
+        claimed: String,
+    },
     /// A metadata value is unusable.
     #[error("node metadata {key}: {reason}")]
     Metadata {

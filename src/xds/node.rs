@@ -42,13 +42,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     if let Some(namespace) = metadata.text("NAMESPACE")
         && namespace != workload.namespace.as_str()
     {
-        return Err(NodeError::Metadata {
-            key: "NAMESPACE",
-            reason: format!(
-                "{namespace:?} is not the namespace of the node id, {}",
-                workload.namespace
-            ),
-        });
+        return Err(NodeError::Namespace { id: node.id.clone(), claimed: namespace.to_owned() });
     }
     let mut extensions: Vec<Arc<str>> = node
         .extensions

@@ -22,8 +22,9 @@ use super::node;
 use super::resource::ResourceType;
 use super::server::{Ending, Peer, Shared};
 use super::session::{Form, Handled, Response, Session, Violation};
+use crate::codes;
 use crate::identity::PeerIdentity;
-use crate::model::Proxy;
+use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
 use crate::push::interest::Subscription;
 
@@ -283,8 +284,14 @@ impl<R: Request> Stream<R> {
             text
         };
         let proxy = node::read(node).map_err(|error| {
-            let text = refuse(format!("STR0501: {error}"));
-            Ended::by("refused", Status::invalid_argument(text))
+            let status = match &error {
+                // Well-formed, but not both claims can be true.
+                NodeError::Namespace { .. } => {
+                    Status::permission_denied(refuse(format!("{}: {error}", codes::CLAIM_IDENTITY)))
+                }
+                _ => Status::invalid_argument(refuse(format!("STR0501: {error}"))),
+            };
+            Ended::by("refused", status)
         })?;
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         // Entered before the context is read, so that no change is missed.
