@@ -2,6 +2,8 @@
 //!
 //! The certificate is the truth; everything in the node is a claim. (interface.md, "Proxies".)
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::codes::{self, Code};
@@ -124,7 +126,7 @@ fn derive(
         let claimed = proxy.labels.get("topology.istio.io/network").filter(|_| workload.is_none());
         claimed.map(|text| NetworkId::from(&**text))
     });
-    let unspecified = std::net::IpAddr::from([0, 0, 0, 0]);
+    let unspecified = IpAddr::from([0, 0, 0, 0]);
     let address = proxy.addresses.first().copied().unwrap_or(unspecified);
     context.place(&proxy.cluster, label.as_ref(), address)
 }
@@ -141,10 +143,15 @@ fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Resul
             ),
         });
     }
-    // A pod without an address yet contradicts nothing.
+    // A pod without an address yet contradicts nothing. The id's own address counts even where
+    // INSTANCE_IPS lists others, which may be those of further interfaces.
     let known = &workload.addresses;
-    if !known.is_empty() && !proxy.addresses.iter().any(|address| known.contains(address)) {
-        let claimed: Vec<_> = proxy.addresses.iter().map(ToString::to_string).collect();
+    let of_id = Proxy::parse_id(&proxy.id).ok().and_then(|(_, address, ..)| address);
+    let holds = proxy.addresses.iter().any(|address| known.contains(address))
+        && of_id.is_none_or(|address| known.contains(&address));
+    if !known.is_empty() && !holds {
+        let claimed: BTreeSet<IpAddr> = of_id.into_iter().chain(proxy.addresses.clone()).collect();
+        let claimed: Vec<_> = claimed.iter().map(ToString::to_string).collect();
         let known: Vec<_> = known.iter().map(ToString::to_string).collect();
         return Err(Refusal {
             code: &codes::CLAIM_POD,
@@ -218,6 +225,9 @@ mod tests {
         account.service_account = Some("other".into());
         let mut address = sidecar("web.ns", "east");
         address.addresses = vec!["10.0.0.2".parse().expect("an address")];
+        // INSTANCE_IPS is right, the id is not.
+        let mut id_address = sidecar("web.ns", "east");
+        id_address.id = "sidecar~10.0.0.2~web.ns~ns.svc.cluster.local".into();
         let mut network = sidecar("web.ns", "east");
         network.network = Some("elsewhere".into());
         let elsewhere = || network.clone();
@@ -238,6 +248,7 @@ mod tests {
                 "STR0512",
             ),
             ("pod's address", address, own(), None, None, "STR0512"),
+            ("address in the id", id_address, own(), None, None, "STR0512"),
             ("network of the Secret", elsewhere(), own(), Some("n1"), None, "STR0513"),
             ("network of the pod", elsewhere(), own(), None, Some("n1"), "STR0513"),
         ];
