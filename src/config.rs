@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::cli::duration::parse_duration;
@@ -102,7 +103,12 @@ pub struct ServeArgs {
     pub cluster_removal_grace: Duration,
 
     /// Reach networks without a gateway directly, as Istio does
-    #[arg(long, env = "STRAIT_ALLOW_DIRECT_CROSS_NETWORK")]
+    // The variable takes 1, yes and on as well; a template's empty value says no.
+    #[arg(
+        long,
+        env = "STRAIT_ALLOW_DIRECT_CROSS_NETWORK",
+        value_parser = FalseyValueParser::new()
+    )]
     pub allow_direct_cross_network: bool,
 
     /// The most proxies connected at once
