@@ -8,13 +8,26 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::{Exit, Failure, Outcome};
 use crate::config::{LogFormat, ServeArgs};
-use crate::server;
+use crate::identity::{self, StoreTrouble};
+use crate::server::{self, ServeError};
 
 pub(super) async fn run(args: &ServeArgs) -> Outcome {
     start_logging(args)?;
     match server::run(args).await {
         Ok(()) => Ok(Exit::Fine),
-        Err(error) => Err(Failure::failed(format!("strait serve: {error}"))),
+        Err(error) => Err(Failure::new(exit(&error), format!("strait serve: {error}"))),
+    }
+}
+
+fn exit(error: &ServeError) -> Exit {
+    match error {
+        ServeError::ClusterId { .. } => Exit::Usage,
+        ServeError::Identity(identity::Error::Store { trouble, .. }) => match trouble {
+            StoreTrouble::Unreachable => Exit::Unreachable,
+            StoreTrouble::NoRights => Exit::NoRights,
+            StoreTrouble::Unusable => Exit::Failed,
+        },
+        _ => Exit::Failed,
     }
 }
 

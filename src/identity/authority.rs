@@ -20,7 +20,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::peer::validity;
-use super::{Error, SpiffeId, TrustRoots, csr, files, pem, tls};
+use super::{Error, SpiffeId, StoreTrouble, TrustRoots, csr, files, pem, tls};
 
 /// How long a certificate lives when nobody says otherwise.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);
@@ -144,7 +144,10 @@ pub async fn load_or_create(
     if store.create(&new).await? {
         return Ok(new);
     }
-    let gone = || Error::Store { reason: "another replica's CA came and went".to_owned() };
+    let gone = || Error::Store {
+        reason: "another replica's CA came and went".to_owned(),
+        trouble: StoreTrouble::Unusable,
+    };
     store.load().await?.ok_or_else(gone)
 }
 

@@ -59,6 +59,8 @@ pub enum Error {
     Store {
         /// What the store said.
         reason: String,
+        /// What kind of trouble that is.
+        trouble: StoreTrouble,
     },
     /// PEM text can't be read, or lacks what it should hold.
     #[error("{origin} holds no {wanted}")]
@@ -153,6 +155,17 @@ pub enum Error {
     /// A TLS configuration can't be made.
     #[error("TLS can't be set up: {0}")]
     Tls(#[from] rustls::Error),
+}
+
+/// Why a store keeps no CA for us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreTrouble {
+    /// It doesn't answer.
+    Unreachable,
+    /// It refuses us.
+    NoRights,
+    /// What it holds can't be used, or it failed in another way.
+    Unusable,
 }
 
 impl Error {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::apiserver::{Access, Client, Error as ApiError};
-use crate::identity::{AuthorityPem, AuthorityStore, Error};
+use crate::identity::{AuthorityPem, AuthorityStore, Error, StoreTrouble};
 
 /// The Secret's name, in the system namespace.
 const NAME: &str = "strait-ca";
@@ -31,7 +31,10 @@ impl SecretStore {
     }
 
     fn client(&self) -> Result<Client, Error> {
-        Client::new(&self.access).map_err(|error| store(&error))
+        Client::new(&self.access).map_err(|error| Error::Store {
+            reason: error.to_string(),
+            trouble: StoreTrouble::Unusable,
+        })
     }
 }
 
@@ -46,6 +49,7 @@ impl AuthorityStore for SecretStore {
         let text = |key: &str| -> Result<String, Error> {
             let lacks = || Error::Store {
                 reason: format!("Secret {}/{NAME} has no usable key {key}", self.namespace),
+                trouble: StoreTrouble::Unusable,
             };
             let bytes = BASE64.decode(secret.data.get(key).ok_or_else(lacks)?);
             bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(lacks)
@@ -81,6 +85,13 @@ impl AuthorityStore for SecretStore {
     }
 }
 
-fn store(error: &dyn std::fmt::Display) -> Error {
-    Error::Store { reason: error.to_string() }
+fn store(error: &ApiError) -> Error {
+    let trouble = match error {
+        ApiError::Unauthorized(_) | ApiError::Forbidden(_) => StoreTrouble::NoRights,
+        ApiError::Unreachable(_) | ApiError::Silent { .. } | ApiError::Broken { .. } => {
+            StoreTrouble::Unreachable
+        }
+        _ => StoreTrouble::Unusable,
+    };
+    Error::Store { reason: error.to_string(), trouble }
 }
