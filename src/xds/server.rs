@@ -56,8 +56,10 @@ const STALL_LIMIT: Duration = Duration::from_secs(30);
 const AGE_MAX: Duration = Duration::from_secs(30 * 60);
 /// How long a connection that was told so may linger.
 const AGE_GRACE: Duration = Duration::from_secs(30);
-/// Over how long a draining server spreads the ends of its streams.
-const DRAIN_SPREAD: Duration = Duration::from_secs(10);
+/// A draining server ends about so many streams in a second, so that those who take them over aren't
+/// overrun, but spreads the ends over no more than this.
+const DRAIN_PER_SECOND: f64 = 100.0;
+const DRAIN_SPREAD_MAX: Duration = Duration::from_secs(10);
 /// The largest request.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// How long to rest when the system can't accept, at first and at most.
@@ -174,7 +176,8 @@ impl Shared {
         };
         let drained = async {
             self.drain.cancelled().await;
-            tokio::time::sleep(DRAIN_SPREAD.mul_f64(rand::random::<f64>())).await;
+            let spread = drain_spread(self.connections.len());
+            tokio::time::sleep(spread.mul_f64(rand::random::<f64>())).await;
         };
         tokio::select! {
             () = drained => Ending::Drain,
@@ -182,6 +185,11 @@ impl Shared {
             () = distrusted => Ending::RootsChanged,
         }
     }
+}
+
+/// Over how long the ends of so many streams are spread.
+fn drain_spread(streams: usize) -> Duration {
+    Duration::from_secs_f64(streams as f64 / DRAIN_PER_SECOND).min(DRAIN_SPREAD_MAX)
 }
 
 /// Accepts connections until the server drains.
