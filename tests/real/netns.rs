@@ -80,10 +80,12 @@ impl Netns {
         self.iptables(SIDECAR_RULES);
     }
 
-    /// A bridge with an address.
+    /// A bridge with an address. Its MAC is given: else it is the lowest of its ports', and each pod that is plugged
+    /// in may change it under the neighbours, who then send into nothing for half a minute.
     pub(crate) fn bridge(&self, name: &str, address: &str) {
         self.ip(&format!(
-            "link add {name} type bridge\naddress add {address} dev {name}\nlink set {name} up"
+            "link add {name} address 02:00:00:00:00:01 type bridge\n\
+             address add {address} dev {name}\nlink set {name} up"
         ));
     }
 
