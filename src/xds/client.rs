@@ -1,12 +1,13 @@
 //! A client that records: it connects as one proxy over mTLS, subscribes to what a proxy would (all
 //! upstream clusters and listeners, then the assignments and routes they name), and keeps what it is
-//! given.
+//! given. It speaks either form of the protocol, and can go on from what another client held.
 //!
 //! For the demo, tests and benches. It carries no traffic and decides nothing about what it holds. What
 //! it can't decode it rejects, as a proxy would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
@@ -25,7 +26,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 };
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use strait_proto::envoy::google::protobuf::{self as wkt, Struct, value::Kind};
 use strait_proto::envoy::google::rpc;
@@ -33,10 +34,12 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use super::resource::ResourceType;
+use super::session::Form;
 use crate::task::Supervisor;
 
 /// Requests that may wait to be sent. A full queue makes the reader wait, and with it the server.
@@ -60,7 +63,7 @@ pub enum ConnectError {
     },
     /// The server ended the stream at once.
     #[error("the stream was refused: {}", .0.message())]
-    Refused(#[source] Box<tonic::Status>),
+    Refused(#[source] Box<Status>),
 }
 
 /// What a client holds by now.
@@ -69,8 +72,16 @@ pub struct Held {
     bodies: BTreeMap<ResourceType, BTreeMap<String, Vec<u8>>>,
     /// What was asked for by name and has not come.
     awaited: BTreeSet<(ResourceType, String)>,
+    /// The version of each resource, where the form has one for each (Delta).
+    versions: BTreeMap<ResourceType, BTreeMap<String, String>>,
+    /// The last version of each type, as the server calls it.
+    pub type_versions: BTreeMap<ResourceType, String>,
     /// How many responses brought that.
     pub responses: u64,
+    /// How many resources those carried.
+    pub resources: u64,
+    /// How many responses were rejected.
+    pub rejected: u64,
     /// Why the stream ended, once it has; what was held is held on to.
     pub ended: Option<String>,
 }
@@ -90,6 +101,11 @@ impl Held {
     /// The encoded resource.
     pub fn body(&self, kind: ResourceType, name: &str) -> Option<&[u8]> {
         Some(self.bodies.get(&kind)?.get(name)?)
+    }
+
+    /// The version of each resource of a type; empty in the SotW form.
+    pub fn versions(&self, kind: ResourceType) -> BTreeMap<String, String> {
+        self.versions.get(&kind).cloned().unwrap_or_default()
     }
 
     /// The decoded resource; `M` must be the message of `kind`.
@@ -129,6 +145,23 @@ impl Held {
 #[error("the stream ended: {0}")]
 pub struct Ended(pub String);
 
+/// How a client behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The form of the protocol.
+    pub form: Form,
+    /// What it holds from a stream before, and says that it has.
+    pub held: Held,
+    /// A type of which it rejects everything.
+    pub rejects: Option<ResourceType>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { form: Form::Delta, held: Held::default(), rejects: None }
+    }
+}
+
 /// One connected client. Dropping it ends the stream.
 #[derive(Debug)]
 pub struct Client {
@@ -136,8 +169,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address`, which must prove to be `server_name`, and begins to record. The task ends
-    /// with the stream, with `tasks`, or soon after the client is dropped.
+    /// Connects to `address`, which must prove to be `server_name`, and begins to record in the Delta
+    /// form. The task ends with the stream, with `tasks`, or soon after the client is dropped.
     ///
     /// # Errors
     /// When there is no connection, or the stream is refused at once.
@@ -148,21 +181,34 @@ impl Client {
         node: Node,
         tasks: &Supervisor,
     ) -> Result<Self, ConnectError> {
-        let name = format!("xds client {}", node.id);
         let channel = channel(address, server_name, tls).await?;
+        Self::open(channel, node, Options::default(), tasks).await
+    }
+
+    /// Opens a stream on a connection and begins to record.
+    ///
+    /// # Errors
+    /// When the stream is refused at once.
+    pub async fn open(
+        channel: Channel,
+        node: Node,
+        options: Options,
+        tasks: &Supervisor,
+    ) -> Result<Self, ConnectError> {
+        let Options { form, held, rejects } = options;
+        let awaited = BTreeSet::new();
+        let held = Held { awaited, responses: 0, resources: 0, rejected: 0, ended: None, ..held };
+        let name = format!("xds client {}", node.id);
         let (requests, taken) = mpsc::channel(REQUESTS);
-        let recorder = Recorder::default();
-        for request in recorder.first(node) {
-            // Two fit.
+        let recorder = Recorder::new(&held, rejects);
+        for request in recorder.first(node, &held) {
+            // There are four at most, and that many fit.
             let _ = requests.try_send(request);
         }
-        let responses = AggregatedDiscoveryServiceClient::new(channel)
-            .max_decoding_message_size(usize::MAX)
-            .delta_aggregated_resources(ReceiverStream::new(taken))
+        let responses = responses(channel, form, ReceiverStream::new(taken))
             .await
-            .map_err(|status| ConnectError::Refused(Box::new(status)))?
-            .into_inner();
-        let (sender, held) = watch::channel(Held::default());
+            .map_err(|status| ConnectError::Refused(Box::new(status)))?;
+        let (sender, held) = watch::channel(held);
         tasks.spawn(name, record(recorder, responses, requests, sender));
         Ok(Self { held })
     }
@@ -218,19 +264,42 @@ pub async fn channel(
     endpoint.connect_with_connector(connector).await.map_err(transport)
 }
 
+type Responses = Pin<Box<dyn Stream<Item = Result<Received, Status>> + Send>>;
+
+async fn responses(
+    channel: Channel,
+    form: Form,
+    requests: ReceiverStream<Request>,
+) -> Result<Responses, Status> {
+    let mut client =
+        AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+    Ok(match form {
+        Form::Delta => {
+            let requests = requests.map(DeltaDiscoveryRequest::from);
+            let responses = client.delta_aggregated_resources(requests).await?.into_inner();
+            Box::pin(responses.map(|response| response.map(Received::from)))
+        }
+        Form::Sotw => {
+            let requests = requests.map(DiscoveryRequest::from);
+            let responses = client.stream_aggregated_resources(requests).await?.into_inner();
+            Box::pin(responses.map(|response| response.map(Received::from)))
+        }
+    })
+}
+
 async fn record(
     mut recorder: Recorder,
-    mut responses: Streaming<DeltaDiscoveryResponse>,
-    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    mut responses: Responses,
+    requests: mpsc::Sender<Request>,
     held: watch::Sender<Held>,
 ) {
     let ended = loop {
         let response = tokio::select! {
-            response = responses.message() => response,
+            response = responses.next() => response,
             () = held.closed() => return,
         };
         match response {
-            Ok(Some(response)) => {
+            Some(Ok(response)) => {
                 let mut answers = Vec::new();
                 held.send_modify(|held| answers = recorder.apply(held, response));
                 for answer in answers {
@@ -238,63 +307,183 @@ async fn record(
                     let _ = requests.send(answer).await;
                 }
             }
-            Ok(None) => break "the server closed it".to_owned(),
-            Err(status) => break format!("{:?}: {}", status.code(), status.message()),
+            None => break "the server closed it".to_owned(),
+            Some(Err(status)) => break format!("{:?}: {}", status.code(), status.message()),
         }
     };
     held.send_modify(|held| held.ended = Some(ended));
 }
 
-/// The protocol's state: what was asked for by name.
+/// A response of either form.
+#[derive(Debug, Default)]
+struct Received {
+    type_url: String,
+    nonce: String,
+    version: String,
+    /// Name, body, and version where each has its own.
+    resources: Vec<(String, Vec<u8>, Option<String>)>,
+    removed: Vec<String>,
+    /// Whether what it doesn't hold has gone, for types of which everything is watched.
+    is_whole: bool,
+}
+
+impl From<DeltaDiscoveryResponse> for Received {
+    fn from(response: DeltaDiscoveryResponse) -> Self {
+        let resources = response.resources.into_iter().map(|resource| {
+            let body = resource.resource.unwrap_or_default().value;
+            (resource.name, body, Some(resource.version))
+        });
+        Self {
+            type_url: response.type_url,
+            nonce: response.nonce,
+            version: response.system_version_info,
+            resources: resources.collect(),
+            removed: response.removed_resources,
+            is_whole: false,
+        }
+    }
+}
+
+impl From<DiscoveryResponse> for Received {
+    fn from(response: DiscoveryResponse) -> Self {
+        let kind = ResourceType::of_url(&response.type_url);
+        let resources = response.resources.into_iter().map(|resource| {
+            let body = resource.value;
+            (kind.map(|kind| name_of(kind, &body)).unwrap_or_default(), body, None)
+        });
+        Self {
+            type_url: response.type_url.clone(),
+            nonce: response.nonce,
+            version: response.version_info,
+            resources: resources.collect(),
+            removed: Vec::new(),
+            is_whole: kind.is_some_and(ResourceType::is_wildcard),
+        }
+    }
+}
+
+/// A request of either form.
+#[derive(Debug, Default)]
+struct Request {
+    node: Option<Node>,
+    type_url: String,
+    /// The nonce of the last response of the type (SotW repeats it).
+    last_nonce: String,
+    /// The version of the last response of the type that was accepted (SotW).
+    version: String,
+    /// Whether it answers that response; Delta says so by the nonce alone.
+    answers: bool,
+    error: Option<rpc::Status>,
+    /// All names that are watched (SotW).
+    names: BTreeSet<String>,
+    subscribe: Vec<String>,
+    unsubscribe: Vec<String>,
+    listed: BTreeMap<String, String>,
+}
+
+impl From<Request> for DeltaDiscoveryRequest {
+    fn from(request: Request) -> Self {
+        Self {
+            node: request.node,
+            type_url: request.type_url,
+            response_nonce: if request.answers { request.last_nonce } else { String::new() },
+            error_detail: request.error,
+            resource_names_subscribe: request.subscribe,
+            resource_names_unsubscribe: request.unsubscribe,
+            initial_resource_versions: request.listed.into_iter().collect(),
+            ..Default::default()
+        }
+    }
+}
+
+impl From<Request> for DiscoveryRequest {
+    fn from(request: Request) -> Self {
+        Self {
+            node: request.node,
+            type_url: request.type_url,
+            response_nonce: request.last_nonce,
+            version_info: request.version,
+            error_detail: request.error,
+            resource_names: request.names.into_iter().collect(),
+            ..Default::default()
+        }
+    }
+}
+
+/// The protocol's state: what was asked for by name, and what was last said of each type.
 #[derive(Debug, Default)]
 struct Recorder {
     subscribed: BTreeMap<ResourceType, BTreeSet<String>>,
+    nonces: BTreeMap<ResourceType, String>,
+    rejects: Option<ResourceType>,
 }
 
 impl Recorder {
-    /// The requests that open a stream: everything of the two types that name the others.
-    fn first(&self, node: Node) -> [DeltaDiscoveryRequest; 2] {
-        let all_of = |kind: ResourceType, node| DeltaDiscoveryRequest {
-            node,
-            type_url: kind.url().into(),
-            ..Default::default()
+    /// Goes on from what is held.
+    fn new(held: &Held, rejects: Option<ResourceType>) -> Self {
+        let named = held.bodies.iter().filter(|(kind, _)| !kind.is_wildcard());
+        let subscribed = named.map(|(kind, bodies)| (*kind, bodies.keys().cloned().collect()));
+        Self { subscribed: subscribed.collect(), nonces: BTreeMap::new(), rejects }
+    }
+
+    /// The requests that open a stream: everything of the two types that name the others, and what
+    /// was watched of those.
+    fn first(&self, node: Node, held: &Held) -> Vec<Request> {
+        let mut node = Some(node);
+        let kinds = ResourceType::ALL.into_iter();
+        let kinds = kinds.filter(|kind| kind.is_wildcard() || self.subscribed.contains_key(kind));
+        let request = |kind: ResourceType| Request {
+            node: node.take(),
+            subscribe: self.subscribed.get(&kind).into_iter().flatten().cloned().collect(),
+            listed: held.versions(kind),
+            ..self.request(kind, held)
         };
-        [all_of(ResourceType::Cluster, Some(node)), all_of(ResourceType::Listener, None)]
+        kinds.map(request).collect()
+    }
+
+    /// What every request of a type says.
+    fn request(&self, kind: ResourceType, held: &Held) -> Request {
+        Request {
+            type_url: kind.url().into(),
+            last_nonce: self.nonces.get(&kind).cloned().unwrap_or_default(),
+            version: held.type_versions.get(&kind).cloned().unwrap_or_default(),
+            names: self.subscribed.get(&kind).cloned().unwrap_or_default(),
+            ..Request::default()
+        }
     }
 
     /// Takes a response in. The answer to it comes first, then what it makes us ask for.
-    fn apply(
-        &mut self,
-        held: &mut Held,
-        response: DeltaDiscoveryResponse,
-    ) -> Vec<DeltaDiscoveryRequest> {
+    fn apply(&mut self, held: &mut Held, mut response: Received) -> Vec<Request> {
         held.responses += 1;
-        let mut answer = DeltaDiscoveryRequest {
-            type_url: response.type_url.clone(),
-            response_nonce: response.nonce,
-            ..Default::default()
-        };
+        held.resources += response.resources.len() as u64;
         let Some(kind) = ResourceType::of_url(&response.type_url) else {
-            answer.error_detail = Some(rejection("a type that was not asked for".to_owned()));
-            return vec![answer];
+            held.rejected += 1;
+            return vec![Request {
+                type_url: response.type_url,
+                last_nonce: response.nonce,
+                answers: true,
+                error: Some(rejection("a type that was not asked for".to_owned())),
+                ..Request::default()
+            }];
         };
-        let bodies = held.bodies.entry(kind).or_default();
-        let mut problems = Vec::new();
-        for resource in response.resources {
-            held.awaited.remove(&(kind, resource.name.clone()));
-            let body = resource.resource.unwrap_or_default().value;
-            match check(kind, &body) {
-                Ok(()) => drop(bodies.insert(resource.name, body)),
-                Err(error) => problems.push(format!("{}: {error}", resource.name)),
-            }
+        self.nonces.insert(kind, response.nonce);
+        if !kind.is_wildcard() {
+            // Our letting go of a name and its last resource may have crossed on the way.
+            let wanted = self.subscribed.entry(kind).or_default();
+            response.resources.retain(|(name, _, _)| wanted.contains(name));
         }
-        for name in &response.removed_resources {
-            held.awaited.remove(&(kind, name.clone()));
-            bodies.remove(name);
+        let problems = match self.rejects {
+            Some(rejected) if rejected == kind => vec!["rejected on request".to_owned()],
+            _ => take(kind, held, response.resources, &response.removed, response.is_whole),
+        };
+        let error = (!problems.is_empty()).then(|| rejection(problems.join("; ")));
+        match error {
+            Some(_) => held.rejected += 1,
+            None => drop(held.type_versions.insert(kind, response.version)),
         }
-        answer.error_detail = (!problems.is_empty()).then(|| rejection(problems.join("; ")));
-        let wanted: BTreeSet<String> =
-            bodies.values().flat_map(|body| names_in(kind, body)).collect();
+        let answer = Request { answers: true, error, ..self.request(kind, held) };
+        let bodies = held.bodies.get(&kind).into_iter().flatten();
+        let wanted: BTreeSet<String> = bodies.flat_map(|(_, body)| names_in(kind, body)).collect();
         let follow = match kind {
             ResourceType::Cluster => self.follow(held, ResourceType::Endpoint, wanted),
             ResourceType::Listener => self.follow(held, ResourceType::Route, wanted),
@@ -309,23 +498,55 @@ impl Recorder {
         held: &mut Held,
         kind: ResourceType,
         wanted: BTreeSet<String>,
-    ) -> Option<DeltaDiscoveryRequest> {
+    ) -> Option<Request> {
         let before = std::mem::replace(self.subscribed.entry(kind).or_default(), wanted);
         let now = &self.subscribed[&kind];
-        let request = DeltaDiscoveryRequest {
-            type_url: kind.url().into(),
-            resource_names_subscribe: now.difference(&before).cloned().collect(),
-            resource_names_unsubscribe: before.difference(now).cloned().collect(),
-            ..Default::default()
+        let request = Request {
+            subscribe: now.difference(&before).cloned().collect(),
+            unsubscribe: before.difference(now).cloned().collect(),
+            ..self.request(kind, held)
         };
-        let asked = request.resource_names_subscribe.iter();
-        held.awaited.extend(asked.map(|name| (kind, name.clone())));
-        for name in &request.resource_names_unsubscribe {
+        held.awaited.extend(request.subscribe.iter().map(|name| (kind, name.clone())));
+        for name in &request.unsubscribe {
             held.awaited.remove(&(kind, name.clone()));
             held.bodies.entry(kind).or_default().remove(name);
+            held.versions.entry(kind).or_default().remove(name);
         }
         (before != *now).then_some(request)
     }
+}
+
+/// Puts what a response says into what is held; returns what is wrong with it.
+fn take(
+    kind: ResourceType,
+    held: &mut Held,
+    resources: Vec<(String, Vec<u8>, Option<String>)>,
+    removed: &[String],
+    is_whole: bool,
+) -> Vec<String> {
+    let bodies = held.bodies.entry(kind).or_default();
+    let versions = held.versions.entry(kind).or_default();
+    if is_whole {
+        let named: BTreeSet<&String> = resources.iter().map(|(name, _, _)| name).collect();
+        bodies.retain(|name, _| named.contains(name));
+    }
+    let mut problems = Vec::new();
+    for (name, body, version) in resources {
+        held.awaited.remove(&(kind, name.clone()));
+        match check(kind, &body) {
+            Ok(()) => {
+                versions.extend(version.map(|version| (name.clone(), version)));
+                bodies.insert(name, body);
+            }
+            Err(error) => problems.push(format!("{name}: {error}")),
+        }
+    }
+    for name in removed {
+        held.awaited.remove(&(kind, name.clone()));
+        bodies.remove(name);
+        versions.remove(name);
+    }
+    problems
 }
 
 /// Node metadata from JSON; anything but an object has no fields.
@@ -358,6 +579,18 @@ fn check(kind: ResourceType, body: &[u8]) -> Result<(), prost::DecodeError> {
         ResourceType::Endpoint => ClusterLoadAssignment::decode(body).map(drop),
         ResourceType::Listener => Listener::decode(body).map(drop),
         ResourceType::Route => RouteConfiguration::decode(body).map(drop),
+    }
+}
+
+/// The name a resource gives itself; empty where it can't be decoded.
+fn name_of(kind: ResourceType, body: &[u8]) -> String {
+    match kind {
+        ResourceType::Cluster => Cluster::decode(body).unwrap_or_default().name,
+        ResourceType::Endpoint => {
+            ClusterLoadAssignment::decode(body).unwrap_or_default().cluster_name
+        }
+        ResourceType::Listener => Listener::decode(body).unwrap_or_default().name,
+        ResourceType::Route => RouteConfiguration::decode(body).unwrap_or_default().name,
     }
 }
 
@@ -407,9 +640,9 @@ mod tests {
 
     use super::*;
 
-    fn response(kind: ResourceType, name: &str, body: Vec<u8>) -> DeltaDiscoveryResponse {
+    fn response(kind: ResourceType, name: &str, body: Vec<u8>) -> Received {
         let any = Any { type_url: kind.url().into(), value: body };
-        DeltaDiscoveryResponse {
+        let response = DeltaDiscoveryResponse {
             type_url: kind.url().into(),
             nonce: "n".into(),
             resources: vec![Resource {
@@ -418,7 +651,8 @@ mod tests {
                 ..Default::default()
             }],
             ..Default::default()
-        }
+        };
+        response.into()
     }
 
     fn eds_cluster(name: &str) -> Vec<u8> {
@@ -434,22 +668,25 @@ mod tests {
         let requests =
             recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let [ack, follow] = &requests[..] else { panic!("{requests:?}") };
-        assert_eq!((ack.response_nonce.as_str(), &ack.error_detail), ("n", &None));
-        assert_eq!(follow.resource_names_subscribe, ["a"]);
+        assert_eq!((ack.last_nonce.as_str(), &ack.error), ("n", &None));
+        assert_eq!(follow.subscribe, ["a"]);
         let empty = ClusterLoadAssignment::default().encode_to_vec();
         recorder.apply(&mut held, response(ResourceType::Listener, "l", Vec::new()));
         assert!(!held.is_complete());
-        recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));
+        recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty.clone()));
         assert!(held.is_complete());
         assert_eq!(held.names(ResourceType::Endpoint).collect::<Vec<_>>(), ["a"]);
 
-        let gone = DeltaDiscoveryResponse {
+        let gone = Received {
             type_url: ResourceType::Cluster.url().into(),
-            removed_resources: vec!["a".into()],
-            ..Default::default()
+            removed: vec!["a".into()],
+            ..Received::default()
         };
         let requests = recorder.apply(&mut held, gone);
-        assert_eq!(requests[1].resource_names_unsubscribe, ["a"]);
+        assert_eq!(requests[1].unsubscribe, ["a"]);
+        assert_eq!(held.names(ResourceType::Endpoint).count(), 0);
+        // One that was on its way already is not held again.
+        recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));
         assert_eq!(held.names(ResourceType::Endpoint).count(), 0);
     }
 
@@ -459,8 +696,46 @@ mod tests {
         recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let requests =
             recorder.apply(&mut held, response(ResourceType::Cluster, "a", vec![0xff; 3]));
-        let error = requests[0].error_detail.as_ref().expect("a rejection");
+        let error = requests[0].error.as_ref().expect("a rejection");
         assert!(error.message.starts_with("a: "), "{error:?}");
         assert_eq!(held.body(ResourceType::Cluster, "a"), Some(&*eds_cluster("a")));
+    }
+
+    #[test]
+    fn a_whole_response_leaves_what_it_does_not_hold() {
+        let (mut recorder, mut held) = (Recorder::default(), Held::default());
+        let whole = |names: &[&str], nonce: &str| {
+            let any = |name: &&str| Any { value: eds_cluster(name), ..Default::default() };
+            Received::from(DiscoveryResponse {
+                type_url: ResourceType::Cluster.url().into(),
+                version_info: format!("version of {nonce}"),
+                nonce: nonce.into(),
+                resources: names.iter().map(any).collect(),
+                ..Default::default()
+            })
+        };
+        recorder.apply(&mut held, whole(&["a", "b"], "1"));
+        let requests = recorder.apply(&mut held, whole(&["b"], "2"));
+        assert_eq!(held.names(ResourceType::Cluster).collect::<Vec<_>>(), ["b"]);
+        let [ack, follow] = <[Request; 2]>::try_from(requests).expect("an answer, and names");
+        let ack = DiscoveryRequest::from(ack);
+        assert_eq!((&*ack.response_nonce, &*ack.version_info), ("2", "version of 2"));
+        assert_eq!(DiscoveryRequest::from(follow).resource_names, ["b"]);
+    }
+
+    #[test]
+    fn a_client_that_comes_back_says_what_it_has() {
+        let (mut recorder, mut held) = (Recorder::default(), Held::default());
+        recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
+        let empty = ClusterLoadAssignment::default().encode_to_vec();
+        recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));
+        let again = Recorder::new(&held, None).first(Node::default(), &held);
+        let lists = |kind: ResourceType| {
+            let request = again.iter().find(|request| request.type_url == kind.url());
+            request.map(|request| (request.subscribe.len(), request.listed.len()))
+        };
+        assert_eq!(lists(ResourceType::Cluster), Some((0, 1)));
+        assert_eq!(lists(ResourceType::Endpoint), Some((1, 1)));
+        assert!(again[0].node.is_some() && again[1].node.is_none());
     }
 }
