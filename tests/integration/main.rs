@@ -4,6 +4,11 @@ mod cli;
 mod demo;
 mod golden;
 mod harness;
+mod identity;
 mod layering;
+#[allow(dead_code, reason = "what all tests share is not used by each")]
+mod mesh;
+mod restart;
+mod serve;
 mod tidy;
 mod traced;

@@ -1,0 +1,496 @@
+//! A whole mesh in the test's own process: simulated API servers, the real server on free ports, proxies
+//! that record over mTLS, and the admin API.
+//!
+//! What a test needs is started by one line each and ends with it. Nothing here waits for time to pass:
+//! [`wait_until`] asks again until the answer is right, and says at the limit what it was instead.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use clap::Parser;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::ClientConfig;
+use serde_json::{Value, json};
+use strait::config::ServeArgs;
+use strait::identity::{Authority, AuthorityPem, SpiffeId, tls};
+use strait::server::{self, Bound};
+use strait::task::Supervisor;
+use strait::xds::client::{Client, ConnectError, Options as ClientOptions, channel};
+use strait::xds::resource::ResourceType;
+use strait::xds::session::Form;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue, value::Kind};
+use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL, Port};
+use strait_sim::{Options as SimOptions, SimCluster, objects};
+use tempfile::TempDir;
+
+/// The system namespace.
+pub(crate) const SYSTEM: &str = "strait-system";
+/// The namespace of what the tests serve.
+pub(crate) const SHOP: &str = "shop";
+/// How long anything may take that should take no time: the machine may be busy.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Asks until the answer is `Ok`; at the limit fails with the last `Err`.
+pub(crate) async fn wait_until<T>(
+    limit: Duration,
+    mut ask: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
+    let began = Instant::now();
+    loop {
+        let problem = match ask().await {
+            Ok(answer) => return answer,
+            Err(problem) => problem,
+        };
+        assert!(began.elapsed() < limit, "not within {limit:?}: {problem}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// `Ok` where `true`, else what there was instead.
+pub(crate) fn holds(is: bool, instead: impl std::fmt::Debug) -> Result<(), String> {
+    if is { Ok(()) } else { Err(format!("{instead:#?}")) }
+}
+
+/// What outlives a server: its configuration and state on disk, and the mesh's CA.
+pub(crate) struct Setup {
+    directory: TempDir,
+    authority: Authority,
+    flags: Vec<String>,
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Setup {
+    /// An empty configuration directory, and a CA.
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(directory.path().join("config")).expect("a directory");
+        let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+        files.write(&directory.path().join("ca")).expect("written");
+        let authority = Authority::new(&files, "test", SystemTime::now()).expect("a sound CA");
+        Self { directory, authority, flags: Vec::new() }
+    }
+
+    /// The same with these flags of `strait serve`.
+    #[must_use]
+    pub(crate) fn with(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    /// A path beside the configuration.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The mesh's CA.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Writes an object into the configuration, at once as a whole.
+    pub(crate) fn put(&self, name: &str, object: &Value) {
+        replace(&self.path("config").join(format!("{name}.json")), &object.to_string());
+    }
+
+    /// Takes an object out of the configuration.
+    pub(crate) fn take_out(&self, name: &str) {
+        std::fs::remove_file(self.path("config").join(format!("{name}.json"))).expect("removed");
+    }
+
+    /// Makes clusters members, by a Secret each.
+    pub(crate) fn join(&self, members: &[&Member]) {
+        for member in members {
+            self.put(member.id(), &member.secret());
+        }
+    }
+
+    /// The command line of `strait serve` for this.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let path = |name: &str| self.path(name).display().to_string();
+        let (config, state, ca) = (path("config"), path("state"), path("ca"));
+        let own_ca = self.flags.iter().any(|flag| flag == "--ca-dir" || flag == "--client-ca");
+        let mut arguments: Vec<&str> =
+            vec!["--xds-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"];
+        arguments.extend(["--config-dir", &config, "--state-dir", &state]);
+        if !own_ca {
+            arguments.extend(["--ca-dir", &ca]);
+        }
+        let given = self.flags.iter().map(String::as_str);
+        arguments.into_iter().chain(given).map(str::to_owned).collect()
+    }
+
+    /// Starts a server on free ports.
+    pub(crate) async fn start(&self) -> Server {
+        let name = ["strait".to_owned()];
+        let flags = Flags::try_parse_from(name.into_iter().chain(self.arguments()));
+        let args = flags.unwrap_or_else(|error| panic!("{error}")).serve;
+        let bound = server::start(&args).await.unwrap_or_else(|error| panic!("{error}"));
+        let token = std::fs::read_to_string(&bound.token_file).expect("a token");
+        let admin = Admin::new(bound.admin, token.trim());
+        Server { bound, admin, clients: Supervisor::new() }
+    }
+
+    /// Starts a server and waits until it is ready.
+    pub(crate) async fn start_ready(&self) -> Server {
+        let server = self.start().await;
+        server.ready().await;
+        server
+    }
+
+    /// A client's TLS: a certificate for this service account of the mesh, and the CA as its root.
+    pub(crate) fn certificate(&self, namespace: &str, account: &str) -> Arc<ClientConfig> {
+        self.certificate_for(namespace, account, Duration::from_secs(3600))
+    }
+
+    /// The same, which expires after that long.
+    pub(crate) fn certificate_for(
+        &self,
+        namespace: &str,
+        account: &str,
+        life: Duration,
+    ) -> Arc<ClientConfig> {
+        certificate_of(&self.authority, &self.authority, namespace, account, life)
+    }
+}
+
+/// TLS of a client that shows a certificate of one CA and believes another.
+pub(crate) fn certificate_of(
+    signer: &Authority,
+    believed: &Authority,
+    namespace: &str,
+    account: &str,
+    life: Duration,
+) -> Arc<ClientConfig> {
+    let id = SpiffeId::new("cluster.local", namespace, account).expect("a valid identity");
+    let issued = signer.issue_workload(&id, life, SystemTime::now()).expect("issued");
+    let chain = issued.chain.certificates().to_vec();
+    tls::client_config(chain, issued.key_der(), believed.roots()).expect("a configuration")
+}
+
+/// Writes a file as a whole: readers see the old one or the new one.
+pub(crate) fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, text).expect("written");
+    std::fs::rename(&beside, path).expect("renamed");
+}
+
+/// A running server. It ends with the test's runtime, or by [`Self::shut_down`].
+pub(crate) struct Server {
+    /// Its ports and its token.
+    pub(crate) bound: Bound,
+    /// Its admin API.
+    pub(crate) admin: Admin,
+    clients: Supervisor,
+}
+
+impl Server {
+    /// Waits until it is ready.
+    pub(crate) async fn ready(&self) {
+        wait_until(SOON, async || {
+            let (status, text) = self.admin.text("/readyz?verbose").await;
+            holds(status == StatusCode::OK, text)
+        })
+        .await;
+    }
+
+    /// Waits until the entry of a cluster in `/debug/clusters` passes.
+    pub(crate) async fn cluster_until(&self, id: &str, test: impl Fn(&Value) -> bool) -> Value {
+        wait_until(SOON, async || {
+            let entry = self.cluster(id).await;
+            holds(test(&entry), &entry).map(|()| entry)
+        })
+        .await
+    }
+
+    /// Waits until a cluster is in that state.
+    pub(crate) async fn cluster_in(&self, id: &str, state: &str) -> Value {
+        self.cluster_until(id, |entry| entry["state"] == state).await
+    }
+
+    /// The first entry of a cluster in `/debug/clusters`: null where there is none.
+    pub(crate) async fn cluster(&self, id: &str) -> Value {
+        self.clusters(id).await.into_iter().next().unwrap_or_default()
+    }
+
+    /// All entries of a cluster in `/debug/clusters`.
+    pub(crate) async fn clusters(&self, id: &str) -> Vec<Value> {
+        let all = self.admin.json("/debug/clusters").await;
+        let all = all.as_array().expect("a list").iter();
+        all.filter(|entry| entry["id"] == id).cloned().collect()
+    }
+
+    /// Connects a proxy in the Delta form.
+    pub(crate) async fn connect(&self, setup: &Setup, proxy: &Proxy) -> Client {
+        let options = ClientOptions::default();
+        self.open(setup, proxy, options).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Connects a proxy.
+    pub(crate) async fn open(
+        &self,
+        setup: &Setup,
+        proxy: &Proxy,
+        options: ClientOptions,
+    ) -> Result<Client, ConnectError> {
+        let tls = setup.certificate(proxy.namespace, proxy.account);
+        self.open_with(tls, proxy, options).await
+    }
+
+    /// Connects a proxy with that certificate.
+    pub(crate) async fn open_with(
+        &self,
+        tls: Arc<ClientConfig>,
+        proxy: &Proxy,
+        options: ClientOptions,
+    ) -> Result<Client, ConnectError> {
+        let channel = channel(self.bound.xds, "localhost", tls).await?;
+        Client::open(channel, proxy.node(), options, &self.clients).await
+    }
+
+    /// Ends it, once its clients have gone.
+    pub(crate) async fn shut_down(self) {
+        self.clients.shut_down(Duration::from_secs(5)).await;
+        self.bound.shut_down().await;
+    }
+}
+
+/// In the Delta or the SotW form, from nothing.
+pub(crate) fn from_nothing(form: Form) -> ClientOptions {
+    ClientOptions { form, ..ClientOptions::default() }
+}
+
+/// A client of the admin API.
+#[derive(Clone)]
+pub(crate) struct Admin {
+    address: SocketAddr,
+    token: String,
+    http: HttpClient<HttpConnector, Empty<Bytes>>,
+}
+
+impl Admin {
+    /// Of the server there, with that token.
+    pub(crate) fn new(address: SocketAddr, token: &str) -> Self {
+        let http = HttpClient::builder(TokioExecutor::new()).build_http();
+        Self { address, token: token.to_owned(), http }
+    }
+
+    /// Status and body, asked with this `Authorization`.
+    pub(crate) async fn get(
+        &self,
+        path: &str,
+        authorization: Option<&str>,
+    ) -> (StatusCode, String) {
+        let mut request = Request::get(format!("http://{}{path}", self.address));
+        if let Some(value) = authorization {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        let request = request.body(Empty::new()).expect("a request");
+        let response = self.http.request(request).await.expect("an answer");
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Status and body, asked with the token.
+    pub(crate) async fn text(&self, path: &str) -> (StatusCode, String) {
+        self.get(path, Some(&format!("Bearer {}", self.token))).await
+    }
+
+    /// The JSON there.
+    pub(crate) async fn json(&self, path: &str) -> Value {
+        let (status, text) = self.text(path).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {text}");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"))
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let (_, text) = self.text("/metrics").await;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.unwrap_or_else(|| panic!("no metric {name}: {text}"));
+        value.parse().expect("a number")
+    }
+}
+
+/// A proxy as it describes itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Proxy {
+    /// `sidecar` or `router`.
+    pub(crate) kind: &'static str,
+    /// Its pod.
+    pub(crate) name: &'static str,
+    /// Its namespace.
+    pub(crate) namespace: &'static str,
+    /// Its service account.
+    pub(crate) account: &'static str,
+    /// `CLUSTER_ID`.
+    pub(crate) cluster: String,
+    /// `NETWORK`, where it claims one.
+    pub(crate) network: Option<&'static str>,
+    /// Its address.
+    pub(crate) ip: String,
+    /// `LABELS`.
+    pub(crate) labels: Vec<(&'static str, String)>,
+}
+
+impl Proxy {
+    /// A sidecar beside the pod `client.shop`, which no registry has.
+    pub(crate) fn sidecar(cluster: &str) -> Self {
+        Self {
+            kind: "sidecar",
+            name: "client",
+            namespace: SHOP,
+            account: "client",
+            cluster: cluster.to_owned(),
+            network: None,
+            ip: "10.99.0.1".to_owned(),
+            labels: Vec::new(),
+        }
+    }
+
+    /// An east-west gateway, whose pod no registry has.
+    pub(crate) fn gateway(cluster: &str) -> Self {
+        Self {
+            kind: "router",
+            name: "eastwestgateway-0",
+            namespace: SYSTEM,
+            account: "eastwestgateway",
+            ip: "10.99.0.2".to_owned(),
+            labels: vec![("app", "eastwestgateway".to_owned())],
+            ..Self::sidecar(cluster)
+        }
+    }
+
+    /// Its node id.
+    pub(crate) fn id(&self) -> String {
+        let Self { kind, name, namespace, ip, .. } = self;
+        format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local")
+    }
+
+    /// What it sends first.
+    pub(crate) fn node(&self) -> Node {
+        let text = |text: &str| ProtoValue { kind: Some(Kind::StringValue(text.to_owned())) };
+        let labels = self.labels.iter().map(|(key, value)| ((*key).to_owned(), text(value)));
+        let labels = Kind::StructValue(Struct { fields: labels.collect() });
+        let mut fields = vec![
+            ("CLUSTER_ID", text(&self.cluster)),
+            ("NAMESPACE", text(self.namespace)),
+            ("SERVICE_ACCOUNT", text(self.account)),
+            ("INSTANCE_IPS", text(&self.ip)),
+            ("LABELS", ProtoValue { kind: Some(labels) }),
+        ];
+        fields.extend(self.network.map(|network| ("NETWORK", text(network))));
+        let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Node { id: self.id(), metadata: Some(Struct { fields }), ..Node::default() }
+    }
+}
+
+/// A member cluster: an API server and what runs there.
+#[derive(Clone)]
+pub(crate) struct Member {
+    /// The API server.
+    pub(crate) api: SimCluster,
+}
+
+impl Member {
+    /// A cluster whose system namespace names its network, with a gateway at `gateway`.
+    pub(crate) async fn start(id: &str, network: &str, gateway: &str) -> Self {
+        Self::start_with(id, network, gateway, SimOptions::default()).await
+    }
+
+    /// The same, set up otherwise.
+    pub(crate) async fn start_with(
+        id: &str,
+        network: &str,
+        gateway: &str,
+        options: SimOptions,
+    ) -> Self {
+        let api = SimCluster::start(id, options).await.expect("a free port");
+        let member = Self { api };
+        member.apply(objects::labelled(objects::namespace(SYSTEM), NETWORK_LABEL, network));
+        member.apply(objects::node("node", "region", &format!("zone-{network}")));
+        member.apply(objects::gateway_service(SYSTEM, network, "172.20.0.1", gateway));
+        member
+    }
+
+    /// Its ID.
+    pub(crate) fn id(&self) -> &str {
+        self.api.id()
+    }
+
+    /// The Secret that makes it a member.
+    pub(crate) fn secret(&self) -> Value {
+        self.api.member_secret(SYSTEM)
+    }
+
+    /// Adds or replaces an object.
+    pub(crate) fn apply(&self, object: Value) {
+        self.api.store().apply(object).expect("a valid object");
+    }
+
+    /// The service `name.shop` on pods in the mesh at these addresses, and the pods.
+    pub(crate) fn serve(&self, name: &str, addresses: &[&str]) {
+        let pod_name = |address: &str| format!("{name}-{}", address.replace('.', "-"));
+        for address in addresses {
+            self.apply(objects::pod(SHOP, &pod_name(address), name, address, "node"));
+        }
+        let endpoints: Vec<_> = addresses
+            .iter()
+            .map(|address| Endpoint::new(address).with_pod(&pod_name(address)))
+            .collect();
+        self.slice(name, &[HTTP], &endpoints);
+        if self.api.store().get("Service", SHOP, name).is_none() {
+            let vip = name.bytes().fold(7_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+            self.apply(objects::service(SHOP, name, &format!("172.20.1.{vip}"), &[HTTP]));
+        }
+    }
+
+    /// The slice of the service `name.shop`.
+    pub(crate) fn slice(&self, name: &str, ports: &[Port], endpoints: &[Endpoint]) {
+        self.apply(objects::endpoint_slice(SHOP, name, &format!("{name}-1"), ports, endpoints));
+    }
+}
+
+/// The upstream cluster of port 80 of `name.shop`.
+pub(crate) fn outbound(name: &str) -> String {
+    format!("outbound|80||{name}.{SHOP}.svc.cluster.local")
+}
+
+/// Waits until a proxy has exactly these endpoints of `name.shop`, as `address:port weight`.
+pub(crate) async fn endpoints_until(client: &Client, name: &str, expected: &[(&str, u32)]) {
+    let expected =
+        expected.iter().map(|(address, weight)| (address.parse().expect("valid"), *weight));
+    let expected: std::collections::BTreeMap<SocketAddr, u32> = expected.collect();
+    wait_until(SOON, async || {
+        let held = client.held();
+        let found = held.endpoints(&outbound(name));
+        let is_known = held.body(ResourceType::Endpoint, &outbound(name)).is_some();
+        holds(is_known && found == expected, (found, &held.ended))
+    })
+    .await;
+}
+
+/// A Secret under another name, holding the same.
+pub(crate) fn renamed(mut secret: Value, name: &str) -> Value {
+    secret["metadata"]["name"] = json!(name);
+    secret
+}

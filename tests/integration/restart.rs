@@ -1,0 +1,127 @@
+//! What a restart of the control plane costs a proxy: nothing.
+
+use strait::xds::client::{Client, Held, Options as ClientOptions};
+use strait::xds::resource::ResourceType;
+use strait::xds::session::Form;
+
+use super::mesh::{
+    Member, Proxy, SOON, Server, Setup, endpoints_until, from_nothing, holds, wait_until,
+};
+
+/// What each type's resources are, without what only this stream counts.
+fn substance(held: &Held) -> Vec<(ResourceType, Vec<(String, Vec<u8>)>)> {
+    let bodies = |kind| {
+        let names = held.names(kind).map(str::to_owned);
+        names
+            .map(|name| (name.clone(), held.body(kind, &name).unwrap_or_default().to_vec()))
+            .collect()
+    };
+    ResourceType::ALL.into_iter().map(|kind| (kind, bodies(kind))).collect()
+}
+
+/// Waits until the server has nothing more for the proxy: it has acknowledged what it was sent of
+/// every type.
+async fn quiet(server: &Server, client: &Client) -> Held {
+    wait_until(SOON, async || {
+        let shown = server.admin.json("/debug/proxies").await;
+        let types = shown[0]["types"].as_object().cloned().unwrap_or_default();
+        let quiet = types.len() == 4
+            && types.values().all(|one| one["sent"].is_string() && one["sent"] == one["acked"]);
+        holds(quiet, shown)
+    })
+    .await;
+    client.held()
+}
+
+/// Two members with some services each.
+async fn members() -> (Member, Member) {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n2", "198.18.0.2").await;
+    for name in ["cart", "pay", "web"] {
+        east.serve(name, &["10.0.0.1", "10.0.0.2"]);
+        west.serve(name, &["10.0.0.1", "10.0.0.3"]);
+    }
+    (east, west)
+}
+
+const CART: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
+
+#[tokio::test]
+async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
+    for proxy in [Proxy::sidecar("east"), Proxy::gateway("west")] {
+        let (east, west) = members().await;
+        let setup = Setup::new();
+        setup.join(&[&east, &west]);
+        let first = setup.start_ready().await;
+        let client = first.connect(&setup, &proxy).await;
+        let before = wait_until(SOON, async || {
+            let held = client.held();
+            let services = held.names(ResourceType::Endpoint).count();
+            holds(services >= 3, services)
+        });
+        before.await;
+        wait_until(SOON, async || {
+            let shown = first.admin.json("/debug/proxies").await;
+            let eds = &shown[0]["types"]["eds"];
+            holds(eds["sent"].is_string() && eds["sent"] == eds["acked"], &shown)
+        })
+        .await;
+        let before = client.held();
+        drop(client);
+        first.shut_down().await;
+
+        let second = setup.start_ready().await;
+        let options = ClientOptions { held: before.clone(), ..ClientOptions::default() };
+        let client = second.open(&setup, &proxy, options).await.expect("let in");
+        // One change, so that there is an end to wait for: it must be all that comes.
+        wait_until(SOON, async || {
+            let shown = second.admin.json("/debug/proxies").await;
+            holds(shown[0]["types"]["eds"].is_object(), shown)
+        })
+        .await;
+        east.serve("cart", &["10.0.0.1", "10.0.0.2", "10.0.0.7"]);
+        west.serve("cart", &["10.0.0.1", "10.0.0.3", "10.0.0.7"]);
+        wait_until(SOON, async || holds(client.held().resources > 0, "nothing")).await;
+        let after = client.held();
+        assert!(after.resources <= 2, "{}: {} resources were sent", proxy.kind, after.resources);
+        let changed: Vec<_> = ResourceType::ALL
+            .into_iter()
+            .flat_map(|kind| {
+                after.versions(kind).into_iter().map(move |(name, version)| (kind, name, version))
+            })
+            .filter(|(kind, name, version)| before.versions(*kind).get(name) != Some(version))
+            .map(|(_, name, _)| name)
+            .collect();
+        assert_eq!(changed.len(), 1, "{changed:?}");
+        assert!(changed[0].contains("cart"), "{changed:?}");
+    }
+}
+
+#[tokio::test]
+async fn versions_are_the_same_after_a_restart_in_either_form() {
+    let (east, west) = members().await;
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        for form in [Form::Delta, Form::Sotw] {
+            let server = setup.start_ready().await;
+            let proxy = Proxy::sidecar("east");
+            let client = server.open(&setup, &proxy, from_nothing(form)).await.expect("let in");
+            endpoints_until(&client, "cart", CART).await;
+            seen.push(quiet(&server, &client).await);
+            drop(client);
+            server.shut_down().await;
+        }
+    }
+    let [delta, sotw, delta_again, sotw_again] = <[Held; 4]>::try_from(seen).expect("four");
+    assert_eq!(delta.type_versions, delta_again.type_versions);
+    assert_eq!(sotw.type_versions, sotw_again.type_versions);
+    for kind in ResourceType::ALL {
+        assert_eq!(delta.versions(kind), delta_again.versions(kind));
+        assert!(!delta.versions(kind).is_empty(), "{kind:?}");
+    }
+    assert_eq!(substance(&delta), substance(&sotw));
+    assert_eq!(substance(&delta), substance(&delta_again));
+    assert_eq!(substance(&sotw), substance(&sotw_again));
+}

@@ -1,0 +1,639 @@
+//! `strait serve` by its behaviour: what operators and proxies see while members come, go and fail.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use rustls_pki_types::pem::PemObject;
+use serde_json::{Value, json};
+use strait::xds::client::{Client, ConnectError, Options as ClientOptions};
+use strait::xds::resource::ResourceType;
+use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
+use strait_sim::{Certificate, Fault, Options as SimOptions, objects};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use super::mesh::{
+    Admin, Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, endpoints_until, holds, outbound,
+    renamed, replace, wait_until,
+};
+
+/// East and west in two networks with the same pod addresses, each serving `web` on two pods.
+async fn east_and_west() -> (Member, Member) {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n2", "198.18.0.2").await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    west.serve("web", &["10.0.0.1", "10.0.0.3"]);
+    (east, west)
+}
+
+/// What a proxy in east holds of `web` while both clusters are in the mesh.
+const BOTH: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
+/// The same without west.
+const EAST_ONLY: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
+
+/// A ready server of both, and a proxy in east that holds what it should.
+async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, Client) {
+    let (east, west) = east_and_west().await;
+    let setup = Setup::new().with(flags);
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", BOTH).await;
+    settled(&client).await;
+    (setup, east, west, server, client)
+}
+
+/// Waits until a proxy that has just connected was given everything it asked for.
+async fn settled(client: &Client) {
+    wait_until(SOON, async || {
+        let held = client.held();
+        let kinds = ResourceType::ALL;
+        let missing: Vec<_> =
+            kinds.iter().filter(|kind| held.names(**kind).next().is_none()).collect();
+        holds(missing.is_empty(), missing)
+    })
+    .await;
+}
+
+/// That nothing was sent to the proxy since: a change in east comes as the only resource.
+async fn undisturbed(client: &Client, since: u64, east: &Member) {
+    east.serve("web", &["10.0.0.1", "10.0.0.2", "10.0.0.9"]);
+    wait_until(SOON, async || {
+        let endpoints = client.held().endpoints(&outbound("web"));
+        holds(endpoints.len() == 4, endpoints)
+    })
+    .await;
+    let held = client.held();
+    assert_eq!(held.resources, since + 1, "more was sent than the assignment that changed");
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    endpoints_until(client, "web", BOTH).await;
+}
+
+#[tokio::test]
+async fn an_empty_directory_is_ready() {
+    let setup = Setup::new();
+    let server = setup.start_ready().await;
+    assert_eq!(server.admin.json("/debug/clusters").await, json!([]));
+    assert_eq!(server.admin.get("/livez", None).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn nobody_is_answered_before_every_member_has_synced() {
+    let (east, west) = east_and_west().await;
+    west.api.fault(Fault::Hang);
+    let setup = Setup::new().with(&["--remote-cluster-timeout", "120s"]);
+    setup.join(&[&east, &west]);
+    let server = setup.start().await;
+    server.cluster_in("east", "live").await;
+
+    let (status, text) = server.admin.get("/readyz?verbose", None).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("west") && text.contains("not ready"), "{text}");
+    let refused = server.open(&setup, &Proxy::sidecar("east"), ClientOptions::default()).await;
+    match refused {
+        Err(ConnectError::Refused(status)) => assert_eq!(status.code(), tonic::Code::Unavailable),
+        other => panic!("{other:?}"),
+    }
+
+    west.api.heal();
+    server.ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", BOTH).await;
+}
+
+#[tokio::test]
+async fn members_that_fail_from_the_start_cost_nobody_anything() {
+    let (east, _) = east_and_west().await;
+    let bad = |id: &'static str, certificate: Certificate| async move {
+        let options = SimOptions { certificate, ..SimOptions::default() };
+        Member::start_with(id, "n2", "198.18.0.2", options).await
+    };
+    let down = bad("down", Certificate::Valid).await;
+    let hung = bad("hung", Certificate::Valid).await;
+    let denied = bad("denied", Certificate::Valid).await;
+    let garbage = bad("garbage", Certificate::Valid).await;
+    let expired = bad("expired", Certificate::Expired).await;
+    down.api.stop().await;
+    hung.api.fault(Fault::Hang);
+    denied.api.fault(Fault::Unauthorized);
+    garbage.api.fault(Fault::Html);
+    let setup = Setup::new().with(&["--remote-cluster-timeout", "1s"]);
+    setup.join(&[&east, &down, &hung, &denied, &garbage, &expired]);
+    let mut refused = denied.secret();
+    refused["metadata"]["name"] = json!("program");
+    refused["data"] = Value::Null;
+    let kubeconfig = denied.api.kubeconfig().replace("\"token\":", "\"exec\":");
+    refused["stringData"] = json!({ "program": kubeconfig });
+    setup.put("program", &refused);
+
+    let server = setup.start_ready().await;
+    for (id, state) in [
+        ("east", "live"),
+        ("down", "timeout"),
+        ("hung", "timeout"),
+        ("denied", "authFailed"),
+        ("garbage", "misbehaving"),
+        ("expired", "tlsFailed"),
+        ("program", "rejected"),
+    ] {
+        let entry = server.cluster_in(id, state).await;
+        assert_eq!(entry["reason"].is_null(), state == "live", "{entry}");
+    }
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", EAST_ONLY).await;
+
+    down.serve("web", &["10.0.0.7"]);
+    down.api.restart().await;
+    server.cluster_in("down", "live").await;
+    let joined = [&EAST_ONLY[0], &EAST_ONLY[1], &("198.18.0.2:15443", 1)].map(|one| *one);
+    endpoints_until(&client, "web", &joined).await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_dies_costs_no_endpoint() {
+    let (_setup, east, west, server, client) = running(&[]).await;
+    let before = client.held().resources;
+    west.api.stop().await;
+    let entry = server.cluster_in("west", "stale").await;
+    assert!(entry["reason"].as_str().is_some_and(|why| why.contains("STR0301")), "{entry}");
+    assert!(entry["lastContact"].is_string() && entry["endpoints"] == 2, "{entry}");
+    assert_eq!(server.cluster("east").await["state"], "live");
+    undisturbed(&client, before, &east).await;
+    server.ready().await;
+
+    west.serve("web", &["10.0.0.1"]);
+    west.api.restart().await;
+    server.cluster_in("west", "live").await;
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.2:15443", 1)]).await;
+}
+
+#[tokio::test]
+async fn a_removed_cluster_leaves_after_its_grace_and_no_sooner() {
+    let (setup, _east, _west, server, client) = running(&["--cluster-removal-grace", "3s"]).await;
+    let before = client.held().resources;
+    setup.take_out("west");
+    let entry = server.cluster_in("west", "draining").await;
+    assert!(entry["reason"].as_str().is_some_and(|why| why.contains("withdrawn in")), "{entry}");
+    assert_eq!(client.held().resources, before, "it is still there");
+    endpoints_until(&client, "web", EAST_ONLY).await;
+    server.cluster_until("west", Value::is_null).await;
+}
+
+#[tokio::test]
+async fn a_secret_that_is_deleted_and_made_again_is_no_event_for_proxies() {
+    let (setup, east, west, server, client) = running(&["--cluster-removal-grace", "120s"]).await;
+    let before = client.held().resources;
+    setup.take_out("west");
+    server.cluster_in("west", "draining").await;
+    setup.join(&[&west]);
+    server.cluster_in("west", "live").await;
+    undisturbed(&client, before, &east).await;
+    west.serve("web", &["10.0.0.1"]);
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.2:15443", 1)]).await;
+}
+
+#[tokio::test]
+async fn a_rotated_credential_is_no_event_for_proxies() {
+    let (setup, east, west, server, client) = running(&[]).await;
+    let before = client.held().resources;
+    // A credential that doesn't work costs nothing but the rotation.
+    let useless = west.api.kubeconfig().replace(&west.api.token(), "useless");
+    let mut secret = west.secret();
+    secret["data"] = Value::Null;
+    secret["stringData"] = json!({ "west": useless });
+    setup.put("west", &secret);
+    let says_why = |entry: &Value| {
+        let why = entry["reason"].as_str().unwrap_or_default();
+        entry["state"] == "live" && why.contains("the old one does") && why.contains("STR0304")
+    };
+    server.cluster_until("west", says_why).await;
+    undisturbed(&client, before, &east).await;
+
+    let before = client.held().resources;
+    let reads = || west.api.request_count("watch", "endpointslices");
+    let before_rotation = reads();
+    west.api.rotate_token();
+    setup.join(&[&west]);
+    wait_until(SOON, async || {
+        let entry = server.cluster("west").await;
+        holds(
+            reads() > before_rotation && entry["state"] == "live" && entry["reason"].is_null(),
+            entry,
+        )
+    })
+    .await;
+    undisturbed(&client, before, &east).await;
+    west.serve("web", &["10.0.0.1"]);
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.2:15443", 1)]).await;
+}
+
+#[tokio::test]
+async fn the_older_of_two_secrets_holds_an_id_and_the_other_takes_over() {
+    let (setup, east, west, server, client) = running(&["--cluster-removal-grace", "120s"]).await;
+    let before = client.held().resources;
+    // Without times of creation the name decides: `strait-cluster-west` comes first.
+    setup.put("west-standby", &renamed(west.secret(), "zz-standby"));
+    wait_until(SOON, async || {
+        let entries = server.clusters("west").await;
+        let states: Vec<_> = entries.iter().map(|entry| &entry["state"]).collect();
+        holds(states == ["live", "conflict"], entries)
+    })
+    .await;
+    setup.take_out("west");
+    wait_until(SOON, async || {
+        let entries = server.clusters("west").await;
+        let secrets: Vec<_> = entries.iter().map(|entry| &entry["secret"]).collect();
+        holds(secrets == ["strait-system/zz-standby"] && entries[0]["state"] == "live", entries)
+    })
+    .await;
+    undisturbed(&client, before, &east).await;
+}
+
+#[tokio::test]
+async fn a_secret_counts_by_its_label() {
+    let (east, west) = east_and_west().await;
+    let setup = Setup::new().with(&["--cluster-removal-grace", "0s"]);
+    let mut unlabelled = west.secret();
+    unlabelled["metadata"]["labels"] = json!({});
+    setup.put("west", &unlabelled);
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    assert_eq!(server.cluster("west").await, Value::Null);
+
+    let mut own_label = west.secret();
+    own_label["metadata"]["labels"] = json!({ "strait.dev/cluster": "true" });
+    setup.put("west", &own_label);
+    server.cluster_in("west", "live").await;
+    setup.put("west", &unlabelled);
+    server.cluster_until("west", Value::is_null).await;
+}
+
+#[tokio::test]
+async fn an_annotation_fixes_the_network_of_a_cluster() {
+    let (setup, _east, west, server, client) = running(&[]).await;
+    let mut fixed = west.secret();
+    fixed["metadata"]["annotations"] = json!({ "strait.dev/network": "n1" });
+    setup.put("west", &fixed);
+    server.cluster_until("west", |entry| entry["network"] == "n1").await;
+    // One network now: the address that both have is one endpoint.
+    let together = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("10.0.0.3:8080", 1)];
+    wait_until(SOON, async || {
+        let endpoints = client.held().endpoints(&outbound("web"));
+        let addresses: Vec<_> = endpoints.keys().map(ToString::to_string).collect();
+        holds(addresses == together.map(|(address, _)| address), endpoints)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_admin_api_asks_for_the_token_everywhere_but_for_health_and_metrics() {
+    let setup = Setup::new();
+    let server = setup.start_ready().await;
+    for path in ["/livez", "/readyz", "/readyz?verbose", "/metrics"] {
+        assert_eq!(server.admin.get(path, None).await.0, StatusCode::OK, "{path}");
+    }
+    let names = "clusters services endpoints?hostname=a networks proxies config_dump?proxy=a \
+                 explain?proxy=a&hostname=b mesh push nothing";
+    let debug = names.split_whitespace().map(|name| format!("/debug/{name}"));
+    let paths: Vec<String> =
+        debug.chain(["/debug/", "/api/", "/api/x", "/api/x/y"].map(str::to_owned)).collect();
+    for path in &paths {
+        for wrong in [None, Some("Bearer x"), Some("Basic x"), Some("Bearer ")] {
+            let (status, _) = server.admin.get(path, wrong).await;
+            assert_eq!(status, StatusCode::UNAUTHORIZED, "{path} with {wrong:?}");
+        }
+        assert_ne!(server.admin.text(path).await.0, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let (_, metrics) = server.admin.get("/metrics", None).await;
+    assert!(metrics.contains("strait_xds_streams 0"), "{metrics}");
+}
+
+/// The keys of a JSON object.
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value
+        .as_object()
+        .unwrap_or_else(|| panic!("no object: {value}"))
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+fn assert_keys(value: &Value, words: &str) {
+    assert_eq!(keys(value), words.split_whitespace().collect(), "{value:#}");
+}
+
+#[tokio::test]
+async fn answers_have_the_fields_of_the_contract() {
+    let (_setup, _east, _west, server, client) = running(&[]).await;
+    let host = format!("web.{SHOP}.svc.cluster.local");
+
+    let clusters = server.admin.json("/debug/clusters").await;
+    assert_keys(
+        &clusters[0],
+        "id secret state reason network trustDomain lastContact services endpoints withheld objects relists",
+    );
+    assert_eq!(clusters[0]["secret"], "strait-system/strait-cluster-east");
+    assert_eq!((&clusters[1]["network"], &clusters[1]["endpoints"]), (&json!("n2"), &json!(2)));
+
+    let services = server.admin.json(&format!("/debug/services?hostname={host}")).await;
+    assert_keys(
+        &services[0],
+        "hostname namespace resolution ports clusterVIPs externalAddresses serviceAccounts clusters conflicts",
+    );
+    assert_eq!(services[0]["ports"], json!([{ "name": "http", "port": 80, "protocol": "HTTP" }]));
+    assert_eq!(services[0]["clusters"], json!(["east", "west"]));
+    assert_eq!(services[0]["serviceAccounts"], json!(["spiffe://cluster.local/ns/shop/sa/web"]));
+    assert!(services[0]["clusterVIPs"]["west"].is_array(), "{services}");
+
+    let endpoints = server.admin.json(&format!("/debug/endpoints?hostname={host}")).await;
+    assert_eq!(endpoints.as_array().map(Vec::len), Some(4));
+    assert_eq!(
+        endpoints[3],
+        json!({
+            "address": "10.0.0.3", "port": 8080, "portName": "http", "cluster": "west",
+            "network": "n2", "locality": "region/zone-n2", "health": "healthy", "weight": 1,
+            "serviceAccount": "spiffe://cluster.local/ns/shop/sa/web", "tlsMode": "istio",
+            "workload": endpoints[3]["workload"], "provider": "Kubernetes",
+        })
+    );
+
+    let networks = server.admin.json("/debug/networks").await;
+    assert_keys(&networks[1], "network clusters gateways");
+    assert_eq!(
+        (&networks[1]["network"], &networks[1]["clusters"]),
+        (&json!("n2"), &json!(["west"]))
+    );
+    let gateway = &networks[1]["gateways"][0];
+    assert_keys(gateway, "address port hbonePort cluster source");
+    assert_eq!((&gateway["address"], &gateway["port"]), (&json!("198.18.0.2"), &json!(15443)));
+
+    // Once the last answer to a response has been read.
+    let proxies = wait_until(SOON, async || {
+        let proxies = server.admin.json("/debug/proxies").await;
+        let types = proxies[0]["types"].as_object().cloned().unwrap_or_default();
+        let acked = types.len() == 4 && types.values().all(|one| one["sent"] == one["acked"]);
+        holds(acked, &proxies).map(|()| proxies)
+    })
+    .await;
+    assert_keys(
+        &proxies[0],
+        "key id type cluster network namespace identity verified version connectedAt protocol types",
+    );
+    assert_eq!(proxies[0]["identity"], "spiffe://cluster.local/ns/shop/sa/client");
+    assert_eq!((&proxies[0]["network"], &proxies[0]["verified"]), (&json!("n1"), &json!(false)));
+    assert_eq!(keys(&proxies[0]["types"]), BTreeSet::from(["cds", "eds", "lds", "rds"]));
+    assert_keys(&proxies[0]["types"]["cds"], "sent acked lastSent lastAcked");
+    for time in [
+        &proxies[0]["connectedAt"],
+        &proxies[0]["types"]["eds"]["lastSent"],
+        &clusters[0]["lastContact"],
+    ] {
+        let text = time.as_str().expect("a time");
+        assert!(text.parse::<jiff::Timestamp>().is_ok() && text.ends_with('Z'), "{text}");
+    }
+
+    let dump = server.admin.json("/debug/config_dump?proxy=client.shop@east").await;
+    let held = client.held();
+    for kind in ResourceType::ALL {
+        let dumped = dump[kind.short()].as_array().expect("a list");
+        let names: Vec<_> = dumped.iter().filter_map(|one| one["name"].as_str()).collect();
+        assert_eq!(names, held.names(kind).collect::<Vec<_>>(), "{}", kind.short());
+        let versions = held.versions(kind);
+        for one in dumped {
+            let name = one["name"].as_str().expect("a name");
+            assert_eq!(one["version"].as_str(), versions.get(name).map(String::as_str), "{name}");
+            assert!(one["resource"].is_object(), "{one}");
+        }
+    }
+    let assignments = dump["eds"].as_array().expect("a list");
+    let web = assignments.iter().find(|one| one["name"] == outbound("web")).expect("sent");
+    assert!(web["resource"].to_string().contains("198.18.0.2"), "{web}");
+
+    let push = server.admin.json("/debug/push").await;
+    assert!(push["version"].as_u64().is_some_and(|version| version > 0), "{push}");
+    assert!(server.admin.json("/debug/mesh").await.is_object());
+}
+
+#[tokio::test]
+async fn explain_says_why_by_one_step() {
+    let (_setup, east, west, server, client) = running(&[]).await;
+    // Of three pods in west one is not ready and one takes plain text; a third network has no way in.
+    west.apply(objects::labelled(
+        objects::pod(SHOP, "plain", "web", "10.0.0.4", "node"),
+        "security.istio.io/tlsMode",
+        "disabled",
+    ));
+    let ready = |address: &str, pod: &str| Endpoint::new(address).with_pod(pod);
+    let unready = Endpoint { ready: false, ..ready("10.0.0.3", "web-10-0-0-3") };
+    west.slice(
+        "web",
+        &[HTTP],
+        &[
+            ready("10.0.0.1", "web-10-0-0-1"),
+            unready,
+            ready("10.0.0.4", "plain"),
+            ready("10.0.0.5", "unseen"),
+        ],
+    );
+    east.apply(objects::labelled(
+        objects::pod(SHOP, "lost", "web", "10.0.0.6", "node"),
+        NETWORK_LABEL,
+        "n9",
+    ));
+    let own =
+        ["10.0.0.1", "10.0.0.2"].map(|ip| ready(ip, &format!("web-{}", ip.replace('.', "-"))));
+    east.slice("web", &[HTTP], &[own[0].clone(), own[1].clone(), ready("10.0.0.6", "lost")]);
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.2:15443", 1)]).await;
+
+    let path = "/debug/explain?proxy=client.shop&hostname=web.shop&port=80";
+    let explained = server.admin.json(path).await;
+    assert_keys(&explained, "proxy hostname port clusters endpoints");
+    assert_keys(&explained["clusters"][0], "cluster network ready total sent via reason code");
+    let order = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
+    let mut verdicts = Vec::new();
+    for endpoint in explained["endpoints"].as_array().expect("a list") {
+        let steps = endpoint["steps"].as_array().expect("a list");
+        steps.iter().for_each(|step| assert_keys(step, "step ok detail"));
+        let names: Vec<_> = steps.iter().filter_map(|step| step["step"].as_str()).collect();
+        assert!(order.starts_with(&names), "{names:?}");
+        let failed: Vec<_> = steps.iter().filter(|step| step["ok"] == false).collect();
+        let withheld = endpoint["verdict"] == "withheld";
+        assert_eq!(failed.len(), usize::from(withheld), "{endpoint:#}");
+        let step = failed.first().and_then(|step| step["step"].as_str()).unwrap_or_default();
+        let word = |key: &str| endpoint[key].as_str().unwrap_or_default().to_owned();
+        verdicts.push(
+            format!("{} {} {} {step}", word("cluster"), word("address"), word("verdict"))
+                .trim_end()
+                .to_owned(),
+        );
+    }
+    assert_eq!(
+        verdicts,
+        [
+            "east 10.0.0.1 direct",
+            "east 10.0.0.2 direct",
+            "east 10.0.0.6 withheld gateway",
+            "west 10.0.0.1 gateway",
+            "west 10.0.0.3 withheld ready",
+            "west 10.0.0.4 withheld mtls",
+            "west 10.0.0.5 withheld pod",
+        ]
+    );
+    let one = server.admin.json(&format!("{path}&address=10.0.0.4")).await;
+    assert_eq!(one["endpoints"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        server.admin.text("/debug/explain?proxy=client.shop&hostname=no").await.0,
+        StatusCode::NOT_FOUND
+    );
+    // What the proxy's network can't be given counts; what nobody may be given yet doesn't.
+    assert_eq!(server.cluster("west").await["withheld"], 1);
+    assert_eq!(server.cluster("east").await["withheld"], 1);
+}
+
+#[tokio::test]
+async fn certificates_may_come_from_files() {
+    let setup = Setup::new();
+    let names = ["localhost".to_owned()];
+    let issued = setup.authority().issue_serving(&names, SystemTime::now()).expect("issued");
+    let path = |name: &str| setup.path(name).display().to_string();
+    std::fs::write(path("cert.pem"), issued.chain.to_pem()).expect("written");
+    std::fs::write(path("key.pem"), issued.key_pem()).expect("written");
+    std::fs::write(path("roots.pem"), setup.authority().roots().to_pem()).expect("written");
+    let (east, _) = east_and_west().await;
+    setup.join(&[&east]);
+    let (cert, key, roots) = (path("cert.pem"), path("key.pem"), path("roots.pem"));
+    let setup = setup.with(&["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &roots]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", EAST_ONLY).await;
+    // What the server shows is the file's.
+    let shown = rustls_pki_types::CertificateDer::pem_file_iter(&cert).expect("PEM").count();
+    assert_eq!(shown, issued.chain.certificates().len());
+    assert!(!setup.path("state").join("ca").exists(), "no CA is made where none is needed");
+}
+
+#[tokio::test]
+async fn mesh_networks_are_read_again_from_their_file() {
+    let (east, west) = east_and_west().await;
+    for member in [&east, &west] {
+        member.apply(objects::namespace(SYSTEM));
+        member.api.store().delete("Service", SYSTEM, "eastwestgateway").expect("deleted");
+    }
+    let setup = Setup::new();
+    let file = setup.path("networks.yaml");
+    let networks = |address: &str| {
+        format!(
+            "networks:\n  n1:\n    endpoints: [{{fromRegistry: east}}]\n  n2:\n    \
+             endpoints: [{{fromRegistry: west}}]\n    gateways: [{{address: {address}, port: 443}}]\n"
+        )
+    };
+    replace(&file, &networks("198.18.0.2"));
+    setup.join(&[&east, &west]);
+    let setup = setup.with(&["--mesh-networks", &file.display().to_string()]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.2:443", 2)]).await;
+    replace(&file, &networks("198.18.0.3"));
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.3:443", 2)]).await;
+    replace(&file, "networks: [");
+    replace(&file, &networks("198.18.0.4"));
+    endpoints_until(&client, "web", &[EAST_ONLY[0], EAST_ONLY[1], ("198.18.0.4:443", 2)]).await;
+}
+
+#[tokio::test]
+async fn clusters_that_come_and_go_leave_nothing_behind() {
+    let setup = Setup::new().with(&["--cluster-removal-grace", "0s"]);
+    let (east, west) = east_and_west().await;
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", EAST_ONLY).await;
+    settled(&client).await;
+    // Each connection to a simulated server is a task there, so this counts connections as well.
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let mut base = 0;
+    for round in 0..50 {
+        setup.join(&[&west]);
+        endpoints_until(&client, "web", BOTH).await;
+        setup.take_out("west");
+        server.cluster_until("west", Value::is_null).await;
+        endpoints_until(&client, "web", EAST_ONLY).await;
+        if round == 0 {
+            base = tasks();
+        }
+    }
+    // Some come and go at all times; one that stayed each time would make 49.
+    wait_until(SOON, async || holds(tasks() < base + 20, (base, tasks()))).await;
+    assert_eq!(server.admin.metric("strait_task_panics_total").await, 0.0);
+}
+
+#[tokio::test]
+async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
+    let (east, _) = east_and_west().await;
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .arg("serve")
+        .args(setup.arguments())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+    let line = lines.next_line().await.expect("readable").expect("a line");
+    let ports: Value = serde_json::from_str(&line).expect("JSON");
+    assert_keys(&ports, "xds admin");
+    let address =
+        |key: &str| ports[key].as_str().and_then(|text| text.parse().ok()).expect("an address");
+
+    let file = setup.path("state").join("admin-token");
+    let mode = std::fs::metadata(&file).expect("a token file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let token = std::fs::read_to_string(&file).expect("a token");
+    let admin = Admin::new(address("admin"), token.trim());
+    wait_until(SOON, async || {
+        let (status, text) = admin.text("/readyz?verbose").await;
+        holds(status == StatusCode::OK, text)
+    })
+    .await;
+
+    let tls = setup.certificate(SHOP, "client");
+    let channel =
+        strait::xds::client::channel(address("xds"), "localhost", tls).await.expect("connected");
+    let tasks = strait::task::Supervisor::new();
+    let node = Proxy::sidecar("east").node();
+    let mut client =
+        Client::open(channel, node, ClientOptions::default(), &tasks).await.expect("let in");
+    endpoints_until(&client, "web", EAST_ONLY).await;
+
+    let id = process.id().expect("it runs").to_string();
+    let killed = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill runs");
+    assert!(killed.success());
+    let held = client.wait_for(|held| held.ended.is_some()).await.expect("it ends");
+    assert!(held.ended.is_some_and(|why| why.contains("reconnect")));
+    let exit = tokio::time::timeout(SOON, process.wait()).await.expect("in time").expect("it ends");
+    assert_eq!(exit.code(), Some(0));
+    assert_eq!(lines.next_line().await.expect("readable"), None, "one line and no more");
+}
+
+#[tokio::test]
+async fn readiness_never_goes_back() {
+    let (setup, east, west, server, _client) = running(&["--cluster-removal-grace", "0s"]).await;
+    east.api.stop().await;
+    setup.take_out("west");
+    server.cluster_until("west", Value::is_null).await;
+    setup.join(&[&west]);
+    west.api.fault(Fault::Hang);
+    let began = SystemTime::now();
+    wait_until(Duration::from_secs(60), async || {
+        let (status, text) = server.admin.get("/readyz", None).await;
+        assert_eq!(status, StatusCode::OK, "{text}");
+        let stale = server.cluster("east").await["state"] == "stale";
+        holds(stale, began.elapsed())
+    })
+    .await;
+}
