@@ -8,7 +8,9 @@ mod identity;
 mod layering;
 #[allow(dead_code, reason = "what all tests share is not used by each")]
 mod mesh;
+mod naive;
 mod restart;
 mod serve;
+mod simulation;
 mod tidy;
 mod traced;

@@ -1,0 +1,350 @@
+//! What a proxy should be given, by plain loops over Kubernetes objects as JSON: a second opinion.
+//!
+//! Written from interface.md ("Networks") alone. It shares no line with the product, is slow, and knows
+//! only what the simulation makes: IPv4, one slice for each service, every weight 1, all clusters of one mind
+//! about a service's definition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use strait::xds::client::Held;
+use strait::xds::resource::ResourceType;
+use strait_proto::json::to_json;
+use strait_sim::Store;
+
+use super::mesh::{Proxy, SYSTEM};
+
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+
+/// Everything that decides.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    /// The members, by ID.
+    pub(crate) clusters: BTreeMap<String, Cluster>,
+    pub(crate) mesh_networks: MeshNetworks,
+}
+
+/// A member.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    /// The annotation of its Secret.
+    pub(crate) fixed_network: Option<String>,
+    /// As last seen.
+    pub(crate) objects: Objects,
+}
+
+/// Mesh networks, without contradictions.
+#[derive(Debug, Default)]
+pub(crate) struct MeshNetworks {
+    /// Network by cluster.
+    pub(crate) registries: BTreeMap<String, String>,
+    /// Network by range.
+    pub(crate) ranges: BTreeMap<String, String>,
+    /// Network, address and port.
+    pub(crate) gateways: BTreeSet<(String, String, u16)>,
+}
+
+impl MeshNetworks {
+    /// As Istio writes them.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut networks = json!({});
+        let mut add = |network: &str, list: &str, entry: Value| {
+            let network = &mut networks[network];
+            if !network.is_object() {
+                *network = json!({ "endpoints": [], "gateways": [] });
+            }
+            network[list].as_array_mut().expect("a list").push(entry);
+        };
+        for (cluster, network) in &self.registries {
+            add(network, "endpoints", json!({ "fromRegistry": cluster }));
+        }
+        for (range, network) in &self.ranges {
+            add(network, "endpoints", json!({ "fromCidr": range }));
+        }
+        for (network, address, port) in &self.gateways {
+            add(network, "gateways", json!({ "address": address, "port": port }));
+        }
+        json!({ "networks": networks })
+    }
+
+    /// The network of the longest range that holds the address.
+    fn of_address(&self, address: &str) -> Option<&String> {
+        let bits = |text: &str| u32::from(text.parse::<std::net::Ipv4Addr>().expect("IPv4"));
+        let mut best: Option<(u32, &String)> = None;
+        for (range, network) in &self.ranges {
+            let (base, length) = range.split_once('/').expect("a range");
+            let length: u32 = length.parse().expect("a length");
+            let is_in = bits(base) >> (32 - length) == bits(address) >> (32 - length);
+            if is_in && best.is_none_or(|(longest, _)| length > longest) {
+                best = Some((length, network));
+            }
+        }
+        best.map(|(_, network)| network)
+    }
+}
+
+/// The objects of one cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    services: Vec<Value>,
+    slices: Vec<Value>,
+    pods: Vec<Value>,
+    nodes: Vec<Value>,
+    namespaces: Vec<Value>,
+}
+
+impl Objects {
+    /// What is there now.
+    pub(crate) fn of(store: &Store) -> Self {
+        let all = |kind: &str| store.all(kind).iter().map(|object| object.value()).collect();
+        Self {
+            services: all("Service"),
+            slices: all("EndpointSlice"),
+            pods: all("Pod"),
+            nodes: all("Node"),
+            namespaces: all("Namespace"),
+        }
+    }
+
+    fn pod(&self, namespace: &str, test: impl Fn(&Value) -> bool) -> Option<&Value> {
+        self.pods.iter().find(|pod| pod["metadata"]["namespace"] == namespace && test(pod))
+    }
+}
+
+fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object["metadata"]["labels"][key].as_str().filter(|text| !text.is_empty())
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Locality, address, port and whether by mTLS; and the weight.
+pub(crate) type Members = BTreeMap<(String, String, u64, bool), u64>;
+
+impl World {
+    fn network(&self, cluster: &str, pod_label: Option<&str>, address: &str) -> String {
+        let known = &self.clusters[cluster];
+        let namespace =
+            known.objects.namespaces.iter().find(|one| text(one, "/metadata/name") == SYSTEM);
+        let claims = [
+            known.fixed_network.as_deref(),
+            pod_label,
+            namespace.and_then(|one| label(one, NETWORK_LABEL)),
+            self.mesh_networks.registries.get(cluster).map(String::as_str),
+            self.mesh_networks.of_address(address).map(String::as_str),
+        ];
+        claims.into_iter().flatten().next().unwrap_or_default().to_owned()
+    }
+
+    fn network_of_proxy(&self, proxy: &Proxy) -> String {
+        if let Some(claimed) = proxy.network {
+            return claimed.to_owned();
+        }
+        let objects = &self.clusters[&proxy.cluster].objects;
+        let pod = objects.pod(proxy.namespace, |pod| text(pod, "/metadata/name") == proxy.name);
+        let own = pod.and_then(|pod| label(pod, NETWORK_LABEL));
+        self.network(&proxy.cluster, own, &proxy.ip)
+    }
+
+    /// The gateways by which endpoints of a cluster in a network are reached.
+    fn gateways(&self, network: &str, of_cluster: &str) -> BTreeSet<(String, u64)> {
+        let mut own = BTreeSet::new();
+        let mut all = BTreeSet::new();
+        for (id, cluster) in &self.clusters {
+            for service in &cluster.objects.services {
+                if label(service, NETWORK_LABEL) != Some(network) {
+                    continue;
+                }
+                let ingress =
+                    service.pointer("/status/loadBalancer/ingress").and_then(Value::as_array);
+                for address in ingress.into_iter().flatten() {
+                    let gateway = (text(address, "/ip").to_owned(), 15443);
+                    if id == of_cluster {
+                        own.insert(gateway.clone());
+                    }
+                    all.insert(gateway);
+                }
+            }
+        }
+        for (of_network, address, port) in &self.mesh_networks.gateways {
+            if of_network == network {
+                all.insert((address.clone(), u64::from(*port)));
+            }
+        }
+        if own.is_empty() { all } else { own }
+    }
+
+    /// Whether the proxy is an east-west gateway.
+    fn is_gateway(&self, proxy: &Proxy) -> bool {
+        let services = &self.clusters[&proxy.cluster].objects.services;
+        proxy.kind == "router"
+            && services.iter().any(|service| {
+                text(service, "/metadata/namespace") == proxy.namespace
+                    && label(service, NETWORK_LABEL).is_some()
+                    && proxy
+                        .labels
+                        .iter()
+                        .any(|(key, value)| service["spec"]["selector"][key] == **value)
+            })
+    }
+}
+
+/// The assignments that the proxy should hold, by name.
+pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Members> {
+    let mut all = BTreeMap::new();
+    let is_gateway = world.is_gateway(proxy);
+    if proxy.kind == "router" && !is_gateway {
+        return all;
+    }
+    for cluster in world.clusters.values() {
+        for service in &cluster.objects.services {
+            let (name, namespace) =
+                (text(service, "/metadata/name"), text(service, "/metadata/namespace"));
+            let export_to = text(service, "/metadata/annotations/networking.istio.io~1exportTo");
+            let is_public = export_to.is_empty();
+            let visible = is_public
+                || export_to == proxy.namespace
+                || (export_to == "." && namespace == proxy.namespace);
+            let is_headless = text(service, "/spec/clusterIP") == "None";
+            let wanted = if is_gateway { is_public } else { visible && !is_headless };
+            if !wanted {
+                continue;
+            }
+            for port in service["spec"]["ports"].as_array().into_iter().flatten() {
+                let host = format!("{name}.{namespace}.svc.cluster.local");
+                let number = &port["port"];
+                let resource = if is_gateway {
+                    format!("outbound_.{number}_._.{host}")
+                } else {
+                    format!("outbound|{number}||{host}")
+                };
+                let members =
+                    members(world, proxy, is_gateway, (namespace, name), text(port, "/name"));
+                all.insert(resource, members);
+            }
+        }
+    }
+    all
+}
+
+fn members(
+    world: &World,
+    proxy: &Proxy,
+    is_gateway: bool,
+    (namespace, name): (&str, &str),
+    port_name: &str,
+) -> Members {
+    let here = world.network_of_proxy(proxy);
+    // Twelfths: up to four gateways share a weight evenly.
+    let mut direct: BTreeMap<(String, String, u64), bool> = BTreeMap::new();
+    let mut through: BTreeMap<(String, u64), BTreeMap<String, u64>> = BTreeMap::new();
+    for (id, cluster) in &world.clusters {
+        let objects = &cluster.objects;
+        let is_it = |object: &&Value| {
+            text(object, "/metadata/name") == name
+                && text(object, "/metadata/namespace") == namespace
+        };
+        // A slice says nothing without its Service.
+        if !objects.services.iter().any(|service| is_it(&service)) {
+            continue;
+        }
+        for slice in objects.slices.iter().filter(is_it) {
+            let ports = slice["ports"].as_array().into_iter().flatten();
+            for port in ports.filter(|port| port["name"] == port_name) {
+                let port = port["port"].as_u64().expect("a port");
+                for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+                    let address = text(endpoint, "/addresses/0");
+                    let named = endpoint["targetRef"]["name"].as_str();
+                    let pod = objects.pod(namespace, |pod| match named {
+                        Some(named) => text(pod, "/metadata/name") == named,
+                        None => text(pod, "/status/podIP") == address,
+                    });
+                    let ready = endpoint["conditions"]["ready"] == true;
+                    if !ready || (named.is_some() && pod.is_none()) {
+                        continue;
+                    }
+                    let mtls = pod.and_then(|pod| label(pod, "security.istio.io/tlsMode"))
+                        == Some("istio");
+                    let own = pod.and_then(|pod| label(pod, NETWORK_LABEL));
+                    let network = world.network(id, own, address);
+                    let node = text(endpoint, "/nodeName");
+                    let node = objects.nodes.iter().find(|one| text(one, "/metadata/name") == node);
+                    let part =
+                        |key: &str| node.and_then(|node| label(node, key)).unwrap_or_default();
+                    let locality = format!(
+                        "{}/{}",
+                        part("topology.kubernetes.io/region"),
+                        part("topology.kubernetes.io/zone")
+                    );
+                    if network == here {
+                        if mtls || !is_gateway {
+                            let place = (locality, address.to_owned(), port);
+                            direct.entry(place).or_insert(mtls);
+                        }
+                    } else if mtls && !is_gateway {
+                        let gateways = world.gateways(&network, id);
+                        for gateway in &gateways {
+                            let share = 12 / gateways.len() as u64;
+                            assert_eq!(share * gateways.len() as u64, 12, "at most four gateways");
+                            *through
+                                .entry(gateway.clone())
+                                .or_default()
+                                .entry(locality.clone())
+                                .or_default() += share;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let mut all = Members::new();
+    for ((locality, address, port), mtls) in direct {
+        all.insert((locality, address, port, mtls && !is_gateway), 12);
+    }
+    for ((address, port), by_locality) in through {
+        let sum = by_locality.values().sum();
+        // The first in locality order of those that bring most.
+        let most = by_locality.values().max().copied().unwrap_or_default();
+        let home = by_locality.iter().find(|(_, share)| **share == most).expect("one").0;
+        all.insert((home.clone(), address, port, true), sum);
+    }
+    let unit = all.values().fold(12, |unit, weight| gcd(unit, *weight));
+    all.values_mut().for_each(|weight| *weight /= unit);
+    all
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The assignments that a proxy does hold, in the same form.
+pub(crate) fn held(held: &Held) -> BTreeMap<String, Members> {
+    let names = held.names(ResourceType::Endpoint);
+    names.map(|name| (name.to_owned(), members_of(held, name))).collect()
+}
+
+fn members_of(held: &Held, name: &str) -> Members {
+    let body = held.body(ResourceType::Endpoint, name).expect("held");
+    let assignment = to_json(ResourceType::Endpoint.url(), body).expect("decodable");
+    let mut all = Members::new();
+    for locality in assignment["endpoints"].as_array().into_iter().flatten() {
+        let place =
+            format!("{}/{}", text(locality, "/locality/region"), text(locality, "/locality/zone"));
+        for member in locality["lb_endpoints"].as_array().into_iter().flatten() {
+            let socket = &member["endpoint"]["address"]["socket_address"];
+            let mode = |of: &Value| {
+                let mode =
+                    of.pointer("/metadata/filter_metadata/envoy.transport_socket_match/tlsMode");
+                mode.and_then(Value::as_str).map(|mode| mode == "istio")
+            };
+            let mtls = mode(member).or_else(|| mode(locality)).unwrap_or(false);
+            let address = text(socket, "/address").to_owned();
+            let port = socket["port_value"].as_u64().expect("a port");
+            let weight = member["load_balancing_weight"].as_u64().unwrap_or(1);
+            let twice = all.insert((place.clone(), address, port, mtls), weight);
+            assert!(twice.is_none(), "{name}: an address twice in one locality: {assignment:#}");
+        }
+    }
+    all
+}
