@@ -343,6 +343,11 @@ impl Connection {
             ended = connection.as_mut() => Some(ended),
             () = tokio::time::sleep(age) => None,
             () = self.shared.drain.cancelled() => None,
+            // No new stream, and no certificate either, for a peer that is not believed any more.
+            ending = Arc::clone(&self.shared).ended(Arc::clone(&peer.identity), peer.believed) => {
+                debug!(peer = %self.peer, reason = ending.reason(), "connection ends");
+                None
+            }
             () = stalled(&self.shared, &stall) => {
                 self.shared.stats.closed("stalled");
                 warn!(peer = %self.peer, identity = %peer.identity.id(), "the proxy reads nothing; its connection is closed");

@@ -219,22 +219,25 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
                 } else {
                     format!("outbound|{number}||{host}")
                 };
-                let members =
-                    members(world, proxy, is_gateway, (namespace, name), text(port, "/name"));
-                all.insert(resource, members);
+                let service = Asked { namespace, name, is_public, port_name: text(port, "/name") };
+                all.insert(resource, members(world, proxy, is_gateway, &service));
             }
         }
     }
     all
 }
 
-fn members(
-    world: &World,
-    proxy: &Proxy,
-    is_gateway: bool,
-    (namespace, name): (&str, &str),
-    port_name: &str,
-) -> Members {
+/// A port of a service.
+struct Asked<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    /// Gateways carry only what is exported to everybody.
+    is_public: bool,
+    port_name: &'a str,
+}
+
+fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) -> Members {
+    let Asked { namespace, name, is_public, port_name } = *asked;
     let here = world.network_of_proxy(proxy);
     // Twelfths: up to four gateways share a weight evenly.
     let mut direct: BTreeMap<(String, String, u64), bool> = BTreeMap::new();
@@ -282,7 +285,7 @@ fn members(
                             let place = (locality, address.to_owned(), port);
                             direct.entry(place).or_insert(mtls);
                         }
-                    } else if mtls && !is_gateway {
+                    } else if mtls && !is_gateway && is_public {
                         let gateways = world.gateways(&network, id);
                         for gateway in &gateways {
                             let share = 12 / gateways.len() as u64;
