@@ -140,7 +140,7 @@ async fn tls_1_2_is_not_spoken() {
     let socket = tokio::net::TcpStream::connect(server.bound.xds).await.expect("connected");
     let name = rustls_pki_types::ServerName::try_from("localhost").expect("valid");
     let result = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await;
-    let error = result.err().expect("refused").to_string();
+    let error = result.expect_err("refused").to_string();
     assert!(error.contains("ProtocolVersion"), "{error}");
 }
 

@@ -1,5 +1,12 @@
 //! All integration tests, in one binary: linking is what costs.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::large_futures,
+    reason = "a test fails by a panic"
+)]
+
 mod cli;
 mod demo;
 mod golden;

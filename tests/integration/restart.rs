@@ -9,7 +9,9 @@ use super::mesh::{
 };
 
 /// What each type's resources are, without what only this stream counts.
-fn substance(held: &Held) -> Vec<(ResourceType, Vec<(String, Vec<u8>)>)> {
+type Bodies = Vec<(String, Vec<u8>)>;
+
+fn substance(held: &Held) -> Vec<(ResourceType, Bodies)> {
     let bodies = |kind| {
         let names = held.names(kind).map(str::to_owned);
         names

@@ -31,7 +31,7 @@ pub(crate) fn configuration(world: &mut World) {
 }
 
 pub(crate) fn tcp_shares(world: &mut World) {
-    let answers = world.ask(&Load::tcp(&format!("{ECHO_VIP}:9000"), 1000));
+    let answers = world.ask(&tcp(1000));
     assert_eq!(answers.failures, BTreeMap::new());
     for pod in echo_pods() {
         assert_share(&answers, &pod, 100.0 / echo_pods().len() as f64);
@@ -179,7 +179,8 @@ pub(crate) fn dark_cluster(world: &mut World) {
     assert_eq!(answers.failures, BTreeMap::new());
     assert!(answers.requests > 100, "{answers:?}");
     // Even at its end everybody still answers, and Strait says what is the matter.
-    let late = world.ask(&http(200));
+    // By TCP: a connection each, where HTTP would reuse the few it has behind a gateway.
+    let late = world.ask(&tcp(200));
     for pod in echo_pods() {
         assert!(late.by.contains_key(&pod), "{pod} is gone: {:?}", late.by);
     }
@@ -245,7 +246,7 @@ impl World {
     /// Until every endpoint of the echo service gets requests again.
     fn wait_for_everyone(&self) {
         wait::until(PROPAGATION, "everybody answers", || {
-            let answers = self.ask(&http(100));
+            let answers = self.ask(&tcp(100));
             let missing: Vec<_> =
                 echo_pods().into_iter().filter(|pod| !answers.by.contains_key(pod)).collect();
             if missing.is_empty() {
@@ -297,6 +298,10 @@ fn call(netns: &Netns, caller: &Caller) -> Result<Value, String> {
 
 fn http(requests: usize) -> Load {
     Load::http(&format!("{ECHO_VIP}:80"), ECHO_HOST, requests)
+}
+
+fn tcp(connections: usize) -> Load {
+    Load::tcp(&format!("{ECHO_VIP}:9000"), connections)
 }
 
 /// All pods of the echo service, as `cluster/pod`.
