@@ -8,6 +8,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::cli::duration::parse_duration;
+use crate::identity::rotation::default_names;
 
 /// `strait serve` (interface.md). Environment: `STRAIT_` and the flag's name.
 #[derive(Debug, Clone, Args)]
@@ -137,14 +138,8 @@ impl ServeArgs {
     /// The names of a serving certificate that the CA issues: the conventional ones, then
     /// `--tls-san`.
     pub fn serving_names(&self) -> Vec<String> {
-        let ns = &self.namespace;
-        let usual = [
-            format!("strait.{ns}.svc"),
-            format!("istiod.{ns}.svc"),
-            "localhost".to_owned(),
-            "127.0.0.1".to_owned(),
-            "::1".to_owned(),
-        ];
-        usual.into_iter().chain(self.tls_san.iter().cloned()).collect()
+        let mut names = default_names(&self.namespace);
+        names.extend(self.tls_san.iter().cloned());
+        names
     }
 }

@@ -4,25 +4,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{ClusterId, NetworkId};
-
-/// One address by which a network is entered. A set: equal values are one gateway.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Gateway {
-    /// The network it leads into.
-    pub network: NetworkId,
-    /// Where it is reached.
-    pub host: GatewayHost,
-    /// The port that takes mTLS by SNI; 0 where it takes none.
-    pub port: u16,
-    /// The HBONE port; 0 where it takes none.
-    pub hbone_port: u16,
-    /// The cluster it stands in; `None` where only an address is configured.
-    pub cluster: Option<ClusterId>,
-    /// Where it was learned.
-    pub source: GatewaySource,
-}
-
 /// An address, or a name that DNS turns into addresses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GatewayHost {

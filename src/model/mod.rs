@@ -12,7 +12,7 @@ mod service;
 mod workload;
 
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
-pub use gateway::{Gateway, GatewayHost, GatewaySource};
+pub use gateway::{GatewayHost, GatewaySource};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{KnownCluster, KnownClusters, Mode};
 pub use proxy::{NodeError, Proxy, ProxyType};

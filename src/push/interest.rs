@@ -50,14 +50,6 @@ impl Changes {
             && self.endpoints.is_empty()
             && self.workloads.is_empty()
     }
-
-    /// Adds what a later version changed.
-    pub fn merge(&mut self, later: Changes) {
-        self.everything |= later.everything;
-        self.definitions |= later.definitions;
-        self.endpoints.extend(later.endpoints);
-        self.workloads.extend(later.workloads);
-    }
 }
 
 /// The table of who watches what. The lock is held for look-ups only, never across an await.
@@ -148,11 +140,6 @@ impl Interest {
             }
         }
         woken.len()
-    }
-
-    /// How many streams are entered.
-    pub fn streams(&self) -> usize {
-        lock(&self.table).streams.len()
     }
 }
 

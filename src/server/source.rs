@@ -17,11 +17,8 @@ use crate::mesh::watch::{ConfigMapData, Source, Watcher};
 use crate::mesh::{self, Defaults};
 use crate::model::ClusterId;
 use crate::store::own_cluster::own_cluster;
-use crate::store::{self, Objects};
+use crate::store::{self, CONFIG_MAPS, Objects};
 use crate::task::Supervisor;
-
-/// The ConfigMaps that hold mesh settings, the first that exists.
-const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 
 /// Where configuration comes from.
 pub(super) enum ConfigSource {

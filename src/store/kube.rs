@@ -13,14 +13,14 @@ use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use super::object::{self, Unusable};
-use super::{ConfigMap, ISTIO_SECRET_LABEL, ObjectName, Objects, SECRET_LABEL, Secret, Warning};
+use super::{
+    CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, ObjectName, Objects, SECRET_LABEL, Secret, Warning,
+};
 use crate::apiserver::{
     Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
 };
 use crate::task::Supervisor;
 
-/// The ConfigMaps that may hold the mesh's configuration; the first is ours.
-const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 /// Events that wait to be applied. A full channel makes the readers wait.
 const EVENTS_MAX: usize = 64;
 /// Far more Secrets than there are clusters; each may have 1 MiB.

@@ -21,6 +21,9 @@ pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
 /// Our own label of the same meaning.
 pub const SECRET_LABEL: (&str, &str) = ("strait.dev/cluster", "true");
 
+/// The ConfigMaps that may hold the mesh's configuration: the first that exists does. The first is ours.
+pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
+
 /// Everything that is configured, read once completely.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Objects {
