@@ -15,6 +15,9 @@ use crate::codes;
 use crate::model::{ClusterId, Mode, NetworkId};
 use crate::store::ObjectName;
 
+/// A century.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// The clusters that are members because of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Running {
@@ -143,12 +146,12 @@ struct Claim<'a> {
 }
 
 /// Plans. `config_cluster` is the ID that no Secret may take; `grace` is how long a cluster's data
-/// outlives its Secret, zero for not at all.
+/// outlives its Secret, zero for not at all, or where there is none.
 pub fn plan(
     running: &Running,
     secrets: &[MemberSecret],
     config_cluster: Option<&ClusterId>,
-    grace: Duration,
+    grace: &dyn Fn(&ClusterId) -> Duration,
     now: Instant,
 ) -> Plan {
     let mut plan = Plan::default();
@@ -169,11 +172,11 @@ pub fn plan(
     }
     for (id, cluster) in &running.clusters {
         if !claims.contains_key(id) {
-            plan.leave(id, cluster, grace, now);
+            plan.leave(id, cluster, grace(id), now);
         }
     }
     for (id, claims) in &claims {
-        plan.settle(id, claims, running.clusters.get(*id), grace, now);
+        plan.settle(id, claims, running.clusters.get(*id), grace(id), now);
     }
     plan
 }
@@ -281,7 +284,8 @@ impl Plan {
         let until = match cluster.hold {
             Hold::Held(_) if grace.is_zero() => return self.actions.push(Action::Withdraw { id }),
             Hold::Held(_) => {
-                let until = now + grace;
+                // Beyond what the clock can count is for ever.
+                let until = now.checked_add(grace).unwrap_or(now + FOR_EVER);
                 self.actions.push(Action::StartGrace { id, until });
                 until
             }

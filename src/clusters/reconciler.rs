@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -118,13 +118,46 @@ pub fn start(config: Config, tasks: &Supervisor) -> Outputs {
         known,
         settled,
     });
+    let kept = Arc::new(Mutex::new(Some(Reconciler::new(context))));
     tasks.spawn_restarting("clusters", RESTART_PAUSE, move || {
-        Reconciler::new(Arc::clone(&context)).run()
+        let reconciler = Lent::take(&kept);
+        async move {
+            if let Some(mut reconciler) = reconciler {
+                reconciler.run().await;
+            }
+        }
     });
     Outputs { statuses: statuses_seen, known: known_seen, settled: settled_seen }
 }
 
-/// What outlives the reconciler, should it panic.
+/// The reconciler, lent to the task that runs it. It goes back when the task ends, by a panic too, and
+/// the next one goes on with it: clusters within their grace have no Secret to be found again by.
+struct Lent {
+    owner: Arc<Mutex<Option<Reconciler>>>,
+    lent: Option<Reconciler>,
+}
+
+impl Lent {
+    /// `None` while another task has it, which can't be: there is one at a time.
+    fn take(owner: &Arc<Mutex<Option<Reconciler>>>) -> Option<Self> {
+        let lent = owner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lent.is_some().then(|| Self { owner: Arc::clone(owner), lent })
+    }
+
+    async fn run(&mut self) {
+        if let Some(reconciler) = &mut self.lent {
+            reconciler.run().await;
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = self.lent.take();
+    }
+}
+
+/// What the reconciler shares with the runs.
 struct Context {
     config: Config,
     tasks: Supervisor,
@@ -203,7 +236,7 @@ impl Reconciler {
         }
     }
 
-    async fn run(mut self) {
+    async fn run(&mut self) {
         let mut tick = tokio::time::interval(TICK);
         loop {
             self.step().await;
@@ -231,6 +264,8 @@ impl Reconciler {
         if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
             self.plan(now).await;
         }
+        #[cfg(test)]
+        tests::stumble();
         self.planned_for = objects;
         self.tend(now);
         self.publish(now);
@@ -251,8 +286,12 @@ impl Reconciler {
         let secrets: Vec<_> = self.read.values().map(|(_, read)| read.clone()).collect();
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| &cluster.id);
-        let grace = config.removal_grace;
-        let plan = plan::plan(&self.running, &secrets, config_cluster, grace, now.into_std());
+        // Where nothing is held there is nothing to keep.
+        let grace = |id: &ClusterId| {
+            let has_data = self.members.get(id).is_some_and(|member| member.has_data);
+            if has_data { config.removal_grace } else { Duration::ZERO }
+        };
+        let plan = plan::plan(&self.running, &secrets, config_cluster, &grace, now.into_std());
         for action in &plan.actions {
             self.carry_out(action, now).await;
         }
@@ -262,15 +301,18 @@ impl Reconciler {
 
     /// What follows from an action beyond what [`Self::tend`] sees from [`Running`].
     async fn carry_out(&mut self, action: &Action, now: Instant) {
-        self.running.apply(action);
         match action {
             Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
-            Action::Adopt { id, secret, .. } => {
+            Action::Adopt { id, secret, member: wanted } => {
                 info!(cluster = %id, %secret, "cluster goes on under this Secret");
+                let bereft = !self.is_still_there(id);
                 if let Some(member) = self.members.get_mut(id) {
                     // Another Secret may mean another cluster by the same name.
                     member.uid = None;
                     member.since = now;
+                    if bereft {
+                        member.drop_others(&wanted.access);
+                    }
                 }
             }
             Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig changed"),
@@ -280,20 +322,29 @@ impl Reconciler {
             Action::StartGrace { id, .. } => info!(cluster = %id, "cluster loses its Secret"),
             Action::Withdraw { id } => {
                 info!(cluster = %id, "cluster withdrawn");
-                if let Some(member) = self.members.remove(id) {
-                    self.withdraw(id, member).await;
-                }
+                self.withdraw(id).await;
             }
         }
+        // Last: what a panic cut short is planned again.
+        self.running.apply(action);
+    }
+
+    /// Whether the Secret that held `id` until now still has it, be it unusable.
+    fn is_still_there(&self, id: &ClusterId) -> bool {
+        let holder = self.running.clusters.get(id).map(|cluster| &cluster.secret);
+        let secret = holder.and_then(|holder| self.read.get(holder));
+        secret.is_some_and(|(_, read)| read.clusters.contains_key(id))
     }
 
     /// Says that the shard has ended, after the last word of its tasks: a new cluster by that ID must
     /// not be taken down by it.
-    async fn withdraw(&self, id: &ClusterId, mut member: Member) {
-        member.freeze();
-        for tasks in &member.ending {
-            if !tasks.shut_down(STOP_LIMIT).await {
-                warn!(cluster = %id, "a stopped task has not ended; its cluster is withdrawn");
+    async fn withdraw(&mut self, id: &ClusterId) {
+        if let Some(mut member) = self.members.remove(id) {
+            member.freeze();
+            for tasks in &member.ending {
+                if !tasks.shut_down(STOP_LIMIT).await {
+                    warn!(cluster = %id, "a stopped task has not ended; its cluster is withdrawn");
+                }
             }
         }
         let shard = ShardKey::kubernetes(id.clone());
@@ -492,6 +543,17 @@ impl Member {
         self.end(serving);
         self.end(next);
         self.barred = None;
+    }
+
+    /// Stops runs whose credential is another than this: it has gone with its Secret.
+    fn drop_others(&mut self, access: &Access) {
+        for run in [self.serving.take(), self.next.take()].into_iter().flatten() {
+            if run.access == *access {
+                self.serving = Some(run);
+            } else {
+                self.end(Some(run));
+            }
+        }
     }
 
     /// Sees to it that the newest run uses `access`. There are never more than two.

@@ -63,11 +63,12 @@ impl World {
     fn at(&mut self, second: u64, secrets: &[MemberSecret]) -> Vec<String> {
         let now = self.start + Duration::from_secs(second);
         let config = ClusterId::from("config");
-        self.plan = plan(&self.running, secrets, Some(&config), self.grace, now);
+        let grace = |_: &ClusterId| self.grace;
+        self.plan = plan(&self.running, secrets, Some(&config), &grace, now);
         for action in &self.plan.actions {
             self.running.apply(action);
         }
-        let again = plan(&self.running, secrets, Some(&config), self.grace, now);
+        let again = plan(&self.running, secrets, Some(&config), &grace, now);
         assert_eq!(again.actions, [], "planning again finds nothing to do");
         assert_eq!((&again.idle, &again.kept), (&self.plan.idle, &self.plan.kept));
         self.plan.actions.iter().map(short).collect()

@@ -412,6 +412,87 @@ async fn a_standby_is_shown_and_takes_over_when_the_first_goes() {
 }
 
 #[tokio::test]
+async fn a_cluster_that_was_never_there_goes_with_its_secret() {
+    let mut world = World::new(Setup::default());
+    let parts = ["auth=auth", "dark=dark", "bad=exec", "slow=slow", "east=good"];
+    world.secrets(&[("a", &parts), ("b", &["east=good-2"])]);
+    let all = ["auth authFailed", "bad rejected", "dark syncing", "east live a", "east conflict b"];
+    world.until(&[&all[..], &["slow syncing"]].concat()).await;
+    // Not one of them is kept, but for the one that has data.
+    world.secrets(&[]);
+    world.until(&["east draining"]).await;
+    world.until_alive(&[]).await;
+    let known: Vec<_> = world.outputs.known.borrow().clusters.keys().cloned().collect();
+    assert_eq!(known, [ClusterId::from("east")]);
+}
+
+#[tokio::test]
+async fn a_credential_goes_with_its_secret_though_a_standby_takes_over() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1"]), ("b", &["east=auth-2"])]);
+    world.until(&["east live a", "east conflict b"]).await;
+    world.secrets(&[("b", &["east=auth-2"])]);
+    world.until(&["east authFailed b"]).await;
+    world.until_alive(&["east auth-2"]).await;
+    // What the first said stays, and the run stays where the standby is the same.
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
+    world.secrets(&[("b", &["east=good-3"]), ("c", &["east=good-3"])]);
+    world.until(&["east live b", "east conflict c"]).await;
+    world.secrets(&[("c", &["east=good-3"])]);
+    world.until(&["east live c"]).await;
+    world.until_alive(&["east good-3"]).await;
+    assert_eq!(world.words(), ["+east", "+east"]);
+}
+
+#[tokio::test]
+async fn an_older_secret_takes_over_before_the_younger_ones_run_ends() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("b", &["east=good-1"])]);
+    world.until(&["east live b"]).await;
+    world.secrets(&[("a", &["east=slow"]), ("b", &["east=good-1"])]);
+    world.until(&["east live a: doesn't serve yet", "east conflict b"]).await;
+    world.until_alive(&["east good-1", "east slow"]).await;
+    world.release("slow");
+    world.until_alive(&["east slow"]).await;
+}
+
+thread_local! {
+    /// Whether the reconciler on this thread panics at its next step.
+    static STUMBLES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Called in the middle of each step of a reconciler.
+pub(super) fn stumble() {
+    assert!(!STUMBLES.take(), "on purpose");
+}
+
+#[tokio::test]
+async fn a_panic_of_the_reconciler_itself_forgets_nobody() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1", "north=good-2"])]);
+    world.until(&["east live", "north live"]).await;
+    world.secrets(&[("a", &["north=good-2"])]);
+    world.until(&["east draining", "north live"]).await;
+    STUMBLES.set(true);
+    world.secrets(&[("a", &["north=good-2", "west=good-3"])]);
+    world.until(&["east draining", "north live", "west live"]).await;
+    assert_eq!(world.tasks.panics(), 1);
+    // Neither withdrawn nor started again.
+    assert_eq!(world.words(), ["+east", "+north", "+west"]);
+    world.until_alive(&["north good-2", "west good-3"]).await;
+}
+
+#[tokio::test]
+async fn a_grace_beyond_the_clock_is_for_ever() {
+    let mut world = World::new(Setup { grace: Duration::MAX, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[]);
+    world.until(&["east draining"]).await;
+    assert_eq!(world.tasks.panics(), 0);
+}
+
+#[tokio::test]
 async fn a_paused_cluster_is_frozen_and_goes_on_later() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=slow", "strait.dev/mode=pause"])]);
