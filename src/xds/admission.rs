@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::codes::{self, Code};
 use crate::identity::SpiffeId;
 use crate::model::{NetworkId, Proxy, Workload};
+use crate::network::PlacedBy;
 use crate::push::PushContext;
 
 /// What a proxy is let in as.
@@ -90,36 +91,44 @@ pub fn admit(
         matches_pod(proxy, identity, workload)?;
     }
     let (derived, by) = derive(context, proxy, workload);
-    let fixed = context.clusters.clusters.get(&proxy.cluster);
-    let fixed = fixed.and_then(|cluster| cluster.fixed_network.as_ref());
-    let labelled = workload.and_then(|workload| workload.network_label.as_ref());
-    // Only what is said of the cluster by its Secret, or of the pod by its label, contradicts a claim.
-    if let (Some(claimed), Some(known)) = (&proxy.network, fixed.or(labelled))
-        && claimed != known
-    {
-        return refuse(
+    // The annotation speaks of every proxy of the cluster, whatever else only of a pod that is known: a
+    // machine outside Kubernetes may be elsewhere than the cluster it belongs to. Where nothing names a
+    // network, nothing is contradicted.
+    let known = match by {
+        PlacedBy::SecretAnnotation => true,
+        PlacedBy::Nothing => false,
+        _ => workload.is_some(),
+    };
+    match &proxy.network {
+        Some(claimed) if known && *claimed != derived => refuse(
             &codes::CLAIM_NETWORK,
             format!(
                 "node {} claims network {:?}, it is in {:?} (by {by})",
                 proxy.id,
                 claimed.as_str(),
-                known.as_str()
+                derived.as_str()
             ),
-        );
+        ),
+        _ => {
+            let network = network(context, proxy);
+            Ok(Admitted { network, verified: workload.is_some() })
+        }
     }
-    Ok(Admitted { network: proxy.network.clone().unwrap_or(derived), verified: workload.is_some() })
 }
 
-/// The network of a proxy now: what it claims, else what its pod, cluster and address say.
+/// The network of a proxy now: what its Secret fixes, else what it claims, else what its pod, cluster
+/// and address say.
 pub fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
-    proxy.network.clone().unwrap_or_else(|| derive(context, proxy, context.workload_of(proxy)).0)
+    let fixed = context.clusters.fixed_network(&proxy.cluster);
+    let said = fixed.or(proxy.network.as_ref()).cloned();
+    said.unwrap_or_else(|| derive(context, proxy, context.workload_of(proxy)).0)
 }
 
 fn derive(
     context: &PushContext,
     proxy: &Proxy,
     workload: Option<&Arc<Workload>>,
-) -> (NetworkId, crate::network::PlacedBy) {
+) -> (NetworkId, PlacedBy) {
     let label = workload.and_then(|workload| workload.network_label.as_ref());
     let label = label.cloned().or_else(|| {
         // A pod nobody knows yet may still carry the label.
@@ -172,13 +181,24 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{service, shard, sidecar, workload};
+    use crate::mesh::MeshNetworks;
     use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels, Mode};
     use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
 
-    /// Cluster `east`, whose Secret may fix a network, with pod `web.ns` of account `app` at
-    /// 10.0.0.1 that carries these labels.
+    /// Cluster `east`, whose Secret may fix a network and whose system namespace names `by-namespace`,
+    /// with pod `web.ns` of account `app` at 10.0.0.1 that may name another.
     fn context(fixed: Option<&str>, network_label: Option<&str>) -> Arc<PushContext> {
+        context_of(fixed, network_label, Some("by-namespace"), "")
+    }
+
+    /// The same with another label of the system namespace, and mesh networks.
+    fn context_of(
+        fixed: Option<&str>,
+        network_label: Option<&str>,
+        namespace_label: Option<&str>,
+        networks: &str,
+    ) -> Arc<PushContext> {
         let mut mesh = Mesh::new(Arc::new(Settings {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
@@ -196,7 +216,12 @@ mod tests {
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         let mut pod = workload("web.ns", "10.0.0.1", &[]);
         pod.network_label = network_label.map(NetworkId::from);
-        let word = shard("east", 1).network("by-namespace").pod(pod);
+        let mut word = shard("east", 1).pod(pod);
+        if let Some(label) = namespace_label {
+            word = word.network(label);
+        }
+        let networks = MeshNetworks::parse(networks).expect("valid");
+        mesh.apply(Event::MeshNetworks(Arc::new(networks)));
         mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
         mesh.apply(Event::Complete);
         mesh.next_version().expect("a version").0
@@ -256,8 +281,56 @@ mod tests {
             let refusal = admit(&context(fixed, label), &proxy, &identity).expect_err(case);
             assert_eq!(refusal.code.id, code, "{case}: {refusal}");
         }
-        // A claim that only the namespace's label contradicts stands: it may be more precise.
-        assert!(admit(&context(None, None), &network, &own()).is_ok());
+    }
+
+    #[test]
+    fn a_claimed_network_stands_against_nothing_that_names_the_pods() {
+        let registry = "networks: {n1: {endpoints: [{fromRegistry: east}]}}";
+        let range = "networks: {n1: {endpoints: [{fromCidr: 10.0.0.0/8}]}}";
+        let nothing = || context_of(None, None, None, "");
+        let namespace = || context(None, None);
+        let cases = [
+            ("the system namespace", "web.ns", namespace(), "by-namespace", false),
+            (
+                "the cluster in mesh networks",
+                "web.ns",
+                context_of(None, None, None, registry),
+                "n1",
+                false,
+            ),
+            (
+                "the range in mesh networks",
+                "web.ns",
+                context_of(None, None, None, range),
+                "n1",
+                false,
+            ),
+            ("nothing", "web.ns", nothing(), "n1", true),
+            // A machine outside Kubernetes, or a pod not seen yet: its own word is all there is.
+            ("the system namespace, of others", "vm.ns", namespace(), "by-namespace", true),
+            ("the Secret, of everybody", "vm.ns", context(Some("n1"), None), "n1", false),
+        ];
+        for (said_by, name, context, network, stands) in cases {
+            let claims = |network: &str| {
+                let claim = Some(network.into());
+                Proxy { network: claim, ..sidecar(name, "east") }
+            };
+            let right = admit(&context, &claims(network), &own()).expect(said_by);
+            assert_eq!(right.network.as_str(), network, "{said_by}");
+            let other = admit(&context, &claims("elsewhere"), &own());
+            let other = other.map(|admitted| admitted.network.to_string());
+            let expected = stands.then(|| "elsewhere".to_owned());
+            assert_eq!(other.as_ref().ok(), expected.as_ref(), "{said_by}");
+            let code = other.err().map(|refusal| refusal.code.id);
+            assert_eq!(code, (!stands).then_some("STR0513"), "{said_by}");
+        }
+    }
+
+    #[test]
+    fn an_annotation_that_comes_later_moves_a_proxy_whatever_it_claimed() {
+        let proxy = Proxy { network: Some("n2".into()), ..sidecar("vm.ns", "east") };
+        assert_eq!(network(&context(None, None), &proxy).as_str(), "n2");
+        assert_eq!(network(&context(Some("n1"), None), &proxy).as_str(), "n1");
     }
 
     #[test]

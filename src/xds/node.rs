@@ -60,7 +60,8 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         workload,
         dns_domain: dns_domain.into(),
         cluster: ClusterId::from(metadata.text("CLUSTER_ID").unwrap_or_default()),
-        network: metadata.text("NETWORK").map(NetworkId::from),
+        // A template's empty value says nothing.
+        network: metadata.text("NETWORK").filter(|text| !text.is_empty()).map(NetworkId::from),
         service_account: optional("SERVICE_ACCOUNT"),
         labels: metadata.labels("LABELS"),
         locality: Locality {
@@ -141,6 +142,12 @@ mod tests {
     }
 
     const ID: &str = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
+
+    #[test]
+    fn an_empty_network_is_none_at_all() {
+        let proxy = read(&node(ID, vec![("NETWORK", text(""))])).expect("valid");
+        assert_eq!(proxy.network, None);
+    }
 
     #[test]
     fn claims_are_read_from_the_id_and_the_metadata() {
