@@ -179,6 +179,11 @@ async fn clusters(State(sources): Shared) -> Answer {
             if let Some(context) = &context {
                 row.withheld = counts.get(&id).copied().unwrap_or_default();
                 let held = context.network_labels.contains_key(&id);
+                // A standby's network is what it would fix.
+                let holds = context.clusters.fixed_network(&id) == row.network.as_ref();
+                if held && holds {
+                    row.ignored_claims = views::ignored_claims(context, &id);
+                }
                 row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
             }
             row

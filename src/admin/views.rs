@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
-use crate::model::{ClusterId, Hostname, NetworkId, Resolution};
+use crate::model::{ClusterId, Hostname, IgnoredClaim, NetworkId, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{ViewKey, decide};
@@ -159,6 +159,33 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
             json!({ "network": network, "clusters": clusters, "gateways": gateways })
         })
         .collect()
+}
+
+/// What says in vain that `cluster`, or something in it, is in another network than its Secret fixes.
+pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<IgnoredClaim> {
+    let Some(fixed) = context.clusters.fixed_network(cluster) else { return Vec::new() };
+    let all = context.networks.ignored_claims().iter();
+    let mut claims: Vec<_> =
+        all.filter(|(of, _)| of == cluster).map(|(_, claim)| claim.clone()).collect();
+    let mut count = |what: &str, networks: &mut dyn Iterator<Item = &NetworkId>| {
+        let mut counts: BTreeMap<&NetworkId, usize> = BTreeMap::new();
+        for network in networks.filter(|network| *network != fixed) {
+            *counts.entry(network).or_default() += 1;
+        }
+        claims.extend(counts.into_iter().map(|(network, count)| IgnoredClaim {
+            claim: format!("{what} ({count})"),
+            network: network.clone(),
+        }));
+    };
+    let pods = context.workloads.iter().filter(|((of, _), _)| of == cluster);
+    let mut labels = pods.filter_map(|(_, pod)| pod.network_label.as_ref());
+    count("label topology.istio.io/network of pods", &mut labels);
+    let endpoints = context.services.values().flat_map(|service| service.endpoints());
+    let addresses = endpoints.filter(|(shard, _, _)| shard.cluster == *cluster);
+    let mut ranges =
+        addresses.filter_map(|(_, one, _)| context.mesh_networks.of_address(one.address));
+    count("meshNetworks fromCidr, for addresses", &mut ranges);
+    claims
 }
 
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given

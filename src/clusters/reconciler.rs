@@ -476,6 +476,7 @@ impl Reconciler {
             withheld: 0,
             objects: status.objects,
             relists: status.relists,
+            ignored_claims: Vec::new(),
         }
     }
 }

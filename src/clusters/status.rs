@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::kubeconfig::Refusal;
 use crate::codes::{self, Code};
-use crate::model::{Mode, NetworkId};
+use crate::model::{IgnoredClaim, Mode, NetworkId};
 use crate::registry::kube::{Contact, Status};
 
 /// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
@@ -44,6 +44,10 @@ pub struct ClusterStatus {
     pub objects: usize,
     /// Full lists after the first.
     pub relists: u64,
+    /// What says that it is in another network than the one that its Secret fixes; filled in by
+    /// whoever knows what it says. Left out where nothing does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ignored_claims: Vec<IgnoredClaim>,
 }
 
 /// The states of interface.md.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::{ClusterId, NetworkId};
 
 /// What an operator has asked for a cluster (`strait.dev/mode`).
@@ -38,7 +40,21 @@ pub struct KnownCluster {
     pub trust_domain: Arc<str>,
 }
 
+/// A claim to another network than the one that the Secret of its cluster fixes. It has no effect.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct IgnoredClaim {
+    /// Who claims, in words.
+    pub claim: String,
+    /// The network that is claimed.
+    pub network: NetworkId,
+}
+
 impl KnownClusters {
+    /// The network that the Secret of `cluster` fixes.
+    pub fn fixed_network(&self, cluster: &ClusterId) -> Option<&NetworkId> {
+        self.clusters.get(cluster)?.fixed_network.as_ref()
+    }
+
     /// Whether `cluster` may be claimed by a proxy.
     pub fn contains(&self, cluster: &ClusterId) -> bool {
         self.clusters.contains_key(cluster)

@@ -14,7 +14,7 @@ mod workload;
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
 pub use gateway::{GatewayHost, GatewaySource};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
-pub use known_clusters::{KnownCluster, KnownClusters, Mode};
+pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
     ExportTo, Labels, Port, Protocol, Resolution, Service, TargetPort, labels_match,

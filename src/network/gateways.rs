@@ -6,6 +6,9 @@
 //! | a Service labelled `topology.istio.io/network` | its external addresses | label `networking.istio.io/gatewayPort`, else 15443 |
 //! | MeshNetworks `registryServiceName` | that Service's external addresses, in clusters that the network names by `fromRegistry`; a label on the Service overrides | as configured |
 //! | MeshNetworks `address` | as configured | as configured |
+//!
+//! Where the Secret of a cluster fixes its network, the gateway Services of that cluster lead there,
+//! whatever names them: their endpoints are there, and nobody else would lead to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,8 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::names::ResolvedNames;
+use super::placement::PlacedBy;
 use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
-use crate::model::{ClusterId, GatewayHost, GatewaySource, NetworkId, Port, Protocol, Service};
+use crate::model::{
+    ClusterId, GatewayHost, GatewaySource, IgnoredClaim, KnownClusters, NetworkId, Port, Protocol,
+    Service,
+};
 
 /// The label that names a network.
 const NETWORK_LABEL: &str = "topology.istio.io/network";
@@ -70,6 +77,20 @@ pub struct Networks {
     by_cluster: BTreeMap<(NetworkId, ClusterId), Vec<ResolvedGateway>>,
     pending: BTreeSet<Pending>,
     names: BTreeSet<Arc<str>>,
+    ignored: BTreeSet<(ClusterId, IgnoredClaim)>,
+}
+
+/// What decides which gateways there are, besides the services.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The members, some with a network that is fixed.
+    pub clusters: &'a KnownClusters,
+    /// What the label of each cluster's system namespace says.
+    pub namespace_labels: &'a BTreeMap<ClusterId, NetworkId>,
+    /// Mesh networks.
+    pub mesh: &'a MeshNetworks,
+    /// What DNS says.
+    pub names: &'a ResolvedNames,
 }
 
 /// The names DNS is asked for on a cluster's behalf.
@@ -90,13 +111,14 @@ impl Networks {
     /// Finds the gateways. `services` are those of every shard.
     pub fn build<'a>(
         services: impl Iterator<Item = (&'a ClusterId, &'a Service)>,
-        mesh: &MeshNetworks,
-        names: &ResolvedNames,
+        inputs: Inputs<'_>,
     ) -> Self {
+        let Inputs { mesh, names, .. } = inputs;
         let mut found = BTreeSet::new();
         let mut networks = Self::default();
+        networks.note_ignored(inputs);
         for (cluster, service) in services {
-            networks.of_service(cluster, service, mesh, &mut found);
+            networks.of_service(cluster, service, inputs, &mut found);
         }
         for (network, gateway) in mesh.gateways() {
             if let GatewayTarget::Address(host) = &gateway.target {
@@ -129,7 +151,12 @@ impl Networks {
     /// stand in that cluster, else all of the network's. Sorted by address and port, each pair once.
     pub fn gateways_for(&self, network: &NetworkId, cluster: &ClusterId) -> &[ResolvedGateway] {
         let own = self.by_cluster.get(&(network.clone(), cluster.clone()));
-        own.or_else(|| self.by_network.get(network)).map_or(&[], Vec::as_slice)
+        own.map_or_else(|| self.all_for(network), Vec::as_slice)
+    }
+
+    /// All gateways by which a sidecar enters `network`. Sorted by address and port, each pair once.
+    pub fn all_for(&self, network: &NetworkId) -> &[ResolvedGateway] {
+        self.by_network.get(network).map_or(&[], Vec::as_slice)
     }
 
     /// All gateways of a network that can be dialled, those included that take no mTLS by SNI. Sorted
@@ -161,19 +188,51 @@ impl Networks {
         &self.names
     }
 
+    /// What clusters whose network is fixed say of another network, pods left out. In order.
+    pub fn ignored_claims(&self) -> &BTreeSet<(ClusterId, IgnoredClaim)> {
+        &self.ignored
+    }
+
+    /// Notes what is said in vain of clusters whose network is fixed.
+    fn note_ignored(&mut self, inputs: Inputs<'_>) {
+        for (cluster, known) in &inputs.clusters.clusters {
+            let Some(fixed) = &known.fixed_network else { continue };
+            let label = inputs.namespace_labels.get(cluster);
+            let registry = inputs.mesh.of_registry(cluster);
+            for (claimed, by) in
+                [(label, PlacedBy::NamespaceLabel), (registry, PlacedBy::MeshNetworksRegistry)]
+            {
+                if let Some(network) = claimed.filter(|claimed| *claimed != fixed) {
+                    self.ignore(cluster, by.to_string(), network);
+                }
+            }
+        }
+    }
+
+    fn ignore(&mut self, cluster: &ClusterId, claim: String, network: &NetworkId) {
+        let claim = IgnoredClaim { claim, network: network.clone() };
+        self.ignored.insert((cluster.clone(), claim));
+    }
+
     fn of_service(
         &mut self,
         cluster: &ClusterId,
         service: &Service,
-        mesh: &MeshNetworks,
+        inputs: Inputs<'_>,
         found: &mut BTreeSet<Found>,
     ) {
+        let mesh = inputs.mesh;
+        let fixed = inputs.clusters.fixed_network(cluster);
         if let Some(network) = service.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty()) {
             let label = service.labels.get(PORT_LABEL).and_then(|text| text.parse::<u16>().ok());
             let mtls = label.filter(|port| *port != 0).unwrap_or(MTLS_PORT);
             let name = format!("{}/{}", service.namespace, service.name);
+            let claimed = NetworkId::from(&**network);
+            if fixed.is_some_and(|fixed| *fixed != claimed) {
+                self.ignore(cluster, format!("label {NETWORK_LABEL} of Service {name}"), &claimed);
+            }
             let entrance = Entrance {
-                network: NetworkId::from(&**network),
+                network: fixed.cloned().unwrap_or(claimed),
                 source: GatewaySource::Service(name.into()),
                 port: exposed_port(service, mtls),
                 hbone_port: exposed_port(service, HBONE_PORT),
@@ -182,9 +241,10 @@ impl Networks {
             return;
         }
         for (network, gateway) in mesh.gateways() {
-            if gateway.names_service(service) && mesh.of_registry(cluster) == Some(network) {
+            let has_cluster = mesh.of_registry(cluster) == Some(network) || fixed == Some(network);
+            if gateway.names_service(service) && has_cluster {
                 let entrance = Entrance {
-                    network: network.clone(),
+                    network: fixed.unwrap_or(network).clone(),
                     source: GatewaySource::RegistryService(service.hostname.as_str().into()),
                     // The port need not be one of the Service's. (Istio, mesh networks.)
                     port: outside_port(service, gateway.port),
@@ -363,7 +423,7 @@ fn outside_port(service: &Service, port: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExportTo, Hostname, Labels, Resolution, TargetPort};
+    use crate::model::{ExportTo, Hostname, KnownCluster, Labels, Mode, Resolution, TargetPort};
     use crate::network::ResolvedName;
 
     fn ip(text: &str) -> IpAddr {
@@ -405,10 +465,35 @@ mod tests {
     }
 
     fn build(services: &[(&str, Service)], mesh: &str, names: &ResolvedNames) -> Networks {
-        let clusters: Vec<_> =
+        build_with(services, mesh, names, KnownClusters::default(), &[])
+    }
+
+    /// The same, with members, and what the labels of system namespaces say.
+    fn build_with(
+        services: &[(&str, Service)],
+        mesh: &str,
+        names: &ResolvedNames,
+        clusters: KnownClusters,
+        labels: &[(&str, &str)],
+    ) -> Networks {
+        let services: Vec<_> =
             services.iter().map(|(id, service)| (ClusterId::from(*id), service)).collect();
+        let labels = labels.iter().map(|(id, label)| ((*id).into(), (*label).into())).collect();
         let mesh = MeshNetworks::parse(mesh).expect("valid mesh networks");
-        Networks::build(clusters.iter().map(|(id, service)| (id, *service)), &mesh, names)
+        let inputs = Inputs { clusters: &clusters, namespace_labels: &labels, mesh: &mesh, names };
+        Networks::build(services.iter().map(|(id, service)| (id, *service)), inputs)
+    }
+
+    /// These clusters are members whose Secret fixes the network.
+    fn fixed(members: &[(&str, &str)]) -> KnownClusters {
+        let member = |network: &str| KnownCluster {
+            fixed_network: Some(network.into()),
+            config: false,
+            mode: Mode::Normal,
+            trust_domain: "cluster.local".into(),
+        };
+        let members = members.iter().map(|(id, network)| ((*id).into(), member(network)));
+        KnownClusters { clusters: members.collect() }
     }
 
     /// `network address:port cluster` of every gateway.
@@ -517,6 +602,49 @@ mod tests {
         let services = [("east", gateway_of("n3", &["203.0.113.7"]))];
         let networks = build(&services, BY_SERVICE, &ResolvedNames::default());
         assert_eq!(shown(&networks), ["n1 203.0.113.9:8443 ", "n3 203.0.113.7:15443 east"]);
+    }
+
+    #[test]
+    fn gateways_of_a_cluster_whose_network_is_fixed_lead_there_and_other_claims_are_shown() {
+        let named = "networks:
+  n1: {endpoints: [{fromRegistry: west}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 443}]}
+  n2: {endpoints: [{fromRegistry: east}]}
+";
+        let (names, none) = (ResolvedNames::default(), KnownClusters::default);
+        let claims = |networks: &Networks| -> Vec<String> {
+            let claims = networks.ignored_claims().iter();
+            claims.map(|(id, one)| format!("{id}: {} {}", one.claim, one.network)).collect()
+        };
+        let labelled = [("east", gateway_of("n9", &["203.0.113.7"]))];
+        let by_label = build_with(&labelled, named, &names, fixed(&[("east", "n2")]), &[]);
+        assert_eq!(shown(&by_label), ["n2 203.0.113.7:15443 east"]);
+        assert!(!by_label.has_any_configured(&"n9".into()));
+        assert_eq!(
+            claims(&by_label),
+            ["east: label topology.istio.io/network of Service ns/gw n9"]
+        );
+
+        // By a name in mesh networks: of the network that it was in, and of the one that it is in.
+        let plain = [("west", plain(&["203.0.113.8"]))];
+        for fixes in ["n2", "n1"] {
+            let label = [("west", "n8")];
+            let members = fixed(&[("west", fixes)]);
+            let networks = build_with(&plain, named, &names, members, &label);
+            assert_eq!(shown(&networks), [format!("{fixes} 203.0.113.8:443 west")]);
+            let mut expected =
+                vec!["west: label topology.istio.io/network of the system namespace n8"];
+            if fixes == "n2" {
+                expected.push("west: meshNetworks fromRegistry n1");
+            }
+            assert_eq!(claims(&networks), expected);
+        }
+        // Where nothing is fixed, a cluster may have a gateway of a network that it is not in.
+        let free = build_with(&labelled, named, &names, none(), &[("east", "n2")]);
+        assert_eq!(shown(&free), ["n9 203.0.113.7:15443 east"]);
+        assert!(claims(&free).is_empty());
+        let agrees = [("east", gateway_of("n2", &["203.0.113.7"]))];
+        let agrees = build_with(&agrees, named, &names, fixed(&[("east", "n2")]), &[]);
+        assert!(claims(&agrees).is_empty());
     }
 
     #[test]

@@ -9,6 +9,6 @@ mod names;
 mod placement;
 pub mod resolver;
 
-pub use gateways::{Networks, Pending, ResolvedGateway};
+pub use gateways::{Inputs, Networks, Pending, ResolvedGateway};
 pub use names::{ResolvedName, ResolvedNames};
 pub use placement::{PlacedBy, network_of};

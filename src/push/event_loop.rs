@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use imbl::OrdMap;
 use tokio::sync::{mpsc, watch};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::context::{Placement, PushContext, Settings};
 use super::debounce::Debounce;
 use super::interest::{Changes, Interest};
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
-use crate::model::{ClusterId, Hostname, KnownClusters, Workload, WorkloadKey};
-use crate::network::{Networks, ResolvedNames};
+use crate::model::{ClusterId, Hostname, IgnoredClaim, KnownClusters, Workload, WorkloadKey};
+use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::registry::RegistryUpdate;
 
 /// Everything that can change the mesh.
@@ -141,6 +141,8 @@ impl Mesh {
             Event::Clusters(clusters) if clusters != self.clusters => {
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
+                // A Secret may fix, or free, the network of a cluster, and so of its gateways.
+                self.networks_stale = true;
             }
             Event::MeshConfig(config) if config != self.config => {
                 self.config = config;
@@ -231,8 +233,21 @@ impl Mesh {
         if std::mem::take(&mut self.networks_stale) {
             let services =
                 self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
-            let networks = Networks::build(services, &self.mesh_networks, &self.resolved);
+            let labels = self.aggregate.network_labels();
+            let labels = labels.filter_map(|(id, label)| Some((id.clone(), label?.clone())));
+            let inputs = Inputs {
+                clusters: &self.clusters,
+                namespace_labels: &labels.collect(),
+                mesh: &self.mesh_networks,
+                names: &self.resolved,
+            };
+            let networks = Networks::build(services, inputs);
             if networks != *self.networks {
+                let ignored = networks.ignored_claims();
+                for (cluster, claim) in ignored.difference(self.networks.ignored_claims()) {
+                    let IgnoredClaim { claim, network } = claim;
+                    warn!(%cluster, claim, %network, "claim ignored: the Secret fixes the network");
+                }
                 self.networks = Arc::new(networks);
                 self.everything = true;
             }

@@ -153,7 +153,10 @@ impl World {
         let mut all = BTreeSet::new();
         for (id, cluster) in &self.clusters {
             for service in &cluster.objects.services {
-                if label(service, NETWORK_LABEL) != Some(network) {
+                // A fixed network is that of the gateways, too.
+                let claimed = label(service, NETWORK_LABEL);
+                let fixed = cluster.fixed_network.as_deref();
+                if claimed.map(|claimed| fixed.unwrap_or(claimed)) != Some(network) {
                     continue;
                 }
                 let ingress =

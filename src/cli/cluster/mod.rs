@@ -147,6 +147,10 @@ pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
         ("Objects", text(&row["objects"]).into()),
         ("Relists", text(&row["relists"]).into()),
     ]);
+    fields.extend(items(&row["ignoredClaims"]).iter().map(|claim| {
+        let (claim, network) = (text(&claim["claim"]), text(&claim["network"]));
+        ("Ignored claim", Cell::doubtful(format!("{claim}: {network}")))
+    }));
     output::describe(fields, look)
 }
 
