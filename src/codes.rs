@@ -269,6 +269,13 @@ gateways, if any.";
 A gateway holds endpoints of its own network. A second hop would hide loops, and make the first
 gateway trust what the second says.";
 
+    /// explain: network.
+    HEADLESS_ELSEWHERE = "STR0407", "pods of a headless service can't be reached in another network",
+        "Give the service a cluster IP, or a second Service with one, for clients in other networks.", "\
+A client of a headless service chooses a pod by its address, and its proxy follows. A gateway has one
+address for all pods behind it, and a pod's own address may belong to somebody else in the client's
+network. Pods of the client's own network are reached as before.";
+
     /// `--mesh-networks` or its ConfigMap.
     MESH_NETWORKS = "STR0410", "the mesh networks can't be used",
         "Correct the field named; they are read again by themselves.", "\

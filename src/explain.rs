@@ -98,6 +98,14 @@ pub enum ExplainError {
         /// The ports there are.
         has: String,
     },
+    /// The port is for datagrams.
+    #[error("port {port} of service {hostname} is UDP, which is not proxied")]
+    NotProxied {
+        /// The service.
+        hostname: Hostname,
+        /// The port.
+        port: u16,
+    },
     /// The service has no port that is proxied.
     #[error("service {0} has no port that is proxied")]
     NoPort(Hostname),
@@ -165,14 +173,19 @@ fn choose_port(service: &MergedService, number: Option<u16>) -> Result<&Port, Ex
             .iter()
             .find(|port| port.protocol != Protocol::Udp)
             .ok_or_else(|| ExplainError::NoPort(service.hostname().clone())),
-        Some(number) => ports.iter().find(|port| port.number == number).ok_or_else(|| {
-            let has: Vec<_> = ports.iter().map(|port| port.number.to_string()).collect();
-            ExplainError::UnknownPort {
-                hostname: service.hostname().clone(),
-                port: number,
-                has: if has.is_empty() { "none".into() } else { has.join(", ") },
-            }
-        }),
+        Some(number) => {
+            let mut named = ports.iter().filter(|port| port.number == number).peekable();
+            let is_known = named.peek().is_some();
+            named.find(|port| port.protocol != Protocol::Udp).ok_or_else(|| {
+                let hostname = service.hostname().clone();
+                if is_known {
+                    return ExplainError::NotProxied { hostname, port: number };
+                }
+                let has: Vec<_> = ports.iter().map(|port| port.number.to_string()).collect();
+                let has = if has.is_empty() { "none".into() } else { has.join(", ") };
+                ExplainError::UnknownPort { hostname, port: number, has }
+            })
+        }
     }
 }
 
@@ -236,6 +249,10 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::ClusterLocal => "kept to their own cluster".into(),
         Reason::NodeLocal => "kept to their own node".into(),
         Reason::OtherNetwork => "in another network, into which a gateway does not forward".into(),
+        Reason::HeadlessElsewhere => {
+            "in another network, where the pods of a headless service can't be reached one by one"
+                .into()
+        }
         Reason::NoGateway => format!("withheld: network {} has no gateway", quoted(network)),
         Reason::GatewayPending => {
             format!("withheld: the gateway of network {} has no address yet", quoted(network))
@@ -256,6 +273,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
         Reason::PlainText => &codes::PLAIN_TEXT,
         Reason::OtherNetwork => &codes::OTHER_NETWORK,
+        Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
         Reason::NotReady(_) => &codes::NOT_READY,
         Reason::ClusterDraining => &codes::CLUSTER_DRAINING,
         Reason::PodMissing => &codes::POD_MISSING,
@@ -407,6 +425,11 @@ impl Asked<'_> {
             Reason::OtherNetwork => format!(
                 "in network {network}: an east-west gateway forwards into its own network only, {}",
                 quoted(&self.view.network)
+            ),
+            Reason::HeadlessElsewhere => format!(
+                "in network {network}, the proxy is in {}: {} is headless, so each pod is reached at its own address, and a gateway has one for all",
+                quoted(&self.view.network),
+                self.service.hostname()
             ),
             Reason::NoGateway => format!(
                 "network {network} has no gateway: label a Service with topology.istio.io/network, or name one in meshNetworks"

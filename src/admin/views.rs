@@ -11,7 +11,7 @@ use crate::aggregate::{Conflict, MergedService};
 use crate::model::{ClusterId, Hostname, IgnoredClaim, NetworkId, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
-use crate::push::view::{ViewKey, decide};
+use crate::push::view::{Reason, ViewKey, decide};
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -194,13 +194,12 @@ pub(super) fn withheld(
     context: &PushContext,
     views: &BTreeSet<ViewKey>,
 ) -> BTreeMap<ClusterId, usize> {
-    use crate::push::view::Step;
     let mut counts = BTreeMap::new();
     for service in context.services.values() {
         for (shard, endpoint, network) in service.endpoints() {
             let lacking = views.iter().any(|view| {
                 decide(context, view, service, shard, endpoint, network)
-                    .is_err_and(|reason| reason.step() >= Step::Network)
+                    .is_err_and(Reason::is_of_networks)
             });
             if lacking {
                 *counts.entry(shard.cluster.clone()).or_default() += 1;

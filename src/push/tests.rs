@@ -6,7 +6,8 @@ use super::interest::Changes;
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
 use crate::fixtures::{endpoint, host, ip, port, removed, service, shard, sidecar};
 use crate::model::{
-    Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, TlsMode,
+    Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, Resolution,
+    TlsMode,
 };
 use crate::registry::{Change, RegistryUpdate};
 
@@ -220,6 +221,65 @@ fn a_network_without_a_gateway_is_withheld_and_never_direct() {
     let (shard, endpoint, network) = web.endpoints().next().expect("one endpoint");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
     assert_eq!(decided, Err(Reason::NoGateway));
+}
+
+#[test]
+fn pods_of_a_headless_service_are_reached_in_the_own_network_only() {
+    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
+    for word in &mut words {
+        let Change::Reset(contents) = &mut word.change else { panic!("the first word") };
+        let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
+        Arc::make_mut(&mut web.expect("in both clusters").service).resolution =
+            Resolution::Headless;
+    }
+    let context = context(words);
+    // A client of a headless service has no assignment; whoever asks for one is told the same.
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
+    let web = &context.services[&host("web.ns")];
+    let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
+    let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
+    assert_eq!(decided, Err(Reason::HeadlessElsewhere));
+    // A gateway balances its own network's for those that do come.
+    let gateway = ViewKey { role: Role::Gateway, ..client("n2") };
+    assert_eq!(members(&assigned(&context, &gateway)), ["10.0.0.2 1"]);
+}
+
+#[test]
+fn another_clusters_gateway_stands_in_for_one_of_a_family_the_proxy_lacks() {
+    let mut words = two_networks(vec![], vec![endpoint("10.0.0.2")]);
+    words.push(
+        shard("south", 3)
+            .network("n2")
+            .with(service("gateway.strait-system").gateway_of("n2", "2001:db8::2"), vec![])
+            .with(service("web.ns"), vec![endpoint("10.0.0.3")])
+            .said(),
+    );
+    let context = context(words);
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["203.0.113.2 2"]);
+    let six = ViewKey { ipv4: false, ipv6: true, ..client("n1") };
+    assert_eq!(members(&assigned(&context, &six)), ["2001:db8::2 2"]);
+}
+
+#[test]
+fn a_network_that_is_fixed_moves_the_clusters_gateway() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
+    mesh.next_version();
+    let fixed = KnownCluster {
+        fixed_network: Some("n9".into()),
+        config: false,
+        mode: Mode::Normal,
+        trust_domain: "cluster.local".into(),
+    };
+    let clusters = KnownClusters { clusters: [("west".into(), fixed)].into() };
+    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    let (context, _) = mesh.next_version().expect("a change");
+    assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1", "203.0.113.2 1"]);
+    assert_eq!(members(&assigned(&context, &client("n9"))), ["10.0.0.2 1", "203.0.113.1 1"]);
+    assert_eq!(context.networks.ignored_claims().len(), 2, "of the namespace and the Service");
+    mesh.apply(Event::Clusters(Arc::default()));
+    let (context, _) = mesh.next_version().expect("a change");
+    assert!(context.networks.ignored_claims().is_empty());
+    assert_eq!(context.networks.of_network(&"n2".into()).len(), 1);
 }
 
 #[test]

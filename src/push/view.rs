@@ -12,7 +12,7 @@ use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, Endpoint, ExportTo, Health, Locality, Mode, Namespace, NetworkId, PodState, Proxy,
-    TlsMode,
+    Resolution, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::registry::ShardKey;
@@ -81,6 +81,9 @@ pub enum Reason {
     NodeLocal,
     /// An east-west gateway forwards into its own network only.
     OtherNetwork,
+    /// The pods of a headless service are reached at their own addresses, which mean nothing in another
+    /// network.
+    HeadlessElsewhere,
     /// The network has no gateway.
     NoGateway,
     /// The network has a gateway without an address yet.
@@ -94,6 +97,26 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether it is because the endpoint is in another network than the proxy.
+    pub fn is_of_networks(self) -> bool {
+        match self {
+            Self::NotCarried
+            | Self::OtherNetwork
+            | Self::HeadlessElsewhere
+            | Self::NoGateway
+            | Self::GatewayPending
+            | Self::GatewayFamily
+            | Self::PlainText => true,
+            Self::NotReady(_)
+            | Self::ClusterDraining
+            | Self::PodMissing
+            | Self::NotExported
+            | Self::ClusterLocal
+            | Self::NodeLocal
+            | Self::EndpointFamily => false,
+        }
+    }
+
     /// The step that failed.
     pub fn step(self) -> Step {
         match self {
@@ -102,7 +125,7 @@ impl Reason {
             Self::NotExported | Self::NotCarried | Self::ClusterLocal | Self::NodeLocal => {
                 Step::Export
             }
-            Self::OtherNetwork => Step::Network,
+            Self::OtherNetwork | Self::HeadlessElsewhere => Step::Network,
             Self::NoGateway | Self::GatewayPending => Step::Gateway,
             Self::EndpointFamily | Self::GatewayFamily => Step::Family,
             Self::PlainText => Step::Mtls,
@@ -230,16 +253,21 @@ pub fn decide<'a>(
         // The gateway has no filter chain for it: connections would end there.
         return Err(Reason::NotCarried);
     }
+    if service.primary.resolution == Resolution::Headless {
+        return Err(Reason::HeadlessElsewhere);
+    }
     if pending {
         return Err(Reason::GatewayPending);
     }
     if none {
         return Err(Reason::NoGateway);
     }
-    let usable: Vec<_> = gateways.iter().filter(|gateway| view.speaks(gateway.address)).collect();
-    if usable.is_empty() {
-        return Err(Reason::GatewayFamily);
-    }
+    let usable = [gateways, context.networks.all_for(network)].into_iter().find_map(|gateways| {
+        let spoken: Vec<_> =
+            gateways.iter().filter(|gateway| view.speaks(gateway.address)).collect();
+        (!spoken.is_empty()).then_some(spoken)
+    });
+    let Some(usable) = usable else { return Err(Reason::GatewayFamily) };
     if endpoint.tls_mode != TlsMode::Istio {
         return Err(Reason::PlainText);
     }
