@@ -171,19 +171,18 @@ async fn clusters(State(sources): Shared) -> Answer {
             .collect();
         views::withheld(context, &views)
     });
+    // Of several entries of an ID the first is the one that holds it.
+    let mut seen = BTreeSet::new();
     let rows: Vec<ClusterStatus> = statuses
         .iter()
         .map(|status| {
             let id = ClusterId::from(status.id.as_str());
             let mut row = status.clone();
-            if let Some(context) = &context {
+            let holds = seen.insert(id.clone());
+            if let Some(context) = context.as_ref().filter(|_| holds) {
                 row.withheld = counts.get(&id).copied().unwrap_or_default();
+                row.ignored_claims = views::ignored_claims(context, &id);
                 let held = context.network_labels.contains_key(&id);
-                // A standby's network is what it would fix.
-                let holds = context.clusters.fixed_network(&id) == row.network.as_ref();
-                if held && holds {
-                    row.ignored_claims = views::ignored_claims(context, &id);
-                }
                 row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
             }
             row
