@@ -116,9 +116,27 @@ pub fn admit(
     }
 }
 
+/// What a proxy is now that was in network `before`. What contradicts it only now is shown, not punished:
+/// it goes on, unverified. One whose cluster has left the mesh stays where it was.
+pub fn readmit(
+    context: &PushContext,
+    proxy: &Proxy,
+    identity: &SpiffeId,
+    before: NetworkId,
+) -> Admitted {
+    // Its Secret and what it said leave one after the other.
+    let belongs = context.clusters.contains(&proxy.cluster)
+        && context.network_labels.contains_key(&proxy.cluster);
+    let workload = context.workload_of(proxy);
+    Admitted {
+        network: if belongs { network(context, proxy) } else { before },
+        verified: workload.is_some_and(|pod| matches_pod(proxy, identity, pod).is_ok()),
+    }
+}
+
 /// The network of a proxy now: what its Secret fixes, else what it claims, else what its pod, cluster
 /// and address say.
-pub fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
+fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
     let fixed = context.clusters.fixed_network(&proxy.cluster);
     let said = fixed.or(proxy.network.as_ref()).cloned();
     said.unwrap_or_else(|| derive(context, proxy, context.workload_of(proxy)).0)
@@ -331,6 +349,22 @@ mod tests {
         let proxy = Proxy { network: Some("n2".into()), ..sidecar("vm.ns", "east") };
         assert_eq!(network(&context(None, None), &proxy).as_str(), "n2");
         assert_eq!(network(&context(Some("n1"), None), &proxy).as_str(), "n1");
+    }
+
+    #[test]
+    fn a_proxy_that_is_in_is_shown_as_it_is_now() {
+        let now = |context: &PushContext, name: &str, cluster: &str| {
+            let admitted = readmit(context, &sidecar(name, cluster), &own(), "before".into());
+            (admitted.network.to_string(), admitted.verified)
+        };
+        let context = context(None, None);
+        assert_eq!(now(&context, "web.ns", "east"), ("by-namespace".to_owned(), true));
+        assert_eq!(now(&context, "other.ns", "east"), ("by-namespace".to_owned(), false));
+        assert_eq!(now(&context, "web.ns", "gone"), ("before".to_owned(), false));
+        // The pod came later, and is another's.
+        let stranger = id("spiffe://cluster.local/ns/ns/sa/other");
+        let web = sidecar("web.ns", "east");
+        assert!(!readmit(&context, &web, &stranger, "before".into()).verified);
     }
 
     #[test]

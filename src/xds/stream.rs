@@ -326,11 +326,10 @@ impl<R: Request> Stream<R> {
         let Some(admitted) = &self.admitted else { return Ok(()) };
         let dirty = admitted.subscription.take();
         if dirty.everything {
-            // The pod may have come, or the network of its cluster changed. What a proxy was let in
-            // as stands: a claim that is contradicted only now is shown, not punished.
-            let network = admission::network(&context, &admitted.proxy);
-            let verified = context.workload_of(&admitted.proxy).is_some();
-            admitted.entry.readmit(admission::Admitted { network, verified });
+            // The pod may have come, or the network of its cluster changed.
+            let before = admitted.entry.connection().network();
+            let now = admission::readmit(&context, &admitted.proxy, self.peer.id(), before);
+            admitted.entry.readmit(now);
         }
         self.session.on_change(&dirty);
         self.hold_until = Instant::now() + CHANGES_SPACING;
