@@ -13,9 +13,11 @@ mod golden;
 mod harness;
 mod identity;
 mod layering;
+mod members;
 #[allow(dead_code, reason = "what all tests share is not used by each")]
 mod mesh;
 mod naive;
+mod networks;
 mod restart;
 mod serve;
 mod simulation;

@@ -140,8 +140,13 @@ impl Setup {
 
     /// Starts a server on free ports.
     pub(crate) async fn start(&self) -> Server {
+        self.start_as(self.arguments()).await
+    }
+
+    /// Starts a server with this command line of `strait serve`.
+    pub(crate) async fn start_as(&self, arguments: Vec<String>) -> Server {
         let name = ["strait".to_owned()];
-        let flags = Flags::try_parse_from(name.into_iter().chain(self.arguments()));
+        let flags = Flags::try_parse_from(name.into_iter().chain(arguments));
         let args = flags.unwrap_or_else(|error| panic!("{error}")).serve;
         let bound = server::start(&args).await.unwrap_or_else(|error| panic!("{error}"));
         let token = std::fs::read_to_string(&bound.token_file).expect("a token");
