@@ -121,7 +121,7 @@ pub(super) fn endpoints(service: &MergedService) -> Vec<Value> {
         .collect()
 }
 
-/// Every network that has clusters, endpoints or gateways.
+/// Every network that has clusters, endpoints or gateways, be it ones that can't be dialled yet.
 pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     let mut clusters: BTreeMap<NetworkId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for cluster in context.network_labels.keys() {
@@ -152,11 +152,27 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         clusters.entry(gateway.network.clone()).or_default();
         gateways.entry(gateway.network.clone()).or_default().push(view);
     }
+    let mut pending: BTreeMap<&NetworkId, Vec<Value>> = BTreeMap::new();
+    for gateway in context.networks.pending() {
+        clusters.entry(gateway.network.clone()).or_default();
+        pending.entry(&gateway.network).or_default().push(json!({
+            "cluster": gateway.cluster.clone().unwrap_or_default(),
+            "source": gateway.source.to_string(),
+            "reason": gateway.reason,
+        }));
+    }
     clusters
         .into_iter()
         .map(|(network, clusters)| {
             let gateways = gateways.remove(&network).unwrap_or_default();
-            json!({ "network": network, "clusters": clusters, "gateways": gateways })
+            let pending = pending.remove(&network);
+            let mut view =
+                json!({ "network": network, "clusters": clusters, "gateways": gateways });
+            // Gateways that can't be dialled yet, where there are any.
+            if let Some(pending) = pending {
+                view["pending"] = json!(pending);
+            }
+            view
         })
         .collect()
 }

@@ -94,13 +94,20 @@ pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
     ];
     let gateways = items(&row["gateways"]);
     let mut out = output::describe(head, look);
+    let pending = items(&row["pending"]);
     if gateways.is_empty() {
         out += "\nNo gateway: endpoints of this network are withheld from all others.\n";
-        out += "help: strait help STR0401\n";
+        out += if pending.is_empty() { "help: strait help STR0401\n" } else { "" };
     } else {
         out.push('\n');
         let wide = show.output == Format::Wide;
         out += &GATEWAYS.table(gateways, wide).render(!show.no_headers, look);
+    }
+    for gateway in pending {
+        let (source, reason) = (text(&gateway["source"]), text(&gateway["reason"]));
+        let cluster = gateway["cluster"].as_str().filter(|cluster| !cluster.is_empty());
+        let of = cluster.map_or_else(String::new, |cluster| format!(" of cluster {cluster}"));
+        out += &format!("\nNot yet: {source}{of}: {reason}\nhelp: strait help STR0402\n");
     }
     out
 }

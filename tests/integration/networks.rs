@@ -300,6 +300,13 @@ async fn explanations_say_what_was_sent() {
         lines.clone().find(|line| line["cluster"] == cluster).expect("one").clone()
     };
     assert_eq!(line("lost")["code"], "STR0402", "{web:#}");
+    let networks = server.admin.json("/debug/networks").await;
+    let lost = networks.as_array().expect("a list").iter().find(|one| one["network"] == "n7");
+    let waits = &lost.expect("listed")["pending"][0];
+    assert_eq!(
+        (&waits["cluster"], &waits["source"]),
+        (&json!("lost"), &json!("service strait-system/eastwestgateway"))
+    );
     assert_eq!(line("east")["via"], "direct");
     let west = line("west");
     assert_eq!((&west["via"], &west["sent"]), (&json!("198.18.0.2:15443"), &json!(1)), "{web:#}");
