@@ -3,7 +3,8 @@
 //! The rules: of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by
 //! name); the others are on standby and are looked at again each time, so that one takes over as soon as
 //! the first goes. A Secret that turns bad keeps the cluster it holds running as it was. A cluster whose
-//! last Secret goes stays, without its credential, until the grace is over.
+//! last Secret goes stays, without its credential, until the grace is over. Both only where there is
+//! something to keep: a cluster that never synced is as its Secrets are.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -146,14 +147,17 @@ struct Claim<'a> {
 }
 
 /// Plans. `config_cluster` is the ID that no Secret may take; `grace` is how long a cluster's data
-/// outlives its Secret, zero for not at all, or where there is none.
+/// outlives its Secret, zero for not at all; `has_data` says whether there is any of a cluster.
 pub fn plan(
     running: &Running,
     secrets: &[MemberSecret],
     config_cluster: Option<&ClusterId>,
-    grace: &dyn Fn(&ClusterId) -> Duration,
+    grace: Duration,
+    has_data: &dyn Fn(&ClusterId) -> bool,
     now: Instant,
 ) -> Plan {
+    // Where nothing is held there is nothing to keep.
+    let grace_of = |id: &ClusterId| if has_data(id) { grace } else { Duration::ZERO };
     let mut plan = Plan::default();
     let mut claims: BTreeMap<&ClusterId, Vec<Claim<'_>>> = BTreeMap::new();
     for secret in by_age(secrets) {
@@ -172,11 +176,16 @@ pub fn plan(
     }
     for (id, cluster) in &running.clusters {
         if !claims.contains_key(id) {
-            plan.leave(id, cluster, grace(id), now);
+            plan.leave(id, cluster, grace_of(id), now);
         }
     }
     for (id, claims) in &claims {
-        plan.settle(id, claims, running.clusters.get(*id), grace(id), now);
+        let running = running.clusters.get(*id);
+        // One that turned bad before it was of any use keeps nothing from anybody.
+        let held = running.filter(|one| matches!(one.hold, Hold::Held(_)) && has_data(id));
+        let holder =
+            held.and_then(|one| claims.iter().position(|claim| claim.secret.name == one.secret));
+        plan.settle(id, claims, holder, running, grace_of(id), now);
     }
     plan
 }
@@ -194,22 +203,18 @@ impl Plan {
         self.idle.push(Idle { secret, key, network: None, refusal });
     }
 
-    /// Decides who holds `id`, and what that changes. `claims` are in order of age.
+    /// Decides who holds `id`, and what that changes. `claims` are in order of age; the one at `holder`
+    /// has it now, and data of it.
     fn settle(
         &mut self,
         id: &ClusterId,
         claims: &[Claim<'_>],
+        holder: Option<usize>,
         running: Option<&Cluster>,
         grace: Duration,
         now: Instant,
     ) {
-        let holds = |claim: &Claim<'_>| {
-            running.is_some_and(|cluster| {
-                matches!(cluster.hold, Hold::Held(_)) && cluster.secret == claim.secret.name
-            })
-        };
         let usable = claims.iter().position(|claim| claim.member.is_ok());
-        let holder = claims.iter().position(holds);
         // A holder that turned bad keeps its cluster from those that are younger.
         let winner = match (usable, holder) {
             (Some(usable), Some(holder)) => Some(usable.min(holder)),

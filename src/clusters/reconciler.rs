@@ -286,12 +286,10 @@ impl Reconciler {
         let secrets: Vec<_> = self.read.values().map(|(_, read)| read.clone()).collect();
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| &cluster.id);
-        // Where nothing is held there is nothing to keep.
-        let grace = |id: &ClusterId| {
-            let has_data = self.members.get(id).is_some_and(|member| member.has_data);
-            if has_data { config.removal_grace } else { Duration::ZERO }
-        };
-        let plan = plan::plan(&self.running, &secrets, config_cluster, &grace, now.into_std());
+        let grace = config.removal_grace;
+        let has_data = |id: &ClusterId| self.members.get(id).is_some_and(|member| member.has_data);
+        let now_std = now.into_std();
+        let plan = plan::plan(&self.running, &secrets, config_cluster, grace, &has_data, now_std);
         for action in &plan.actions {
             self.carry_out(action, now).await;
         }

@@ -46,6 +46,8 @@ struct World {
     running: Running,
     start: Instant,
     grace: Duration,
+    /// Clusters of which nothing has been heard.
+    empty: BTreeSet<&'static str>,
     plan: Plan,
 }
 
@@ -55,6 +57,7 @@ impl World {
             running: Running::default(),
             start: Instant::now(),
             grace: GRACE,
+            empty: BTreeSet::new(),
             plan: Plan::default(),
         }
     }
@@ -63,12 +66,13 @@ impl World {
     fn at(&mut self, second: u64, secrets: &[MemberSecret]) -> Vec<String> {
         let now = self.start + Duration::from_secs(second);
         let config = ClusterId::from("config");
-        let grace = |_: &ClusterId| self.grace;
-        self.plan = plan(&self.running, secrets, Some(&config), &grace, now);
+        let has_data = |id: &ClusterId| !self.empty.iter().any(|one| *one == id.as_str());
+        let (running, grace) = (&self.running, self.grace);
+        self.plan = plan(running, secrets, Some(&config), grace, &has_data, now);
         for action in &self.plan.actions {
             self.running.apply(action);
         }
-        let again = plan(&self.running, secrets, Some(&config), &grace, now);
+        let again = plan(&self.running, secrets, Some(&config), grace, &has_data, now);
         assert_eq!(again.actions, [], "planning again finds nothing to do");
         assert_eq!((&again.idle, &again.kept), (&self.plan.idle, &self.plan.kept));
         self.plan.actions.iter().map(short).collect()
@@ -177,6 +181,19 @@ fn a_secret_that_turns_bad_keeps_its_cluster() {
     assert!(world.plan.kept.is_empty());
     assert_eq!(world.at(3, &[bad]), Vec::<String>::new());
     assert_eq!(world.at(4, &[young]), ["adopt east from b"]);
+}
+
+#[test]
+fn a_secret_that_turns_bad_before_its_cluster_synced_keeps_nothing() {
+    let mut world = World::new();
+    world.empty = ["east", "west"].into();
+    let younger = || secret("b", 2, &["east=2"]);
+    world.at(0, &[secret("a", 1, &["east=1", "west=1"]), younger()]);
+    let turned = || secret("a", 1, &["east!", "west!"]);
+    assert_eq!(world.at(1, &[turned(), younger()]), ["adopt east from b", "withdraw west"]);
+    assert_eq!(world.idle(), ["a east STR0203", "a west STR0203"]);
+    assert!(world.plan.kept.is_empty());
+    assert_eq!(world.at(2, &[turned()]), ["withdraw east"]);
 }
 
 #[test]
