@@ -379,7 +379,7 @@ another address. Somebody may use a certificate out of place.";
 
     /// A node's network.
     CLAIM_NETWORK = "STR0513", "the node claims a network it is not in",
-        "Remove NETWORK from the node's metadata, or correct the pod's label or the Secret's annotation.", "\
+        "Remove NETWORK from the node's metadata, or correct what places the pod: the reason names it.", "\
 A proxy that is believed to be in another network would be sent addresses that mean somebody else
 where it runs.";
 

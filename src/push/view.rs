@@ -262,12 +262,17 @@ pub fn decide<'a>(
     if none {
         return Err(Reason::NoGateway);
     }
-    let usable = [gateways, context.networks.all_for(network)].into_iter().find_map(|gateways| {
-        let spoken: Vec<_> =
-            gateways.iter().filter(|gateway| view.speaks(gateway.address)).collect();
-        (!spoken.is_empty()).then_some(spoken)
-    });
-    let Some(usable) = usable else { return Err(Reason::GatewayFamily) };
+    let spoken = |gateways: &'a [ResolvedGateway]| -> Vec<&'a ResolvedGateway> {
+        gateways.iter().filter(|gateway| view.speaks(gateway.address)).collect()
+    };
+    let mut usable = spoken(gateways);
+    if usable.is_empty() {
+        // The network's others stand in for gateways of the wrong family, too.
+        usable = spoken(context.networks.all_for(network));
+    }
+    if usable.is_empty() {
+        return Err(Reason::GatewayFamily);
+    }
     if endpoint.tls_mode != TlsMode::Istio {
         return Err(Reason::PlainText);
     }
