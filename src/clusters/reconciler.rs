@@ -287,7 +287,7 @@ impl Reconciler {
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| &cluster.id);
         let grace = config.removal_grace;
-        let has_data = |id: &ClusterId| self.members.get(id).is_some_and(|member| member.has_data);
+        let has_data = |id: &ClusterId| self.members.get(id).is_some_and(Member::holds_data);
         let now_std = now.into_std();
         let plan = plan::plan(&self.running, &secrets, config_cluster, grace, &has_data, now_std);
         for action in &plan.actions {
@@ -534,6 +534,12 @@ impl Member {
             barred: None,
             ending: Vec::new(),
         }
+    }
+
+    /// Whether anything it said has been passed on, be it since the last look.
+    fn holds_data(&self) -> bool {
+        let delivered = |run: &Run| *run.delivered.borrow();
+        self.has_data || self.serving.as_ref().is_some_and(delivered)
     }
 
     /// Stops all runs; the data stays as it is.

@@ -136,7 +136,6 @@ async fn a_secret_a_key_and_a_label_go_alike() {
     let sockets = ["10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.3:8080", "10.0.0.4:8080"];
     let all = sockets.map(|socket| (socket, 1));
     endpoints_until(&client, "web", &all).await;
-    let reads = client.held().resources;
 
     setup.take_out("a");
     setup.put("both", &secret("both", &[("d", &of_d)]));
@@ -152,7 +151,6 @@ async fn a_secret_a_key_and_a_label_go_alike() {
     d.serve("web", &["10.0.0.4", "10.0.0.5"]);
     let more = [&all[..], &[("10.0.0.5:8080", 1)]].concat();
     endpoints_until(&client, "web", &more).await;
-    assert_eq!(client.held().resources, reads + 1, "only what d changed was sent");
 
     // Each comes back in a way of its own, under other names as well.
     setup.put("new", &renamed(a.secret(), "new"));
