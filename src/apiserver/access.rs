@@ -14,7 +14,7 @@ pub struct Access {
     pub tls_server_name: Option<String>,
     /// Who we are.
     pub credential: Credential,
-    /// Whether a literal loopback address may be dialled.
+    /// Whether a loopback address may be dialled.
     pub loopback: Loopback,
 }
 
@@ -51,12 +51,14 @@ pub enum Credential {
     },
 }
 
-/// Whether a literal loopback address may be dialled. A name that resolves to one never is.
+/// Whether a loopback address may be dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loopback {
-    /// With `--config-dir`, or outside a pod.
+    /// Also where a name resolves to one, as desktop clusters have it: the operator's own kubeconfig.
+    Named,
+    /// Where it is written as an address: a member's, with `--config-dir` or outside a pod.
     Allowed,
-    /// In a pod.
+    /// Never: a member's, in a pod.
     Refused,
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Refused {
 
 /// Resolves names as the host does, and leaves out what is not dialled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resolver;
+pub(super) struct Resolver(pub(super) Loopback);
 
 impl tower::Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
@@ -60,19 +60,25 @@ impl tower::Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
+        let Self(loopback) = *self;
         Box::pin(async move {
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            permitted(name.as_str(), found).map(Vec::into_iter)
+            permitted(name.as_str(), found, loopback).map(Vec::into_iter)
         })
     }
 }
 
-fn permitted(name: &str, found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
+fn permitted(
+    name: &str,
+    found: Vec<SocketAddr>,
+    loopback: Loopback,
+) -> io::Result<Vec<SocketAddr>> {
+    // A member's name never leads to loopback, whoever runs us where.
+    let loopback = if loopback == Loopback::Named { Loopback::Allowed } else { Loopback::Refused };
     let mut refused = None;
     let mut good = Vec::with_capacity(found.len());
     for socket in found {
-        // A name that leads to loopback never is dialled, whoever runs us where.
-        match objection(socket.ip(), Loopback::Refused) {
+        match objection(socket.ip(), loopback) {
             None => good.push(socket),
             Some(objection) => {
                 refused = Some(Refused { name: name.into(), address: socket.ip(), objection });
@@ -129,8 +135,14 @@ mod tests {
     fn a_name_is_dialled_at_its_good_addresses_only() {
         let bad: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let good: SocketAddr = "203.0.113.9:0".parse().expect("an address");
-        assert_eq!(permitted("a.example", vec![bad, good]).expect("one is good"), [good]);
-        let error = permitted("a.example", vec![bad]).expect_err("none is good");
+        let members = Loopback::Allowed;
+        let found = permitted("a.example", vec![bad, good], members).expect("one is good");
+        assert_eq!(found, [good]);
+        let own = permitted("a.example", vec![bad], Loopback::Named).expect("the operator's own");
+        assert_eq!(own, [bad]);
+        let metadata = "169.254.169.254:0".parse().expect("an address");
+        permitted("a.example", vec![metadata], Loopback::Named).expect_err("never");
+        let error = permitted("a.example", vec![bad], members).expect_err("none is good");
         assert_eq!(
             error.to_string(),
             "a.example resolves to 127.0.0.1, a loopback address, which is never dialled"

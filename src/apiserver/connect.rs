@@ -15,16 +15,18 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt;
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
 use super::address::{self, Resolver};
+use super::verify::GivenRoots;
 use super::{Access, Credential};
 
 /// How long connecting and the TLS handshake may take together.
@@ -91,7 +93,7 @@ impl Client {
             config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
         }
 
-        let mut tcp = HttpConnector::new_with_resolver(Resolver);
+        let mut tcp = HttpConnector::new_with_resolver(Resolver(access.loopback));
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_LIMIT));
@@ -101,21 +103,18 @@ impl Client {
         #[cfg(target_os = "linux")]
         tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
 
-        let tls = config
-            .rustls_https_connector_with_connector(tcp)
-            .map_err(|error| ConnectError::Tls(super::error::one_line(&error.to_string())))?
-            .map_future(|connecting| {
-                // The connector's own limit leaves out the handshake.
-                Box::pin(async {
-                    match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
-                        Ok(connected) => connected,
-                        Err(_) => Err(BoxError::from(format!(
-                            "no connection within {} s",
-                            CONNECT_LIMIT.as_secs()
-                        ))),
-                    }
-                })
-            });
+        let tls = connector(&config, tcp)?.map_future(|connecting| {
+            // The connector's own limit leaves out the handshake.
+            Box::pin(async {
+                match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
+                    Ok(connected) => connected,
+                    Err(_) => Err(BoxError::from(format!(
+                        "no connection within {} s",
+                        CONNECT_LIMIT.as_secs()
+                    ))),
+                }
+            })
+        });
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(tls);
         Ok(Self {
             http: BoxCloneSyncService::new(http.map_err(BoxError::from)),
@@ -160,6 +159,25 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
     }
+}
+
+/// TLS on top of `tcp`, with what `config` says of roots, client certificate and the server's name.
+///
+/// # Errors
+/// What makes these parts unusable.
+pub fn connector<H>(config: &kube::Config, tcp: H) -> Result<HttpsConnector<H>, ConnectError> {
+    let text = |error: &dyn std::fmt::Display| super::error::one_line(&error.to_string());
+    let mut tls = config.rustls_client_config().map_err(|error| ConnectError::Tls(text(&error)))?;
+    if let (Some(roots), false) = (&config.root_cert, config.accept_invalid_certs) {
+        tls.dangerous().set_certificate_verifier(GivenRoots::new(roots)?);
+    }
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = ServerName::try_from(name.clone())
+            .map_err(|_| ConnectError::Tls(format!("tls-server-name {name:?} is no name")))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    Ok(builder.enable_http1().wrap_connector(tcp))
 }
 
 fn base(access: &Access) -> Result<Uri, ConnectError> {

@@ -93,7 +93,7 @@ impl Error {
     }
 
     /// The error behind a failed exchange: TLS, connection or answer.
-    pub(super) fn of_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
+    pub fn of_exchange(request: &str, error: &(dyn StdError + 'static)) -> Self {
         if let Some(tls) = find::<rustls::Error>(error) {
             return of_tls(tls);
         }
@@ -138,6 +138,17 @@ fn of_tls(error: &rustls::Error) -> Error {
                 date(not_before),
                 date(time)
             ),
+            Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
+                "its certificate is not for servers".to_owned()
+            }
+            Bad::Other(other)
+                if find::<webpki::Error>(other) == Some(&webpki::Error::CaUsedAsEndEntity) =>
+            {
+                "its certificate is a CA's own, and not one of those given as its CA".to_owned()
+            }
+            Bad::Other(other) => {
+                format!("its certificate is not acceptable: {}", deepest(other))
+            }
             other => format!("its certificate is not acceptable: {other}"),
         },
         // TLS 1.3 servers say so only after the handshake, in answer to the request.

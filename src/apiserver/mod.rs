@@ -19,10 +19,11 @@ mod probe;
 mod request;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod watch;
 
 pub use access::{Access, Credential, Loopback, Redacted};
-pub use connect::{Client, ConnectError};
+pub use connect::{Client, ConnectError, connector};
 pub use error::Error;
 pub use object::{Key, Metadata, Object, Odd, null_as_default};
 pub use probe::Probed;
