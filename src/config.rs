@@ -1,11 +1,15 @@
 //! The flags of `strait serve`, each also an environment variable, and what follows from them.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
 
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
@@ -57,11 +61,11 @@ pub struct ServeArgs {
 
     /// Where proxies connect: ADS and the certificate service, by mTLS
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
-    pub xds_address: SocketAddr,
+    pub xds_address: ListenAddress,
 
     /// Where /livez, /readyz, /metrics and /debug are served
     #[arg(long, env = "STRAIT_ADMIN_ADDRESS", value_name = "A", default_value = "127.0.0.1:15014")]
-    pub admin_address: SocketAddr,
+    pub admin_address: ListenAddress,
 
     /// File that holds the admin token [default: made in the state directory]
     #[arg(long, env = "STRAIT_ADMIN_TOKEN_FILE", value_name = "FILE")]
@@ -134,6 +138,69 @@ pub enum LogFormat {
     Json,
 }
 
+/// Where to listen: `HOST:PORT`, `:PORT` for every address of this machine, port 0 for any that is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// An address, a name, or nothing.
+    host: String,
+    port: u16,
+}
+
+impl ListenAddress {
+    /// Listens there. A name with addresses of both families means the IPv4 one, as Go has it.
+    ///
+    /// # Errors
+    /// What the system says: no such name, an address of another machine, a port that is taken.
+    pub async fn bind(&self) -> io::Result<TcpListener> {
+        if self.host.is_empty() {
+            // Takes IPv4 too; a machine without IPv6 has no such address.
+            return match TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port)).await {
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                    TcpListener::bind(("0.0.0.0", self.port)).await
+                }
+                bound => bound,
+            };
+        }
+        let mut found: Vec<SocketAddr> =
+            tokio::net::lookup_host((self.host.as_str(), self.port)).await?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        TcpListener::bind(&*found).await
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "expected HOST:PORT or :PORT, an IPv6 address in brackets".to_owned();
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let port = port.parse().map_err(|_| wrong())?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let named = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let host = match bare {
+            Some(inner) => inner.parse::<Ipv6Addr>().map_err(|_| wrong())?.to_string(),
+            None if host.chars().all(named) => host.to_owned(),
+            None => return Err(wrong()),
+        };
+        Ok(Self { host, port })
+    }
+}
+
+impl From<(IpAddr, u16)> for ListenAddress {
+    fn from((address, port): (IpAddr, u16)) -> Self {
+        Self { host: address.to_string(), port }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
 impl ServeArgs {
     /// The names of a serving certificate that the CA issues: the conventional ones, then
     /// `--tls-san`.
@@ -141,5 +208,37 @@ impl ServeArgs {
         let mut names = default_names(&self.namespace);
         names.extend(self.tls_san.iter().cloned());
         names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_names_and_bare_ports_are_listened_on() {
+        for (text, local) in [
+            ("127.0.0.1:0", Some("127.0.0.1")),
+            ("localhost:0", Some("127.0.0.1")),
+            (":0", None),
+            ("[::]:0", None),
+            ("0.0.0.0:0", Some("0.0.0.0")),
+        ] {
+            let address: ListenAddress = text.parse().expect(text);
+            assert_eq!(address.to_string(), text);
+            let listener = match address.bind().await {
+                // A machine without IPv6.
+                Err(error) if text == "[::]:0" => return eprintln!("SKIPPED: {text}: {error}"),
+                bound => bound.expect(text).local_addr().expect(text),
+            };
+            assert!(listener.port() > 0);
+            let ip = listener.ip();
+            assert!(local.map_or(ip.is_unspecified(), |local| ip.to_string() == local), "{ip}");
+        }
+        for text in ["", "15012", "localhost", "::1:15012", "[::1:2", "a b:1", "h:65536", "h:"] {
+            text.parse::<ListenAddress>().expect_err(text);
+        }
+        let nowhere: ListenAddress = "nowhere.invalid:0".parse().expect("a name");
+        nowhere.bind().await.expect_err("no such name");
     }
 }

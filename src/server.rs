@@ -22,7 +22,7 @@ use self::feed::Feed;
 use self::source::ConfigSource;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::clusters::reconciler;
-use crate::config::ServeArgs;
+use crate::config::{ListenAddress, ServeArgs};
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::metrics::Metrics;
@@ -52,7 +52,7 @@ pub enum ServeError {
     #[error("can't listen on {address} ({flag}): {source}")]
     Bind {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// The flag that names it.
         flag: &'static str,
         /// What the system says.
@@ -163,15 +163,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let tasks = Supervisor::new();
     let state_dir = state_dir(args)?;
     let (token, token_file) = admin_token(args, state_dir.as_deref())?;
-    let source = ConfigSource::of(args, &tasks)?;
+    let source = ConfigSource::of(args, &tasks).await?;
     let identity = identity(args, state_dir.as_deref(), &source, &tasks).await?;
-    let xds_listener = bind(args.xds_address, "--xds-address").await?;
-    let admin_listener = bind(args.admin_address, "--admin-address").await?;
-    let local = |listener: &TcpListener, flag: &'static str, address: SocketAddr| {
-        listener.local_addr().map_err(|source| ServeError::Bind { address, flag, source })
-    };
-    let xds_address = local(&xds_listener, "--xds-address", args.xds_address)?;
-    let admin_address = local(&admin_listener, "--admin-address", args.admin_address)?;
+    let (xds_listener, xds_address) = bind(&args.xds_address, "--xds-address").await?;
+    let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
     let objects = source.objects(args, &tasks);
     let (events, events_taken) = mpsc::channel(EVENTS);
@@ -279,8 +274,16 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     })
 }
 
-async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Bind { address, flag, source })
+async fn bind(
+    address: &ListenAddress,
+    flag: &'static str,
+) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let bound = async {
+        let listener = address.bind().await?;
+        let local = listener.local_addr()?;
+        Ok((listener, local))
+    };
+    bound.await.map_err(|source| ServeError::Bind { address: address.clone(), flag, source })
 }
 
 /// The directory that was asked for, else the usual one where it can be written.

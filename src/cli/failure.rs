@@ -1,8 +1,9 @@
 //! How a command ends: an exit code that scripts can tell apart, and one paragraph for people.
 
-use std::fmt;
+use std::{fmt, io};
 
-use crate::codes::Code;
+use crate::codes::{self, Code};
+use crate::identity::{self, StoreTrouble};
 
 /// The exit codes (interface.md, "`strait serve`"); `strait help exit-codes` explains them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,31 @@ impl Failure {
     /// One of the documented kinds of trouble, with its next step.
     pub(crate) fn coded(code: &'static Code, message: impl Into<String>) -> Self {
         Self::failed(message).code(code.id).next(code.next)
+    }
+
+    /// Trouble with certificates and keys. Wrong usage is what names a file that isn't there, or what no
+    /// certificate can say; a file that is there and can't be used is a plain failure.
+    pub(crate) fn identity(what: &str, error: &identity::Error) -> Self {
+        use identity::Error as E;
+        let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let (exit, cause) = match error {
+            E::Read { source, .. } if absent(source) => (Exit::Usage, Some(source)),
+            E::Read { source, .. } | E::Write { source, .. } => (Exit::Failed, Some(source)),
+            E::PartialAuthority { path, .. } if !path.exists() => (Exit::Usage, None),
+            E::NoAuthority | E::Lifetime { .. } | E::Identity(_) => (Exit::Usage, None),
+            E::Store { trouble: StoreTrouble::Unreachable, .. } => (Exit::Unreachable, None),
+            E::Store { trouble: StoreTrouble::NoRights, .. } => (Exit::NoRights, None),
+            _ => (Exit::Failed, None),
+        };
+        let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+        let failure = Self::new(exit, format!("{what}{error}{cause}")).code(error.code());
+        match codes::find(error.code()) {
+            // What is only a wrong word on the command line is told by the message.
+            Some(code) if !matches!(error, E::Lifetime { .. } | E::Identity(_)) => {
+                failure.next(code.next)
+            }
+            _ => failure,
+        }
     }
 
     /// What failed, and the fact.

@@ -1,34 +1,55 @@
 //! `strait serve`: the control plane itself.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::{Exit, Failure, Outcome};
+use crate::admin::TokenError;
 use crate::config::{LogFormat, ServeArgs};
-use crate::identity::{self, StoreTrouble};
 use crate::server::{self, ServeError};
+use crate::store::own_cluster::OwnClusterError;
 
 pub(super) async fn run(args: &ServeArgs) -> Outcome {
     start_logging(args)?;
     match server::run(args).await {
         Ok(()) => Ok(Exit::Fine),
-        Err(error) => Err(Failure::new(exit(&error), format!("strait serve: {error}"))),
+        Err(error) => Err(failure(&error)),
     }
 }
 
-fn exit(error: &ServeError) -> Exit {
-    match error {
-        ServeError::ClusterId { .. } => Exit::Usage,
-        ServeError::Identity(identity::Error::Store { trouble, .. }) => match trouble {
-            StoreTrouble::Unreachable => Exit::Unreachable,
-            StoreTrouble::NoRights => Exit::NoRights,
-            StoreTrouble::Unusable => Exit::Failed,
-        },
+/// How a server that could not start ends.
+///
+/// | code | when |
+/// |---|---|
+/// | 64 | what the command line says can't be meant: no form of it, or a file, directory or context that isn't there |
+/// | 69 | the config cluster is needed (it keeps the CA) and does not answer |
+/// | 77 | it refuses us, or there is no credential for it |
+/// | 1 | everything else: what is named is there and can't be used, a port is taken |
+///
+/// Later nothing ends it: a config cluster that is away, too, is waited for.
+fn failure(error: &ServeError) -> Failure {
+    let absent = |error: &std::io::Error| {
+        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    };
+    let exit = match error {
+        ServeError::Identity(error) => return Failure::identity("strait serve: ", error),
+        ServeError::ClusterId { .. }
+        | ServeError::ConfigCluster(
+            OwnClusterError::Nowhere(_) | OwnClusterError::Missing(_) | OwnClusterError::Context(_),
+        ) => Exit::Usage,
+        ServeError::ConfigDir { source, .. }
+        | ServeError::Token(TokenError::File { source, .. })
+            if absent(source) =>
+        {
+            Exit::Usage
+        }
+        ServeError::ConfigCluster(OwnClusterError::Credential { .. }) => Exit::NoRights,
         _ => Exit::Failed,
-    }
+    };
+    Failure::new(exit, format!("strait serve: {error}"))
 }
 
 /// Log lines go to standard error: standard output carries the one line that says where we listen.

@@ -27,7 +27,7 @@ pub(super) enum ConfigSource {
 }
 
 impl ConfigSource {
-    pub(super) fn of(args: &ServeArgs, tasks: &Supervisor) -> Result<Self, ServeError> {
+    pub(super) async fn of(args: &ServeArgs, tasks: &Supervisor) -> Result<Self, ServeError> {
         if let Some(path) = &args.config_dir {
             let read = std::fs::read_dir(path);
             read.map_err(|source| ServeError::ConfigDir { path: path.clone(), source })?;
@@ -35,7 +35,7 @@ impl ConfigSource {
         }
         let id = ClusterId::parse(&args.cluster_id)
             .map_err(|source| ServeError::ClusterId { id: args.cluster_id.clone(), source })?;
-        let own = own_cluster(args.kubeconfig.as_deref(), args.context.as_deref(), tasks)?;
+        let own = own_cluster(args.kubeconfig.as_deref(), args.context.as_deref(), tasks).await?;
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
 

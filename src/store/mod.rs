@@ -3,8 +3,10 @@
 //! Owns the last good state of that source and hands it over as one immutable value. Never decides
 //! what an object means: `clusters` reads the Secrets, `mesh` the ConfigMaps.
 
+mod exec;
 pub mod files;
 pub mod kube;
+pub mod kubeconfig;
 mod object;
 pub mod own_cluster;
 
