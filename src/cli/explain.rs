@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use clap::Args;
 use serde_json::Value;
 
-use super::client::{Client, Connect};
 use super::failure::{Exit, Failure, Outcome};
+use super::list::Ask;
 use super::output::{self, Cell, Format, Look, Show, clean, items, text};
 
 /// `strait explain`.
@@ -23,9 +23,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "A")]
     address: Option<String>,
     #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
+    ask: Ask,
 }
 
 /// Runs `strait explain`.
@@ -42,12 +40,12 @@ pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
     let mut query = vec![("proxy", args.proxy.as_str()), ("hostname", hostname)];
     query.extend(port.map(|port| ("port", port)));
     query.extend(args.address.as_deref().map(|address| ("address", address)));
-    let answer = Client::new(&args.connect)?.get("/debug/explain", &query).await?;
+    let answer = args.ask.ask("/debug/explain", &query).await?;
     let asked = args.address.as_deref();
-    output::print(&match args.show.output {
+    output::print(&match args.ask.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
-        _ => render(&answer.value, asked, &args.show, &Look::of_stdout()),
+        _ => render(&answer.value, asked, &args.ask.show, &Look::of_stdout()),
     })?;
     Ok(verdict(&answer.value, asked))
 }

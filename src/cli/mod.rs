@@ -12,6 +12,7 @@ mod demo;
 pub mod duration;
 mod explain;
 mod failure;
+mod list;
 mod network;
 mod output;
 mod proxy;
@@ -22,7 +23,7 @@ mod status;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use self::failure::{Exit, Failure, Outcome};
@@ -82,7 +83,7 @@ enum Command {
 
 /// Reads the command line, does what it says, and turns the end into an exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
             // Help goes to standard output and is no error; a closed one is nobody's trouble.
@@ -98,6 +99,22 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // A name being resolved, or a prompt that nobody answered, must not hold us up.
     runtime.shutdown_background();
     ended
+}
+
+/// Reads the command line. A variable that is set to nothing, as templates do it, counts as unset.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    fn without_empty_variables(command: clap::Command) -> clap::Command {
+        let empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|it| it.is_empty());
+        command
+            .mut_args(|arg| match arg.get_env().is_some_and(empty) {
+                true => arg.env(None),
+                false => arg,
+            })
+            .mut_subcommands(without_empty_variables)
+    }
+    let mut command = without_empty_variables(Cli::command());
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 async fn run(command: Command) -> Outcome {
@@ -123,6 +140,7 @@ async fn dispatch(command: Command) -> Outcome {
         Command::Proxy(command) => proxy::run(&command).await,
         Command::Certs(args) => match certs::run(&args, &mut std::io::stdout()) {
             Ok(()) => Ok(Exit::Fine),
+            Err(certs::Error::Identity(error)) => Err(Failure::identity("", &error)),
             Err(error) => Err(Failure::failed(error.to_string()).code(error.code())),
         },
         Command::Version(args) => about::version(&args),

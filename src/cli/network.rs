@@ -3,25 +3,17 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::client::{Client, Connect};
-use super::failure::{Exit, Failure, Outcome};
+use super::failure::{Exit, Outcome};
+use super::list::{Ask, Kind};
 use super::output::{self, Cell, Column, Format, Listing, Look, Render, Show, items, text};
 
 /// Networks and their gateways.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetworkCommand {
     /// List networks
-    List(ListArgs),
+    List(Ask),
     /// Show one network and its gateways
     Get(GetArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
 }
 
 #[derive(Debug, Args)]
@@ -29,20 +21,24 @@ pub(crate) struct GetArgs {
     /// The network's name; '' for the one without a name
     name: String,
     #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
+    ask: Ask,
 }
 
-/// How networks are listed.
-pub(crate) const NETWORKS: Listing = Listing {
-    kind: "network",
-    name: |row| text(&row["network"]),
-    columns: &[
-        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
-        Column::new("GATEWAYS", |row, _| gateways(row)),
-        Column::new("CLUSTERS", |row, _| text(&row["clusters"]).into()),
-    ],
+/// Networks, as the admin API lists them.
+pub(crate) const NETWORKS: Kind = Kind {
+    path: "/debug/networks",
+    does: "is known",
+    find: |rows, name| rows.iter().find(|row| row["network"] == name),
+    describe,
+    listing: Listing {
+        kind: "network",
+        name: |row| text(&row["network"]),
+        columns: &[
+            Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+            Column::new("GATEWAYS", |row, _| gateways(row)),
+            Column::new("CLUSTERS", |row, _| text(&row["clusters"]).into()),
+        ],
+    },
 };
 
 const GATEWAYS: Listing = Listing {
@@ -63,31 +59,15 @@ const GATEWAYS: Listing = Listing {
 
 /// Runs `strait network`.
 pub(crate) async fn run(command: &NetworkCommand) -> Outcome {
-    let look = Look::of_stdout();
     match command {
-        NetworkCommand::List(ListArgs { connect, show }) => {
-            let answer = Client::new(connect)?.get("/debug/networks", &[]).await?;
-            output::print(&NETWORKS.render(&answer.raw, &answer.value, show, &look))?;
-        }
-        NetworkCommand::Get(GetArgs { name, connect, show }) => {
-            let answer = Client::new(connect)?.get("/debug/networks", &[]).await?;
-            let row = items(&answer.value)
-                .iter()
-                .find(|row| row["network"] == name.as_str())
-                .ok_or_else(|| {
-                    Failure::failed(format!("there is no network {name:?}"))
-                        .next("strait network list")
-                })?;
-            output::print(&get(row, show, &look))?;
+        NetworkCommand::List(ask) => ask.list(NETWORKS.path, &NETWORKS.listing).await,
+        NetworkCommand::Get(GetArgs { name, ask }) => {
+            ask.get(&NETWORKS, name).await.map(|_| Exit::Fine)
         }
     }
-    Ok(Exit::Fine)
 }
 
-pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
-    if !matches!(show.output, Format::Table | Format::Wide) {
-        return one(&NETWORKS, row, show, look);
-    }
+fn describe(row: &Value, show: &Show, look: &Look) -> String {
     let head = vec![
         ("Network", text(&row["network"]).into()),
         ("Clusters", text(&row["clusters"]).into()),
@@ -110,15 +90,6 @@ pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
         out += &format!("\nNot yet: {source}{of}: {reason}\nhelp: strait help STR0402\n");
     }
     out
-}
-
-/// One object in a format that is not for people.
-pub(super) fn one(listing: &Listing, row: &Value, show: &Show, look: &Look) -> String {
-    match show.output {
-        Format::Json => format!("{row:#}\n"),
-        Format::Yaml => output::yaml(row),
-        _ => listing.render("", &Value::Array(vec![row.clone()]), show, look),
-    }
 }
 
 fn gateways(row: &Value) -> Cell {

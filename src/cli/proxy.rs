@@ -4,16 +4,15 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::bootstrap::{self, BootstrapArgs};
-use super::client::{Client, Connect};
 use super::failure::{Exit, Failure, Outcome};
-use super::network::one;
+use super::list::{Ask, Kind};
 use super::output::{self, Cell, Column, Format, Listing, Look, Show, age, clean, items, text};
 
 /// Connected proxies.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProxyCommand {
     /// List connected proxies and whether each has taken what it was sent
-    List(ListArgs),
+    List(Ask),
     /// Show one proxy: last sent, accepted and rejected, by type
     Get(GetArgs),
     /// Show what one proxy was last sent
@@ -23,21 +22,11 @@ pub(crate) enum ProxyCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct GetArgs {
     /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
     proxy: String,
     #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
+    ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -48,51 +37,47 @@ pub(crate) struct ConfigArgs {
     #[arg(value_name = "TYPE")]
     kind: Option<String>,
     #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
+    ask: Ask,
 }
 
-pub(super) const PROXIES: Listing = Listing {
-    kind: "proxy",
-    name,
-    columns: &[
-        Column::new("NAME", |row, _| name(row).into()),
-        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
-        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
-        Column::new("VERSION", |row, _| text(&row["version"]).into()),
-        Column::new("CDS", |row, look| state(&row["types"]["cds"], look)),
-        Column::new("EDS", |row, look| state(&row["types"]["eds"], look)),
-        Column::new("LDS", |row, look| state(&row["types"]["lds"], look)),
-        Column::new("RDS", |row, look| state(&row["types"]["rds"], look)),
-        Column::new("SINCE", |row, look| age(&row["connectedAt"], look).into()),
-        Column::wide("TYPE", |row, _| text(&row["type"]).into()),
-        Column::wide("PROTOCOL", |row, _| text(&row["protocol"]).into()),
-        Column::wide("IDENTITY", |row, _| text(&row["identity"]).into()),
-        Column::wide("VERIFIED", |row, _| text(&row["verified"]).into()),
-        Column::wide("KEY", |row, _| text(&row["key"]).into()),
-    ],
+/// Connected proxies, as the admin API lists them.
+pub(super) const PROXIES: Kind = Kind {
+    path: "/debug/proxies",
+    does: "is connected",
+    find,
+    describe,
+    listing: Listing {
+        kind: "proxy",
+        name,
+        columns: &[
+            Column::new("NAME", |row, _| name(row).into()),
+            Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
+            Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+            Column::new("VERSION", |row, _| text(&row["version"]).into()),
+            Column::new("CDS", |row, look| state(&row["types"]["cds"], look)),
+            Column::new("EDS", |row, look| state(&row["types"]["eds"], look)),
+            Column::new("LDS", |row, look| state(&row["types"]["lds"], look)),
+            Column::new("RDS", |row, look| state(&row["types"]["rds"], look)),
+            Column::new("SINCE", |row, look| age(&row["connectedAt"], look).into()),
+            Column::wide("TYPE", |row, _| text(&row["type"]).into()),
+            Column::wide("PROTOCOL", |row, _| text(&row["protocol"]).into()),
+            Column::wide("IDENTITY", |row, _| text(&row["identity"]).into()),
+            Column::wide("VERIFIED", |row, _| text(&row["verified"]).into()),
+            Column::wide("KEY", |row, _| text(&row["key"]).into()),
+        ],
+    },
 };
 
 /// Runs `strait proxy`.
 pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
-    let look = Look::of_stdout();
     match command {
-        ProxyCommand::List(ListArgs { connect, show }) => {
-            let answer = Client::new(connect)?.get("/debug/proxies", &[]).await?;
-            output::print(&PROXIES.render(&answer.raw, &answer.value, show, &look))?;
+        ProxyCommand::List(ask) => return ask.list(PROXIES.path, &PROXIES.listing).await,
+        ProxyCommand::Get(GetArgs { proxy, ask }) => {
+            ask.get(&PROXIES, proxy).await?;
         }
-        ProxyCommand::Get(GetArgs { proxy, connect, show }) => {
-            let answer = Client::new(connect)?.get("/debug/proxies", &[]).await?;
-            let row = find(items(&answer.value), proxy).ok_or_else(|| {
-                Failure::failed(format!("no proxy {proxy:?} is connected"))
-                    .next("strait proxy list")
-            })?;
-            output::print(&get(row, show, &look))?;
-        }
-        ProxyCommand::Config(ConfigArgs { proxy, kind, connect, show }) => {
+        ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
             let query = [("proxy", proxy.as_str())];
-            let answer = Client::new(connect)?.get("/debug/config_dump", &query).await?;
+            let answer = ask.ask("/debug/config_dump", &query).await?;
             let (raw, value) = match kind {
                 None => (answer.raw, answer.value),
                 Some(kind) => {
@@ -104,7 +89,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
                     (format!("{part:#}\n"), serde_json::json!({ kind: part }))
                 }
             };
-            output::print(&config(&raw, &value, show, &look))?;
+            output::print(&config(&raw, &value, &ask.show, &Look::of_stdout()))?;
         }
         ProxyCommand::Bootstrap(args) => {
             output::print(&bootstrap::render(args)?)?;
@@ -113,10 +98,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
     Ok(Exit::Fine)
 }
 
-pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
-    if !matches!(show.output, Format::Table | Format::Wide) {
-        return one(&PROXIES, row, show, look);
-    }
+fn describe(row: &Value, show: &Show, look: &Look) -> String {
     let verified = match row["verified"].as_bool() {
         Some(true) => Cell::good("yes"),
         _ => Cell::doubtful("no: its cluster has not shown the pod"),

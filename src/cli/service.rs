@@ -5,25 +5,18 @@ use std::collections::BTreeMap;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::client::{Answer, Client, Connect};
+use super::client::Answer;
 use super::failure::{Exit, Failure, Outcome};
+use super::list::Ask;
 use super::output::{self, Cell, Column, Format, Listing, Look, Show, items, text};
 
 /// Services, merged over all clusters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceCommand {
     /// List services
-    List(ListArgs),
+    List(Ask),
     /// Show one service by cluster and network
     Get(GetArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
 }
 
 #[derive(Debug, Args)]
@@ -34,9 +27,7 @@ pub(crate) struct GetArgs {
     #[arg(long)]
     endpoints: bool,
     #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
+    ask: Ask,
 }
 
 pub(super) const SERVICES: Listing = Listing {
@@ -83,25 +74,21 @@ pub(super) const ENDPOINTS: Listing = Listing {
 
 /// Runs `strait service`.
 pub(crate) async fn run(command: &ServiceCommand) -> Outcome {
-    let look = Look::of_stdout();
     match command {
-        ServiceCommand::List(ListArgs { connect, show }) => {
-            let answer = Client::new(connect)?.get("/debug/services", &[]).await?;
-            output::print(&SERVICES.render(&answer.raw, &answer.value, show, &look))?;
-        }
-        ServiceCommand::Get(GetArgs { name, endpoints, connect, show }) => {
-            let client = Client::new(connect)?;
+        ServiceCommand::List(ask) => ask.list("/debug/services", &SERVICES).await,
+        ServiceCommand::Get(GetArgs { name, endpoints, ask }) => {
+            let look = Look::of_stdout();
             let query = [("hostname", name.as_str())];
-            let found = client.get("/debug/endpoints", &query).await?;
-            if *endpoints {
-                output::print(&ENDPOINTS.render(&found.raw, &found.value, show, &look))?;
+            let found = ask.ask("/debug/endpoints", &query).await?;
+            output::print(&if *endpoints {
+                ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look)
             } else {
-                let service = client.get("/debug/services", &query).await?;
-                output::print(&get(&service, &found.value, show, &look)?)?;
-            }
+                let service = ask.ask("/debug/services", &query).await?;
+                get(&service, &found.value, &ask.show, &look)?
+            })?;
+            Ok(Exit::Fine)
         }
     }
-    Ok(Exit::Fine)
 }
 
 pub(super) fn get(

@@ -79,10 +79,10 @@ pub(super) fn problems(
 pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {
     let wide = show.output == Format::Wide;
     let headers = !show.no_headers;
-    let mut out = CLUSTERS.table(items(&whole["clusters"]), wide).render(headers, look);
+    let mut out = CLUSTERS.listing.table(items(&whole["clusters"]), wide).render(headers, look);
     if !items(&whole["networks"]).is_empty() {
         out.push('\n');
-        out += &NETWORKS.table(items(&whole["networks"]), wide).render(headers, look);
+        out += &NETWORKS.listing.table(items(&whole["networks"]), wide).render(headers, look);
     }
     let proxies = items(&whole["proxies"]);
     let count = |wanted: fn(&Value) -> bool| {

@@ -44,11 +44,11 @@ fn check(name: &str, printed: &str) {
 #[test]
 fn lists_are_tables() {
     let lists = [
-        ("cluster-list", "clusters", &cluster::CLUSTERS),
-        ("network-list", "networks", &network::NETWORKS),
+        ("cluster-list", "clusters", &cluster::CLUSTERS.listing),
+        ("network-list", "networks", &network::NETWORKS.listing),
         ("service-list", "services", &service::SERVICES),
         ("endpoint-list", "endpoints", &service::ENDPOINTS),
-        ("proxy-list", "proxies", &proxy::PROXIES),
+        ("proxy-list", "proxies", &proxy::PROXIES.listing),
     ];
     for (name, input, listing) in lists {
         let Answer { raw, value } = answer(input);
@@ -69,18 +69,21 @@ fn one_object_is_described() {
         let rows = answer(name).value;
         rows.as_array().expect("rows").iter().find(|row| row[key] == wanted).expect(wanted).clone()
     };
-    check("cluster-get.txt", &cluster::get(&first("clusters", "id", "prod-ap"), &table, &LOOK));
+    check(
+        "cluster-get.txt",
+        &cluster::CLUSTERS.one(&first("clusters", "id", "prod-ap"), &table, &LOOK),
+    );
     check(
         "network-get.txt",
-        &network::get(&first("networks", "network", "eu-west"), &table, &LOOK),
+        &network::NETWORKS.one(&first("networks", "network", "eu-west"), &table, &LOOK),
     );
     check(
         "network-get-bare.txt",
-        &network::get(&first("networks", "network", "ap-sg"), &table, &LOOK),
+        &network::NETWORKS.one(&first("networks", "network", "ap-sg"), &table, &LOOK),
     );
     let proxies = answer("proxies").value;
     let found = proxy::find(proxies.as_array().expect("rows"), "sleep-7f.sample@prod-eu");
-    check("proxy-get.txt", &proxy::get(found.expect("a proxy"), &table, &LOOK));
+    check("proxy-get.txt", &proxy::PROXIES.one(found.expect("a proxy"), &table, &LOOK));
     let endpoints = answer("endpoints").value;
     let service = service::get(&answer("services"), &endpoints, &table, &LOOK);
     check("service-get.txt", &service.expect("a service"));

@@ -20,7 +20,7 @@ use crate::apiserver::{Access, Loopback};
 use crate::cli::client::{Client, Connect};
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{Exit, Failure, Outcome};
-use crate::cli::output::{self, text};
+use crate::cli::output::{self, items, text};
 use crate::clusters::kubeconfig::{self, Refusal};
 use crate::clusters::secret::{self, Member};
 use crate::codes;
@@ -327,7 +327,7 @@ pub(super) async fn follow(id: &ClusterId, limit: Duration) -> Outcome {
             eprintln!("No control plane answers from here. See how cluster {id} fares: {check}");
             return Ok(Exit::Fine);
         };
-        let row = find(&answer.value, id.as_str()).unwrap_or(&Value::Null);
+        let row = find(items(&answer.value), id.as_str()).unwrap_or(&Value::Null);
         let state = text(&row["state"]);
         match state.as_str() {
             "live" => {

@@ -15,10 +15,9 @@ use std::io::{IsTerminal, Write};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::client::{Client, Connect};
 use super::failure::{Exit, Failure, Outcome};
-use super::network::one;
-use super::output::{self, Cell, Column, Format, Listing, Look, Show, age, items, text};
+use super::list::{Ask, Kind};
+use super::output::{self, Cell, Column, Listing, Look, Show, age, text};
 
 /// Member clusters.
 #[derive(Debug, Subcommand)]
@@ -26,7 +25,7 @@ pub(crate) enum ClusterCommand {
     /// Make a cluster a member: a reader in it, and a Secret with its token
     Add(add::AddArgs),
     /// List member clusters
-    List(ListArgs),
+    List(Ask),
     /// Show one member cluster; exit code 2 if it is not well
     Get(GetArgs),
     /// End a cluster's membership
@@ -38,44 +37,40 @@ pub(crate) enum ClusterCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct GetArgs {
     /// The cluster's ID
     name: String,
     #[command(flatten)]
-    connect: Connect,
-    #[command(flatten)]
-    show: Show,
+    ask: Ask,
 }
 
-/// How clusters are listed.
-pub(crate) const CLUSTERS: Listing = Listing {
-    kind: "cluster",
-    name: |row| text(&row["id"]),
-    columns: &[
-        Column::new("CLUSTER", |row, _| text(&row["id"]).into()),
-        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
-        Column::new("STATE", |row, _| state(row)),
-        Column::new("LAST CONTACT", |row, look| age(&row["lastContact"], look).into()),
-        Column::new("SERVICES", |row, _| text(&row["services"]).into()),
-        Column::new("ENDPOINTS", |row, _| text(&row["endpoints"]).into()),
-        Column::new("WITHHELD", |row, _| match row["withheld"].as_u64() {
-            Some(count) if count > 0 => Cell::doubtful(count.to_string()),
-            _ => text(&row["withheld"]).into(),
-        }),
-        Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
-        Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
-        Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
-        Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
-        Column::new("REASON", |row, _| text(&row["reason"]).into()),
-    ],
+/// Member clusters, as the admin API lists them.
+pub(crate) const CLUSTERS: Kind = Kind {
+    path: "/debug/clusters",
+    does: "is a member",
+    find,
+    describe,
+    listing: Listing {
+        kind: "cluster",
+        name: |row| text(&row["id"]),
+        columns: &[
+            Column::new("CLUSTER", |row, _| text(&row["id"]).into()),
+            Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+            Column::new("STATE", |row, _| state(row)),
+            Column::new("LAST CONTACT", |row, look| age(&row["lastContact"], look).into()),
+            Column::new("SERVICES", |row, _| text(&row["services"]).into()),
+            Column::new("ENDPOINTS", |row, _| text(&row["endpoints"]).into()),
+            Column::new("WITHHELD", |row, _| match row["withheld"].as_u64() {
+                Some(count) if count > 0 => Cell::doubtful(count.to_string()),
+                _ => text(&row["withheld"]).into(),
+            }),
+            Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
+            Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
+            Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
+            Column::wide("RELISTS", |row, _| text(&row["relists"]).into()),
+            Column::new("REASON", |row, _| text(&row["reason"]).into()),
+        ],
+    },
 };
 
 /// Whether a cluster's state is as its operator wants it.
@@ -96,20 +91,10 @@ fn state(row: &Value) -> Cell {
 pub(crate) async fn run(command: ClusterCommand) -> Outcome {
     match command {
         ClusterCommand::Add(args) => Box::pin(add::run(&args)).await,
-        ClusterCommand::List(ListArgs { connect, show }) => {
-            let answer = Client::new(&connect)?.get("/debug/clusters", &[]).await?;
-            let look = Look::of_stdout();
-            output::print(&CLUSTERS.render(&answer.raw, &answer.value, &show, &look))?;
-            Ok(Exit::Fine)
-        }
-        ClusterCommand::Get(GetArgs { name, connect, show }) => {
-            let answer = Client::new(&connect)?.get("/debug/clusters", &[]).await?;
-            let row = find(&answer.value, &name).ok_or_else(|| {
-                Failure::failed(format!("no cluster {name:?} is a member"))
-                    .next("strait cluster list")
-            })?;
-            output::print(&get(row, &show, &Look::of_stdout()))?;
-            Ok(if is_well(row) { Exit::Fine } else { Exit::Unhealthy })
+        ClusterCommand::List(ask) => ask.list(CLUSTERS.path, &CLUSTERS.listing).await,
+        ClusterCommand::Get(GetArgs { name, ask }) => {
+            let row = ask.get(&CLUSTERS, &name).await?;
+            Ok(if is_well(&row) { Exit::Fine } else { Exit::Unhealthy })
         }
         ClusterCommand::Remove(args) => Box::pin(remove::run(&args)).await,
         ClusterCommand::Rotate(args) => Box::pin(rotate::run(&args)).await,
@@ -118,16 +103,13 @@ pub(crate) async fn run(command: ClusterCommand) -> Outcome {
 }
 
 /// The cluster's entry; one on standby comes after the one that holds the ID.
-fn find<'a>(clusters: &'a Value, id: &str) -> Option<&'a Value> {
-    let mut named = items(clusters).iter().filter(|row| row["id"] == id);
+fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
+    let mut named = clusters.iter().filter(|row| row["id"] == id);
     let first = named.next()?;
     if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
 }
 
-pub(super) fn get(row: &Value, show: &Show, look: &Look) -> String {
-    if !matches!(show.output, Format::Table | Format::Wide) {
-        return one(&CLUSTERS, row, show, look);
-    }
+fn describe(row: &Value, _: &Show, look: &Look) -> String {
     let mut fields: Vec<(&str, Cell)> =
         vec![("Cluster", text(&row["id"]).into()), ("State", state(row))];
     if row["reason"].as_str().is_some_and(|reason| !reason.is_empty()) {

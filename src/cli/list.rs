@@ -1,0 +1,70 @@
+//! `list` and `get`: the same for every kind of object that the admin API lists.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::client::{Answer, Client, Connect};
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{self, Format, Listing, Look, Show, items};
+
+/// What every command that shows objects takes: whom to ask, and how to show the answer.
+#[derive(Debug, Args)]
+pub(crate) struct Ask {
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    pub(crate) show: Show,
+}
+
+/// A kind of object of which one can be shown.
+pub(crate) struct Kind {
+    /// Where the admin API lists them.
+    pub(crate) path: &'static str,
+    /// How they are listed.
+    pub(crate) listing: Listing,
+    /// The object that a name means.
+    pub(crate) find: for<'a> fn(&'a [Value], &str) -> Option<&'a Value>,
+    /// What no object of that name does: "is connected".
+    pub(crate) does: &'static str,
+    /// One of them for people.
+    pub(crate) describe: fn(&Value, &Show, &Look) -> String,
+}
+
+impl Ask {
+    /// One question to the control plane.
+    pub(crate) async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Failure> {
+        Client::new(&self.connect)?.get(path, query).await
+    }
+
+    /// Prints the objects at `path`.
+    pub(crate) async fn list(&self, path: &str, listing: &Listing) -> Outcome {
+        let answer = self.ask(path, &[]).await?;
+        let look = Look::of_stdout();
+        output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
+        Ok(Exit::Fine)
+    }
+
+    /// Prints the object called `name`, and returns it.
+    pub(crate) async fn get(&self, kind: &Kind, name: &str) -> Result<Value, Failure> {
+        let answer = self.ask(kind.path, &[]).await?;
+        let row = (kind.find)(items(&answer.value), name).ok_or_else(|| {
+            let what = kind.listing.kind;
+            Failure::failed(format!("no {what} {name:?} {}", kind.does))
+                .next(format!("strait {what} list"))
+        })?;
+        output::print(&kind.one(row, &self.show, &Look::of_stdout()))?;
+        Ok(row.clone())
+    }
+}
+
+impl Kind {
+    /// One object, in the format asked for.
+    pub(crate) fn one(&self, row: &Value, show: &Show, look: &Look) -> String {
+        match show.output {
+            Format::Table | Format::Wide => (self.describe)(row, show, look),
+            Format::Json => format!("{row:#}\n"),
+            Format::Yaml => output::yaml(row),
+            Format::Name => self.listing.render("", &Value::Array(vec![row.clone()]), show, look),
+        }
+    }
+}
