@@ -8,16 +8,24 @@ use std::time::Duration;
 
 use clap::Args;
 use http::{Method, Request, Uri};
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{AuthError, ConfigExt};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use serde_json::Value;
+use tower::{BoxError, ServiceBuilder};
 
-use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use crate::apiserver::{self, Access, Credential, Loopback, Redacted};
 use crate::cli::client::root_cause;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{clean, items};
 use crate::codes;
-use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL};
+use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
+
+/// How long a connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long one request may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
@@ -56,14 +64,29 @@ impl Hub {
         Cluster::open(self.contexts()?, Some(context)).await
     }
 
+    /// The files merged as kubectl merges them: of each name the first entry counts.
     fn contexts(&self) -> Result<Kubeconfig, Failure> {
-        let read = match &self.kubeconfig {
-            Some(file) => Kubeconfig::read_from(file),
-            None => Kubeconfig::read(),
-        };
-        read.map_err(|error| {
-            Failure::failed(format!("the kubeconfig can't be read: {}", root_cause(&error)))
-                .next("name it by --kubeconfig or KUBECONFIG")
+        let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
+        let files: Vec<PathBuf> = self.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
+        let name_it = "name it by --kubeconfig or KUBECONFIG";
+        if files.is_empty() {
+            return Err(Failure::usage("there is no kubeconfig").next(name_it));
+        }
+        files.iter().try_fold(Kubeconfig::default(), |merged, file| {
+            let read = Kubeconfig::read_from(file).and_then(|mut read| {
+                read.current_context = read.current_context.filter(|name| !name.is_empty());
+                merged.merge(read)
+            });
+            read.map_err(|error| {
+                let fact = match &error {
+                    // A snippet of the text would show its credentials.
+                    KubeconfigError::Parse(error) => error.without_snippet().to_string(),
+                    error => root_cause(error),
+                };
+                let text = format!("kubeconfig {} can't be read: {}", file.display(), clean(&fact));
+                let exit = if file.exists() { Exit::Failed } else { Exit::Usage };
+                Failure::new(exit, text).next(name_it)
+            })
         })
     }
 }
@@ -94,16 +117,14 @@ impl Cluster {
             )));
         }
         let options = KubeConfigOptions { context: Some(name.clone()), ..Default::default() };
-        let unusable = |error: &(dyn std::error::Error + 'static)| {
-            Failure::failed(format!("context {name} can't be used: {}", root_cause(error)))
-                .next(format!("kubectl --context {name} version"))
-        };
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unusable(&e))?;
-        config.read_timeout = Some(REQUEST_LIMIT);
-        let client = Client::try_from(config.clone()).map_err(|error| unusable(&error))?;
+        let config =
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+                Failure::failed(format!("context {name} can't be used: {}", root_cause(&error)))
+                    .next(format!("kubectl --context {name} version"))
+            })?;
         let ca_pem = config.root_cert.as_ref().map(|certificates| pem(certificates));
         let skips_verification = config.accept_invalid_certs;
+        let client = client(&name, &config)?;
         Ok(Self { context: name, client, config, skips_verification, ca_pem })
     }
 
@@ -122,8 +143,6 @@ impl Cluster {
     /// The API server of `access`, with its credential where that is a token.
     pub(crate) fn with_access(&self, access: &Access) -> Result<Self, Failure> {
         let mut config = Config::new(access.server.clone());
-        config.connect_timeout = Some(Duration::from_secs(5));
-        config.read_timeout = Some(REQUEST_LIMIT);
         config.root_cert = access.ca_pem.as_deref().map(der);
         config.tls_server_name.clone_from(&access.tls_server_name);
         if let Credential::Token(token) = &access.credential {
@@ -133,9 +152,7 @@ impl Cluster {
     }
 
     fn with_config(&self, config: Config) -> Result<Self, Failure> {
-        let client = Client::try_from(config.clone()).map_err(|error| {
-            Failure::failed(format!("{} can't be reached: {}", self.context, root_cause(&error)))
-        })?;
+        let client = client(&self.context, &config)?;
         let (context, ca_pem) = (self.context.clone(), self.ca_pem.clone());
         Ok(Self { context, client, config, skips_verification: self.skips_verification, ca_pem })
     }
@@ -267,15 +284,15 @@ impl Cluster {
             .header("Content-Type", content)
             .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
             .map_err(|_| Failure::usage(format!("{path:?} holds characters that no name has")))?;
-        match self.client.request::<Value>(request).await {
+        let asked = tokio::time::timeout(REQUEST_LIMIT, self.client.request::<Value>(request));
+        let Ok(answer) = asked.await else {
+            return Err(self.away(&format!("no answer within {} s", REQUEST_LIMIT.as_secs())));
+        };
+        match answer {
             Ok(value) => Ok(Some(value)),
             Err(kube::Error::Api(status)) => match status.code {
                 404 => Ok(None),
-                401 => Err(Failure::new(
-                    Exit::NoRights,
-                    format!("{what}: the credential of context {} is not accepted", self.context),
-                )
-                .next(format!("kubectl --context {} auth whoami", self.context))),
+                401 => Err(self.refused(&what)),
                 403 => Err(Failure::new(
                     Exit::NoRights,
                     format!("{what}: {}", clean(&status.message)),
@@ -288,24 +305,35 @@ impl Cluster {
                     clean(&status.message)
                 ))),
             },
-            Err(kube::Error::Auth(error)) => Err(Failure::new(
-                Exit::NoRights,
-                format!("no credential for context {}: {}", self.context, root_cause(&error)),
-            )),
+            Err(kube::Error::Auth(error)) => Err(no_credential(&self.context, &error)),
             Err(kube::Error::SerdeError(_)) => {
                 Err(Failure::failed(format!("{what} was not answered as an API server does")))
             }
-            Err(error) => {
-                let text = format!(
-                    "the API server of context {} ({}) can't be reached: {}",
-                    self.context,
-                    self.server(),
-                    root_cause(&error)
-                );
-                Err(Failure::new(Exit::Unreachable, text)
-                    .next(format!("kubectl --context {} version", self.context)))
-            }
+            Err(error) => Err(match apiserver::Error::of_exchange(&what, &error) {
+                apiserver::Error::Unauthorized(_) => self.refused(&what),
+                apiserver::Error::Tls(fact) => {
+                    self.away(&fact).code(codes::TLS_FAILED.id).next(codes::TLS_FAILED.next)
+                }
+                error => self.away(&error.to_string()),
+            }),
         }
+    }
+
+    fn refused(&self, what: &str) -> Failure {
+        let fact = format!("the credential of context {} is not accepted", self.context);
+        Failure::new(Exit::NoRights, format!("{what}: {fact}"))
+            .next(format!("kubectl --context {} auth whoami", self.context))
+    }
+
+    fn away(&self, fact: &str) -> Failure {
+        let text = format!(
+            "the API server of context {} ({}) can't be reached: {}",
+            self.context,
+            self.server(),
+            clean(fact)
+        );
+        Failure::new(Exit::Unreachable, text)
+            .next(format!("kubectl --context {} version", self.context))
     }
 
     /// The failure that a missing system namespace is.
@@ -315,6 +343,50 @@ impl Cluster {
             "name the control plane's namespace by --namespace, or make it: kubectl create namespace {namespace}"
         ))
     }
+}
+
+/// A client that judges certificates as the control plane does.
+fn client(context: &str, config: &Config) -> Result<Client, Failure> {
+    let unusable = |fact: String| {
+        Failure::failed(format!("context {context} can't be used: {}", clean(&fact)))
+            .next(format!("kubectl --context {context} version"))
+    };
+    if config.proxy_url.is_some() {
+        return Err(unusable("it goes through a proxy, which is not supported".to_owned()));
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    let failed = |error: &kube::Error| match error {
+        kube::Error::Auth(error) => no_credential(context, error),
+        error => unusable(root_cause(error)),
+    };
+    // First the program that gives the credential, if there is one: it is run once.
+    let authorization = config.auth_layer().map_err(|error| failed(&error))?;
+    let tls = apiserver::connector(config, tcp).map_err(|error| unusable(error.to_string()))?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(authorization)
+        .layer(config.extra_headers_layer().map_err(|error| failed(&error))?)
+        .map_err(BoxError::from)
+        .service(HttpClient::builder(TokioExecutor::new()).build(tls));
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// The failure that a context without credential is. What a program printed may be one, and isn't shown.
+fn no_credential(context: &str, error: &AuthError) -> Failure {
+    let fact = match error {
+        AuthError::AuthExecStart(error) => format!("its program can't be run: {error}"),
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("see above");
+            format!("its program failed ({}): {last}", out.status)
+        }
+        AuthError::AuthExecParse(_) => "its program printed no ExecCredential".to_owned(),
+        error => root_cause(error),
+    };
+    Failure::new(Exit::NoRights, format!("no credential for context {context}: {}", clean(&fact)))
+        .next(format!("kubectl --context {context} auth whoami"))
 }
 
 /// Where an object of one of the kinds that we make is found.
