@@ -80,8 +80,9 @@ checked before anything is interpreted, so that one Secret can't slow down the o
     RUNS_PROGRAM = "STR0203", "the kubeconfig runs a program",
         "Use a service account's token instead: strait cluster add CONTEXT --name ID", "\
 `users[].user.exec` names a program, and `auth-provider` a plugin that runs one or talks to a third
-party. Strait never runs programs from a kubeconfig: whoever may write the Secret could run anything
-inside the control plane. Every user of the file is checked, not only that of the current context.";
+party. Strait never runs programs from a member's kubeconfig: whoever may write the Secret could run
+anything inside the control plane. Every user of the file is checked, not only that of the current
+context. Your own kubeconfig (--kubeconfig, KUBECONFIG) may name programs.";
 
     /// tokenFile, client-certificate, client-key, certificate-authority.
     READS_FILE = "STR0204", "the kubeconfig reads a file",
@@ -121,7 +122,8 @@ that is really dialled from the checks on addresses.";
 certificate must name it; else set tls-server-name.", "\
 A kubeconfig made on a laptop often says https://127.0.0.1:PORT, which inside a pod is the pod itself.
 A literal loopback address is allowed with --config-dir or outside a pod; a name that stands for
-one (such as localhost) never is.";
+one (such as localhost) never is. The kubeconfig of the config cluster is the operator's own: there
+both are fine.";
 
     /// Not https://HOST:PORT.
     SERVER_URL = "STR0210", "the API server's URL is not acceptable",
@@ -216,8 +218,8 @@ endpointslices, namespaces). What was last known of the cluster stays in use.";
     /// Unknown CA, wrong name, expired.
     TLS_FAILED = "STR0305", "the API server's certificate is not acceptable",
         "Put the right CA into certificate-authority-data, or set tls-server-name.", "\
-It is expired, is not signed by the CA of the kubeconfig, or doesn't name the address dialled. What was
-last known of the cluster stays in use.";
+It is expired, is neither signed by the CA of the kubeconfig nor that CA's own certificate, or doesn't
+name the address dialled. What was last known of the cluster stays in use.";
 
     /// Another kube-system UID.
     IDENTITY_CHANGED = "STR0306", "the kubeconfig leads to a different cluster now",

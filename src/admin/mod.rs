@@ -303,7 +303,7 @@ fn current(sources: &Sources) -> Result<Arc<PushContext>, Failure> {
 fn connected(sources: &Sources, proxy: &str) -> Result<Arc<Connection>, Failure> {
     sources.connections.find(proxy).ok_or_else(|| {
         let text = format!(
-            "no proxy {proxy:?} is connected; /debug/proxies lists those that are, by node id, key, or name.namespace[@cluster]"
+            "no proxy {proxy:?} is connected; a proxy is named by its node id, its key, or name.namespace[@cluster]"
         );
         Failure(StatusCode::NOT_FOUND, text)
     })

@@ -43,7 +43,7 @@ pub(crate) struct BootstrapArgs {
     /// Where the control plane serves ADS; its certificate must name HOST
     #[arg(long, value_name = "HOST:PORT", value_parser = discovery)]
     discovery: Discovery,
-    /// Certificate chain, PEM
+    /// Certificate chain, PEM; Envoy reads it, the key and the roots when it starts, and not again
     #[arg(long, value_name = "F")]
     cert: PathBuf,
     /// Its key, PEM
@@ -230,6 +230,8 @@ fn control_plane(args: &BootstrapArgs) -> Value {
     json!({
         "name": CONTROL_PLANE,
         "type": if is_address { "STATIC" } else { "STRICT_DNS" },
+        // Else Envoy tries only the IPv6 addresses of a name that has some, localhost among them.
+        "dns_lookup_family": "ALL",
         "connect_timeout": "5s",
         "load_assignment": {
             "cluster_name": CONTROL_PLANE,
@@ -252,8 +254,9 @@ fn control_plane(args: &BootstrapArgs) -> Value {
 
 /// The secrets that the control plane's TLS contexts name too.
 ///
-/// Envoy 1.40 accepts `watched_directory` here and does not act on it: it follows files only of secrets
-/// that come by SDS. A renewed certificate is used after a restart.
+/// Envoy (1.40 tried) accepts `watched_directory` here and does not act on it: it follows files only of
+/// secrets that come by SDS, and by a name alone only a static secret is found. So a renewed certificate
+/// counts from the proxy's next start; a hot restart keeps its connections.
 fn secrets(args: &BootstrapArgs) -> Value {
     let watched = |file: &Path| {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 
@@ -61,6 +61,9 @@ pub enum Error {
     /// The certificate part.
     #[error(transparent)]
     Identity(#[from] identity::Error),
+    /// What was asked for can't be in a certificate.
+    #[error("{0}")]
+    Usage(String),
     /// Workload files would take the place of a CA's.
     #[error("{} holds a CA; name another folder for the workload's files", .0.display())]
     OutIsAuthority(PathBuf),
@@ -74,6 +77,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Identity(error) => error.code(),
+            Self::Usage(_) => "STR0706",
             Self::OutIsAuthority(_) | Self::Print(_) => "STR0701",
         }
     }
@@ -109,8 +113,18 @@ fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), Error> {
         return Err(Error::OutIsAuthority(args.out.clone()));
     }
     let now = SystemTime::now();
-    let id = SpiffeId::new(&args.trust_domain, &args.namespace, &args.service_account)
-        .map_err(identity::Error::Identity)?;
+    let id = SpiffeId::new(&args.trust_domain, &args.namespace, &args.service_account).map_err(
+        |error| {
+            Error::Usage(format!(
+                "--trust-domain {:?}, --namespace {:?} and --service-account {:?} make no identity: {error}",
+                args.trust_domain, args.namespace, args.service_account
+            ))
+        },
+    )?;
+    if args.ttl.0 > authority::LIFETIME_MAX || args.ttl.0 < Duration::from_secs(1) {
+        let most = HumanDuration(authority::LIFETIME_MAX);
+        return Err(Error::Usage(format!("--ttl {} is not from 1s to {most}", args.ttl)));
+    }
     let files = AuthorityPem::read(&args.ca_dir)?;
     let authority = Authority::new(&files, &args.ca_dir.display().to_string(), now)?;
     let issued = authority.issue_workload(&id, args.ttl.0, now)?;

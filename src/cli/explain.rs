@@ -40,7 +40,9 @@ pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
     let mut query = vec![("proxy", args.proxy.as_str()), ("hostname", hostname)];
     query.extend(port.map(|port| ("port", port)));
     query.extend(args.address.as_deref().map(|address| ("address", address)));
-    let answer = args.ask.ask("/debug/explain", &query).await?;
+    let answer = args.ask.ask("/debug/explain", &query).await;
+    let answer =
+        answer.map_err(|failure| failure.or_next("strait proxy list, strait service list"))?;
     let asked = args.address.as_deref();
     output::print(&match args.ask.show.output {
         Format::Json => answer.raw,

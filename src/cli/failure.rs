@@ -32,7 +32,7 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes
 
     0  done, and what was asked for is healthy
-    1  failed
+    1  failed: what is named is there, and can't be used or changed
     2  done, and the answer is \"not healthy\":
          status           a cluster is out of touch, a proxy rejected what it was sent, endpoints are
                           withheld, or the control plane is not ready
@@ -40,9 +40,9 @@ Exit codes
          cluster add      the cluster was added and can't be synced
          explain          an endpoint that is ready is withheld from the proxy, or there is none
                           (with --address: that endpoint is withheld)
-   64  wrong usage
+   64  wrong usage: no such flag or value, or it names a file, directory, context or code that isn't there
    69  the control plane, or an API server, can't be reached
-   77  no rights there: token or credential not accepted
+   77  no rights there: token or credential not accepted, or there is none
   124  --timeout ran out
   130  interrupted by Ctrl-C
 ";
@@ -97,12 +97,11 @@ impl Failure {
         };
         let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
         let failure = Self::new(exit, format!("{what}{error}{cause}")).code(error.code());
-        match codes::find(error.code()) {
+        match (error, codes::find(error.code())) {
+            (E::NotEmpty { .. }, _) => failure.next("name a folder that is absent or empty"),
             // What is only a wrong word on the command line is told by the message.
-            Some(code) if !matches!(error, E::Lifetime { .. } | E::Identity(_)) => {
-                failure.next(code.next)
-            }
-            _ => failure,
+            (E::Lifetime { .. } | E::Identity(_), _) | (_, None) => failure,
+            (_, Some(code)) => failure.next(code.next),
         }
     }
 
@@ -111,11 +110,24 @@ impl Failure {
         &self.message
     }
 
+    /// The same with another exit code.
+    #[must_use]
+    pub(crate) fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
     /// The code under which `strait help` explains it.
     #[must_use]
     pub(crate) fn code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
+    }
+
+    /// What to do now, where an answer says "there is none" and nothing else is said yet.
+    #[must_use]
+    pub(crate) fn or_next(self, next: &str) -> Self {
+        if self.exit == Exit::Failed && self.next.is_none() { self.next(next) } else { self }
     }
 
     /// What to do now.

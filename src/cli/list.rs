@@ -26,6 +26,8 @@ pub(crate) struct Kind {
     pub(crate) find: for<'a> fn(&'a [Value], &str) -> Option<&'a Value>,
     /// What no object of that name does: "is connected".
     pub(crate) does: &'static str,
+    /// What to do when there is no object of a name.
+    pub(crate) next: &'static str,
     /// One of them for people.
     pub(crate) describe: fn(&Value, &Show, &Look) -> String,
 }
@@ -41,6 +43,9 @@ impl Ask {
         let answer = self.ask(path, &[]).await?;
         let look = Look::of_stdout();
         output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
+        if items(&answer.value).is_empty() && self.show.output.is_for_people() {
+            eprintln!("There is no {} yet.", listing.kind);
+        }
         Ok(Exit::Fine)
     }
 
@@ -48,9 +53,8 @@ impl Ask {
     pub(crate) async fn get(&self, kind: &Kind, name: &str) -> Result<Value, Failure> {
         let answer = self.ask(kind.path, &[]).await?;
         let row = (kind.find)(items(&answer.value), name).ok_or_else(|| {
-            let what = kind.listing.kind;
-            Failure::failed(format!("no {what} {name:?} {}", kind.does))
-                .next(format!("strait {what} list"))
+            Failure::failed(format!("no {} {name:?} {}", kind.listing.kind, kind.does))
+                .next(kind.next)
         })?;
         output::print(&kind.one(row, &self.show, &Look::of_stdout()))?;
         Ok(row.clone())

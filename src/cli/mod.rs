@@ -141,7 +141,8 @@ async fn dispatch(command: Command) -> Outcome {
         Command::Certs(args) => match certs::run(&args, &mut std::io::stdout()) {
             Ok(()) => Ok(Exit::Fine),
             Err(certs::Error::Identity(error)) => Err(Failure::identity("", &error)),
-            Err(error) => Err(Failure::failed(error.to_string()).code(error.code())),
+            Err(error @ certs::Error::Print(_)) => Err(Failure::failed(error.to_string())),
+            Err(error) => Err(Failure::usage(error.to_string()).code(error.code())),
         },
         Command::Version(args) => about::version(&args),
         Command::Completion { shell } => about::completion(shell, Cli::command()),

@@ -28,6 +28,7 @@ pub(crate) struct GetArgs {
 pub(crate) const NETWORKS: Kind = Kind {
     path: "/debug/networks",
     does: "is known",
+    next: "strait network list",
     find: |rows, name| rows.iter().find(|row| row["network"] == name),
     describe,
     listing: Listing {

@@ -27,6 +27,13 @@ pub(crate) enum Format {
     Name,
 }
 
+impl Format {
+    /// Whether it is read by people rather than by programs.
+    pub(crate) fn is_for_people(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
 /// The flags of every command that shows objects.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Show {

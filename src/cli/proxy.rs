@@ -44,6 +44,7 @@ pub(crate) struct ConfigArgs {
 pub(super) const PROXIES: Kind = Kind {
     path: "/debug/proxies",
     does: "is connected",
+    next: "strait proxy list; one that was refused is not there, and its own log says why",
     find,
     describe,
     listing: Listing {
@@ -77,7 +78,8 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
         }
         ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
             let query = [("proxy", proxy.as_str())];
-            let answer = ask.ask("/debug/config_dump", &query).await?;
+            let answer = ask.ask("/debug/config_dump", &query).await;
+            let answer = answer.map_err(|failure| failure.or_next(PROXIES.next))?;
             let (raw, value) = match kind {
                 None => (answer.raw, answer.value),
                 Some(kind) => {

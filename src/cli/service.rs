@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::client::Answer;
 use super::failure::{Exit, Failure, Outcome};
 use super::list::Ask;
-use super::output::{self, Cell, Column, Format, Listing, Look, Show, items, text};
+use super::output::{self, Cell, Column, Listing, Look, Show, items, text};
 
 /// Services, merged over all clusters.
 #[derive(Debug, Subcommand)]
@@ -79,7 +79,8 @@ pub(crate) async fn run(command: &ServiceCommand) -> Outcome {
         ServiceCommand::Get(GetArgs { name, endpoints, ask }) => {
             let look = Look::of_stdout();
             let query = [("hostname", name.as_str())];
-            let found = ask.ask("/debug/endpoints", &query).await?;
+            let found = ask.ask("/debug/endpoints", &query).await;
+            let found = found.map_err(|failure| failure.or_next("strait service list"))?;
             output::print(&if *endpoints {
                 ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look)
             } else {
@@ -97,7 +98,7 @@ pub(super) fn get(
     show: &Show,
     look: &Look,
 ) -> Result<String, Failure> {
-    if !matches!(show.output, Format::Table | Format::Wide) {
+    if !show.output.is_for_people() {
         return Ok(SERVICES.render(&service.raw, &service.value, show, look));
     }
     let Some(row) = items(&service.value).first() else {

@@ -58,6 +58,70 @@ fn exit_codes_tell_kinds_of_trouble_apart() {
 }
 
 #[test]
+fn a_server_that_can_not_start_tells_kinds_of_trouble_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("written");
+        file.to_str().expect("UTF-8").to_owned()
+    };
+    let here = folder.path().to_str().expect("UTF-8");
+    let junk = write("junk.pem", "junk");
+    let kubeconfig = |name: &str, user: &str| {
+        let text = format!(
+            "{{current-context: a, contexts: [{{name: a, context: {{cluster: c, user: u}}}}], clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'}}}}], users: [{{name: u, user: {user}}}]}}"
+        );
+        write(name, &text)
+    };
+    let (token, program) = (
+        kubeconfig("by-token", "{token: canary}"),
+        kubeconfig("by-program", "{exec: {command: sh, args: ['-c', 'echo canary; exit 3']}}"),
+    );
+    let broken = write("broken", "users: [{name: u, user: {token: canary}");
+    let files = ["--config-dir", here, "--state-dir", here];
+    for (expected, arguments, said) in [
+        (64, vec![], "--config-dir DIR"),
+        (64, vec!["--config-dir", "/nowhere/dir"], "create it"),
+        (64, vec!["--kubeconfig", "/nowhere/config"], "no such file"),
+        (64, vec!["--kubeconfig", &token, "--context", "b"], "it has: a"),
+        (64, vec!["--config-dir", here, "--context", "a"], "cannot be used with"),
+        (64, vec!["--cluster-id", "No", "--kubeconfig", &token], "--cluster-id"),
+        (64, [&files[..], &["--xds-address", "15012"]].concat(), "HOST:PORT"),
+        (64, [&files[..], &["--log-level", "a=b=c"]].concat(), "--log-level"),
+        (64, [&files[..], &["--tls-cert", &junk]].concat(), "--tls-key"),
+        (64, [&files[..], &["--ca-dir", "/nowhere/ca"]].concat(), "STR0705"),
+        (64, [&files[..], &["--client-ca", "/nowhere/ca.pem"]].concat(), "STR0701"),
+        (64, [&files[..], &["--admin-token-file", "/nowhere/token"]].concat(), "/nowhere/token"),
+        (1, [&files[..], &["--tls-cert", &junk, "--tls-key", &junk]].concat(), "STR0702"),
+        (1, [&files[..], &["--ca-dir", here]].concat(), "STR0705"),
+        (1, [&files[..], &["--xds-address", "nowhere.invalid:0"]].concat(), "--xds-address"),
+        (1, vec!["--kubeconfig", &broken], "broken"),
+        (1, vec!["--kubeconfig", &token, "--state-dir", &junk], "--state-dir"),
+        (77, vec!["--kubeconfig", &program], "failed (exit status: 3)"),
+    ] {
+        let output = strait(&[&["serve"], &*arguments].concat(), &[("HOME", "/nowhere")]);
+        let errors = stderr(&output);
+        assert_eq!(code(&output), expected, "{arguments:?}: {errors}");
+        assert!(errors.contains(said) && !errors.contains("canary"), "{arguments:?}: {errors}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_counts_as_unset() {
+    let names = strait(&["serve", "--help"], &[]);
+    let names = stdout(&names);
+    let names: Vec<&str> =
+        names.split("[env: ").skip(1).filter_map(|rest| rest.split(['=', ']']).next()).collect();
+    assert!(names.len() > 20, "{names:?}");
+    let empty: Vec<(&str, &str)> = names.iter().map(|name| (*name, "")).collect();
+    let output = strait(&["serve", "--config-dir", "/nowhere/dir"], &empty);
+    assert!(stderr(&output).contains("create it"), "{}", stderr(&output));
+    let output = strait(&["status"], &[("STRAIT_SERVER", ""), ("STRAIT_TOKEN_FILE", "")]);
+    assert!(stderr(&output).contains("http://127.0.0.1:15014"), "{}", stderr(&output));
+}
+
+#[test]
 fn answers_of_the_admin_api_become_exit_codes() {
     for (status, body, expected, said) in [
         ("200 OK", r#"[{"id":"east","state":"live"}]"#, 0, ""),
@@ -197,6 +261,11 @@ async fn a_cluster_is_added_rotated_and_removed() {
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("STR0207"), "{}", stderr(&output));
 
+    let again = ["cluster", "add", "prod-eu", "--name", "twin", "--server", &url, "--yes"];
+    let output = rig.strait(&again).await;
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("of member prod-eu already"), "{}", stderr(&output));
+
     let output = rig.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let second = rig.member("prod-eu").expect("a member");
@@ -220,7 +289,13 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
         (vec!["cluster", "add", "prod-eu", "--name", "Prod_EU"], 64, "STR0215"),
         (vec!["cluster", "add", "prod-eu", "--network", "a b"], 64, "--network"),
         (vec!["cluster", "add", "prod-eu", "--token-ttl", "1m"], 64, "10m"),
-        (vec!["cluster", "add", "prod-eu", "--server", "http://10.0.0.1"], 1, "STR0210"),
+        (vec!["cluster", "add", "prod-eu", "--server", "http://10.0.0.1"], 64, "STR0210"),
+        (vec!["cluster", "import", "/nowhere/kubeconfig"], 64, "/nowhere/kubeconfig"),
+        (
+            vec!["cluster", "add", "prod-eu", "--kubeconfig", "/nowhere/kubeconfig"],
+            64,
+            "--kubeconfig",
+        ),
         (vec!["cluster", "rotate", "prod-eu", "--yes"], 1, "strait cluster add"),
     ] {
         let output = rig.strait(&arguments).await;
@@ -232,6 +307,36 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
     assert_eq!(code(&output), 69, "{}", stderr(&output));
     assert!(rig.member("prod-eu").is_none());
     assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_credential_may_come_from_a_program() {
+    let rig = Rig::start().await;
+    let mut kubeconfig: Value =
+        serde_json::from_slice(&std::fs::read(rig.kubeconfig()).expect("read")).expect("JSON");
+    for user in kubeconfig["users"].as_array_mut().expect("users") {
+        let token = user["user"]["token"].as_str().expect("a token");
+        let script = format!("echo '{{\"status\": {{\"token\": \"{token}\"}}}}'");
+        user["user"] = json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": "/bin/sh", "args": ["-c", script],
+        } });
+    }
+    std::fs::write(rig.kubeconfig(), kubeconfig.to_string()).expect("written");
+    let url = rig.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--server", &url, "--yes"];
+    let output = rig.strait(&add).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(rig.member("prod-eu").expect("a member").contains("token"));
+
+    for user in kubeconfig["users"].as_array_mut().expect("users") {
+        user["user"]["exec"]["args"][1] = json!("echo canary; echo 'log in first' >&2; exit 1");
+    }
+    std::fs::write(rig.kubeconfig(), kubeconfig.to_string()).expect("written");
+    let output = rig.strait(&add).await;
+    assert_eq!(code(&output), 77, "{}", stderr(&output));
+    let errors = stderr(&output);
+    assert!(errors.contains("log in first") && !errors.contains("canary"), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

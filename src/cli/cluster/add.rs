@@ -79,21 +79,24 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     // Before anything is asked of anybody: an address that can't work.
     let access = |token: String| {
         let access = remote.access(token, args.server.as_ref(), args.tls_server_name.as_deref())?;
-        checked(&id, &access)?;
+        checked(&id, &access).map_err(|failure| match &args.server {
+            Some(_) => failure.exit(Exit::Usage),
+            None => failure,
+        })?;
         Ok::<_, Failure>(Member {
             access,
             network: network(args.network.as_deref()),
             mode: Mode::Normal,
         })
     };
-    access("not-yet-known".into())?;
+    let server = access("not-yet-known".into())?.access.server;
     let (hub_uid, remote_uid) = (hub.uid().await?, remote.uid().await?);
     if hub_uid == remote_uid {
         return Err(Failure::coded(
             &codes::SAME_CLUSTER_TWICE,
             format!(
-                "contexts {} and {} lead to one cluster (kube-system {hub_uid}), and the config cluster is a member already",
-                hub.context, remote.context
+                "context {} leads to the config cluster itself, that of context {} (kube-system {hub_uid}), and it is a member already",
+                remote.context, hub.context
             ),
         )
         .next("name the context of another cluster, or that of the config cluster by --context"));
@@ -102,7 +105,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
-    free(&hub, ns, &id).await?;
+    free(&hub, ns, &id, &server).await?;
     let version = remote.get("/version").await?.unwrap_or_default();
 
     if args.output.is_some() {
@@ -154,8 +157,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     let (token, ends) = token(&remote, args.token_ttl).await?;
     check_rights(&remote.with_token(&token)?, args.rbac).await?;
     done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
-    apply_secret(&hub, ns, &id, &access(token)?).await?;
-    done(&format!("secret {ns}/{} made in {}", secret::name_of(&id), hub.context));
+    make_secret(&hub, ns, &id, &access(token)?).await?;
     follow(&id, args.timeout.0).await
 }
 
@@ -208,8 +210,10 @@ pub(super) fn refused(what: &str, refusal: &Refusal) -> Failure {
     let fact = output::clean(&format!("{field}{}", refusal.fact));
     let failure = Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"));
     if *refusal.code == codes::LOOPBACK_SERVER {
-        return failure
-            .next("name the URL that the control plane can use: --server https://HOST:PORT");
+        return failure.next(
+            "name the URL that the control plane can use: --server https://HOST:PORT\n\
+             (the same one again, if the control plane runs on this machine)",
+        );
     }
     failure
 }
@@ -222,19 +226,44 @@ fn checked(id: &ClusterId, access: &Access) -> Result<(), Failure> {
         .map_err(|refusal| refused(&format!("cluster {id}"), &refusal))
 }
 
-/// Refuses an ID that a Secret holds already.
-pub(super) async fn free(hub: &Cluster, namespace: &str, id: &ClusterId) -> Result<(), Failure> {
+/// Refuses an ID that a Secret holds already, and an API server that is a member's.
+pub(super) async fn free(
+    hub: &Cluster,
+    namespace: &str,
+    id: &ClusterId,
+    server: &Uri,
+) -> Result<(), Failure> {
     let secrets = hub.member_secrets(namespace).await?;
-    match secrets.iter().find(|secret| holds(secret, id.as_str())) {
-        None => Ok(()),
-        Some(secret) => Err(Failure::coded(
+    if let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str())) {
+        return Err(Failure::coded(
             &codes::ID_TAKEN,
             format!("cluster ID {id} is held by secret {}; nothing was changed", full_name(secret)),
         )
         .next(format!(
             "for a new token: strait cluster rotate {id}\nfor another cluster: --name ID"
-        ))),
+        )));
     }
+    for secret in &secrets {
+        let entries = secret["data"].as_object().into_iter().flatten();
+        let same = |value: &Value| {
+            let text = BASE64.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
+            let read = kubeconfig::parse(&text, None, Loopback::Allowed);
+            read.is_ok_and(|access| access.server == *server)
+        };
+        if let Some((other, _)) = entries.into_iter().find(|(_, value)| same(value)) {
+            return Err(Failure::coded(
+                &codes::SAME_CLUSTER_TWICE,
+                format!(
+                    "{server} is the API server of member {other} already (secret {}); nothing was changed",
+                    full_name(secret)
+                ),
+            )
+            .next(format!(
+                "for a new token: strait cluster rotate {other}\nto rename it: strait cluster remove {other}, then add it"
+            )));
+        }
+    }
+    Ok(())
 }
 
 async fn token(remote: &Cluster, ttl: HumanDuration) -> Result<(String, String), Failure> {
@@ -266,8 +295,8 @@ async fn check_rights(reader: &Cluster, rbac: Rbac) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the Secret that makes `id` a member.
-pub(super) async fn apply_secret(
+/// Writes the Secret that makes `id` a member, and says so.
+pub(super) async fn make_secret(
     hub: &Cluster,
     namespace: &str,
     id: &ClusterId,
@@ -285,7 +314,9 @@ pub(super) async fn apply_secret(
     if let Some(fields) = manifest.as_object_mut() {
         fields.remove("stringData");
     }
-    hub.apply(&manifest).await
+    hub.apply(&manifest).await?;
+    done(&format!("secret {namespace}/{} made in {}", secret::name_of(id), hub.context));
+    Ok(())
 }
 
 async fn print_manifests(

@@ -64,6 +64,14 @@ impl Hub {
         Cluster::open(self.contexts()?, Some(context)).await
     }
 
+    /// The failure that a cluster without Secret is.
+    pub(crate) fn no_member(&self, hub: &Cluster, id: &str) -> Failure {
+        let text = format!("no secret in {} of {} holds cluster {id}", self.namespace, hub.context);
+        Failure::failed(text).next(format!(
+            "see which there are: strait cluster list -o wide\nto make it a member: strait cluster add CONTEXT --name {id}"
+        ))
+    }
+
     /// The files merged as kubectl merges them: of each name the first entry counts.
     fn contexts(&self) -> Result<Kubeconfig, Failure> {
         let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
@@ -114,7 +122,8 @@ impl Cluster {
             return Err(Failure::usage(format!(
                 "the kubeconfig has no context {name:?}; it has {}",
                 clean(&has)
-            )));
+            ))
+            .next("kubectl config get-contexts"));
         }
         let options = KubeConfigOptions { context: Some(name.clone()), ..Default::default() };
         let config =

@@ -11,12 +11,11 @@ use clap::Args;
 use http::Uri;
 use serde_json::Value;
 
+use super::Change;
 use super::add::{
-    Manifests, apply_secret, check_network, cluster_id, follow, free, loopback_for, network,
-    refused,
+    Manifests, check_network, cluster_id, follow, free, loopback_for, make_secret, network, refused,
 };
 use super::api::Hub;
-use super::{Change, done};
 use crate::apiserver::Loopback;
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{Exit, Failure, Outcome};
@@ -74,12 +73,11 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
         return Ok(Exit::Fine);
     }
     let hub = args.hub.open().await?;
-    for id in members.keys() {
-        free(&hub, ns, id).await?;
+    for (id, member) in &members {
+        free(&hub, ns, id, &member.access.server).await?;
     }
     for (id, member) in &members {
-        apply_secret(&hub, ns, id, member).await?;
-        done(&format!("secret {ns}/{} made in {}", secret::name_of(id), hub.context));
+        make_secret(&hub, ns, id, member).await?;
     }
     let mut end = Exit::Fine;
     for id in members.keys() {
@@ -98,7 +96,12 @@ fn bytes(file: &str) -> Result<Vec<u8>, Failure> {
         "-" => std::io::stdin().lock().take(limit).read_to_end(&mut bytes),
         file => std::fs::File::open(file).and_then(|open| open.take(limit).read_to_end(&mut bytes)),
     };
-    read.map_err(|error| Failure::failed(format!("{file} can't be read: {error}")))?;
+    read.map_err(|error| {
+        let absent = error.kind() == std::io::ErrorKind::NotFound;
+        let exit = if absent { Exit::Usage } else { Exit::Failed };
+        Failure::new(exit, format!("{file} can't be read: {error}"))
+            .next("name a kubeconfig, or the manifest of a Secret with kubeconfigs")
+    })?;
     Ok(bytes)
 }
 
@@ -163,8 +166,9 @@ fn member(
     if let Some(server) = &args.server {
         access.server = server.clone();
         let written = kubeconfig::write(&id, &access);
-        kubeconfig::parse(written.as_bytes(), None, loopback)
-            .map_err(|refusal| refused(&format!("--server {server}"), &refusal))?;
+        kubeconfig::parse(written.as_bytes(), None, loopback).map_err(|refusal| {
+            refused(&format!("--server {server}"), &refusal).exit(Exit::Usage)
+        })?;
     }
     Ok((id, Member { access, network: network(named_network), mode: Mode::Normal }))
 }

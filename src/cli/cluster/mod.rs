@@ -48,6 +48,7 @@ pub(crate) struct GetArgs {
 pub(crate) const CLUSTERS: Kind = Kind {
     path: "/debug/clusters",
     does: "is a member",
+    next: "strait cluster list",
     find,
     describe,
     listing: Listing {

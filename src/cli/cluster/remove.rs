@@ -6,7 +6,7 @@ use serde_json::json;
 use super::api::{Hub, full_name, holds, path_of};
 use super::manifests::{self, Rbac};
 use super::{Change, done};
-use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::failure::{Exit, Outcome};
 
 /// `strait cluster remove`.
 #[derive(Debug, Args)]
@@ -33,9 +33,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
     let mut secrets = hub.member_secrets(&args.hub.namespace).await?;
     secrets.retain(|secret| holds(secret, id));
     if secrets.is_empty() && remote.is_none() {
-        let text =
-            format!("no secret in {} of {} holds cluster {id}", args.hub.namespace, hub.context);
-        return Err(Failure::failed(text).next("strait cluster list -o wide"));
+        return Err(args.hub.no_member(&hub, id));
     }
     let alone =
         |secret: &serde_json::Value| secret["data"].as_object().is_none_or(|data| data.len() <= 1);

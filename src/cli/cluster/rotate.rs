@@ -41,14 +41,15 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
     let id = cluster_id(&args.name)?;
     check_ttl(args.token_ttl)?;
     let hub = args.hub.open().await?;
-    let remote = args.hub.remote(args.remote.as_deref().unwrap_or(id.as_str())).await?;
     let secrets = hub.member_secrets(&args.hub.namespace).await?;
-    let secret = secrets.iter().find(|secret| holds(secret, id.as_str())).ok_or_else(|| {
-        Failure::failed(format!(
-            "no secret in {} of {} holds cluster {id}",
-            args.hub.namespace, hub.context
-        ))
-        .next(format!("strait cluster add {} --name {id}", remote.context))
+    let context = args.remote.as_deref().unwrap_or(id.as_str());
+    let secret = secrets
+        .iter()
+        .find(|secret| holds(secret, id.as_str()))
+        .ok_or_else(|| args.hub.no_member(&hub, id.as_str()))?;
+    let remote = args.hub.remote(context).await.map_err(|failure| match &args.remote {
+        None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
+        Some(_) => failure,
     })?;
     let name = full_name(secret);
     let held = BASE64.decode(secret["data"][id.as_str()].as_str().unwrap_or_default());
