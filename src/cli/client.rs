@@ -21,6 +21,10 @@ const ANSWER_BYTES_MAX: usize = 1 << 30;
 /// Where `strait serve` keeps its token unless told otherwise.
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
+/// Where a token is found.
+const TOKEN_NEXT: &str = "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state \
+     directory of 'strait serve', or what its --admin-token-file names";
+
 /// How the control plane is reached.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Connect {
@@ -100,6 +104,7 @@ impl Client {
                     Exit::NoRights,
                     format!("the token file {} can't be read: {error}", file.display()),
                 )
+                .next(TOKEN_NEXT)
             })?),
             None => read_token(Path::new(TOKEN_FILE)).ok(),
         };
@@ -178,10 +183,8 @@ impl Client {
             Some(_) => "does not accept the token",
             None => "wants a token, and none was found",
         };
-        Failure::new(Exit::NoRights, format!("the control plane at {} {fact}", self.server)).next(
-            "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state directory of \
-             'strait serve', or what its --admin-token-file names",
-        )
+        let text = format!("the control plane at {} {fact}", self.server);
+        Failure::new(Exit::NoRights, text).next(TOKEN_NEXT)
     }
 }
 

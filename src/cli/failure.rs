@@ -51,7 +51,7 @@ Exit codes
 pub(crate) type Outcome = Result<Exit, Failure>;
 
 /// Why a command failed: what failed, the fact, what still works, the next step.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     /// For scripts.
     pub(crate) exit: Exit,
@@ -98,6 +98,10 @@ impl Failure {
         let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
         let failure = Self::new(exit, format!("{what}{error}{cause}")).code(error.code());
         match (error, codes::find(error.code())) {
+            (E::Store { .. }, _) => failure.next(
+                "check the config cluster: kubectl auth can-i create secrets\n\
+                 or keep the CA on disk: --state-dir DIR, or --ca-dir DIR made by 'strait certs init DIR'",
+            ),
             (E::NotEmpty { .. }, _) => failure.next("name a folder that is absent or empty"),
             // What is only a wrong word on the command line is told by the message.
             (E::Lifetime { .. } | E::Identity(_), _) | (_, None) => failure,

@@ -36,6 +36,20 @@ impl SecretStore {
             trouble: StoreTrouble::Unusable,
         })
     }
+
+    fn failed(&self, error: &ApiError) -> Error {
+        let trouble = match error {
+            ApiError::Unauthorized(_) | ApiError::Forbidden(_) => StoreTrouble::NoRights,
+            ApiError::Unreachable(_)
+            | ApiError::Tls(_)
+            | ApiError::Silent { .. }
+            | ApiError::Broken { .. } => StoreTrouble::Unreachable,
+            _ => StoreTrouble::Unusable,
+        };
+        let (namespace, server) = (&self.namespace, &self.access.server);
+        let reason = format!("Secret {namespace}/{NAME} of the config cluster ({server}): {error}");
+        Error::Store { reason, trouble }
+    }
 }
 
 impl AuthorityStore for SecretStore {
@@ -44,7 +58,7 @@ impl AuthorityStore for SecretStore {
         let secret: Secret = match self.client()?.get(&path).await {
             Ok(secret) => secret,
             Err(ApiError::NotFound(_)) => return Ok(None),
-            Err(error) => return Err(store(&error)),
+            Err(error) => return Err(self.failed(&error)),
         };
         let text = |key: &str| -> Result<String, Error> {
             let lacks = || Error::Store {
@@ -80,18 +94,7 @@ impl AuthorityStore for SecretStore {
         match self.client()?.create::<Value>(&path, &secret).await {
             Ok(_) => Ok(true),
             Err(ApiError::Rejected(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(store(&error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
-}
-
-fn store(error: &ApiError) -> Error {
-    let trouble = match error {
-        ApiError::Unauthorized(_) | ApiError::Forbidden(_) => StoreTrouble::NoRights,
-        ApiError::Unreachable(_) | ApiError::Silent { .. } | ApiError::Broken { .. } => {
-            StoreTrouble::Unreachable
-        }
-        _ => StoreTrouble::Unusable,
-    };
-    Error::Store { reason: error.to_string(), trouble }
 }

@@ -67,8 +67,8 @@ fn wrong_values_are_refused_with_the_reason() {
     let dir = dir.path();
     strait_certs(dir, "init {}/ca").expect("made");
     for (line, reason) in [
-        ("--ttl 91d --out {}/w", "from 1 s to 2160 h"),
-        ("--ttl 0s --out {}/w", "from 1 s"),
+        ("--ttl 91d --out {}/w", "--ttl 91d is not from 1s to 90d"),
+        ("--ttl 0s --out {}/w", "from 1s"),
         ("--ttl soon --out {}/w", "is not a duration"),
         ("--trust-domain A/b --out {}/w", "trust domain"),
         ("--out /proc/nowhere", "can't write"),

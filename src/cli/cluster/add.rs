@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use http::Uri;
 use serde_json::{Value, json};
 
-use super::api::{Cluster, Hub, full_name, holds};
+use super::api::{Cluster, full_name, holds};
 use super::manifests::{self, Rbac};
 use super::{Change, done, find};
 use crate::apiserver::{Access, Loopback};
@@ -50,16 +50,21 @@ pub(crate) struct AddArgs {
     /// How long the token is valid
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
-    /// How long to wait until the control plane has synced it
-    #[arg(long, value_name = "D", default_value = "60s")]
-    timeout: HumanDuration,
-    #[command(flatten)]
-    hub: Hub,
     #[command(flatten)]
     change: Change,
+    #[command(flatten)]
+    wait: Wait,
     /// Print the manifests, for both clusters, instead of applying them
     #[arg(long, short, value_enum)]
     output: Option<Manifests>,
+}
+
+/// What every command that makes or changes a member takes beside.
+#[derive(Debug, Args)]
+pub(super) struct Wait {
+    /// How long to wait until the control plane has synced it
+    #[arg(long, value_name = "D", default_value = "60s")]
+    timeout: HumanDuration,
 }
 
 /// How manifests are printed.
@@ -74,8 +79,8 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     let id = cluster_id(args.name.as_deref().unwrap_or(&args.remote))?;
     check_network(args.network.as_deref())?;
     check_ttl(args.token_ttl)?;
-    let hub = args.hub.open().await?;
-    let remote = args.hub.remote(&args.remote).await?;
+    let hub = args.change.hub.open().await?;
+    let remote = args.change.hub.remote(&args.remote).await?;
     // Before anything is asked of anybody: an address that can't work.
     let access = |token: String| {
         let access = remote.access(token, args.server.as_ref(), args.tls_server_name.as_deref())?;
@@ -101,7 +106,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         )
         .next("name the context of another cluster, or that of the config cluster by --context"));
     }
-    let ns = &args.hub.namespace;
+    let ns = &args.change.hub.namespace;
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
@@ -158,7 +163,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     check_rights(&remote.with_token(&token)?, args.rbac).await?;
     done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
     make_secret(&hub, ns, &id, &access(token)?).await?;
-    follow(&id, args.timeout.0).await
+    args.wait.follow(&id).await
 }
 
 /// A cluster ID, or what is wrong with it.
@@ -332,7 +337,7 @@ async fn print_manifests(
     match remote.reader_token(args.token_ttl.0.as_secs()).await? {
         Some((token, ends)) => {
             out += &format!("# In the config cluster. The token is valid until {ends}.\n");
-            out += &secret::to_yaml(&args.hub.namespace, id, &access(token)?);
+            out += &secret::to_yaml(&args.change.hub.namespace, id, &access(token)?);
         }
         None => {
             out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
@@ -343,48 +348,59 @@ async fn print_manifests(
     Ok(Exit::Fine)
 }
 
-/// Tells how the control plane takes it, where one can be asked from here.
-pub(super) async fn follow(id: &ClusterId, limit: Duration) -> Outcome {
-    let check = format!("strait cluster get {id}");
-    let client = Client::new(&Connect::from_environment()).ok();
-    let deadline = tokio::time::Instant::now() + limit;
-    let mut last = String::new();
-    loop {
-        let asked = match &client {
-            Some(client) => client.get("/debug/clusters", &[]).await.ok(),
-            None => None,
-        };
-        let Some(answer) = asked else {
-            eprintln!("No control plane answers from here. See how cluster {id} fares: {check}");
-            return Ok(Exit::Fine);
-        };
-        let row = find(items(&answer.value), id.as_str()).unwrap_or(&Value::Null);
-        let state = text(&row["state"]);
-        match state.as_str() {
-            "live" => {
-                tell_live(row);
-                return Ok(Exit::Fine);
+impl Wait {
+    /// Tells how the control plane takes it, where one can be asked from here.
+    pub(super) async fn follow(&self, id: &ClusterId) -> Outcome {
+        let limit = self.timeout.0;
+        let check = format!("strait cluster get {id}");
+        let client = Client::new(&Connect::from_environment());
+        let deadline = tokio::time::Instant::now() + limit;
+        let mut last = String::new();
+        loop {
+            let asked = match &client {
+                Ok(client) => client.get("/debug/clusters", &[]).await,
+                Err(failure) => Err(failure.clone()),
+            };
+            let answer = match asked {
+                Ok(answer) => answer,
+                // The Secret is made, and that was the task.
+                Err(failure) => {
+                    eprintln!("! whether it syncs can't be seen from here: {}", failure.message());
+                    eprintln!("  next: {check}");
+                    return Ok(Exit::Fine);
+                }
+            };
+            let row = find(items(&answer.value), id.as_str()).unwrap_or(&Value::Null);
+            let state = text(&row["state"]);
+            match state.as_str() {
+                "live" => {
+                    tell_live(row);
+                    return Ok(Exit::Fine);
+                }
+                // Not there yet, or it may still come.
+                "<none>" | "syncing" | "timeout" | "stale" | "draining" => {}
+                _ => {
+                    let fact =
+                        format!("cluster {id} was added and is {state}: {}", text(&row["reason"]));
+                    return Err(Failure::new(Exit::Unhealthy, fact).next(check));
+                }
             }
-            // Not there yet, or it may still come.
-            "<none>" | "syncing" | "timeout" | "stale" | "draining" => {}
-            _ => {
-                let fact =
-                    format!("cluster {id} was added and is {state}: {}", text(&row["reason"]));
-                return Err(Failure::new(Exit::Unhealthy, fact).next(check));
+            if tokio::time::Instant::now() >= deadline {
+                let fact = format!(
+                    "cluster {id} was added and has not synced in {}; it joins as soon as it does",
+                    HumanDuration(limit)
+                );
+                return Err(Failure::new(Exit::TimedOut, fact).next(check));
             }
+            if state != last {
+                eprintln!(
+                    "  waiting for cluster {id}: {}",
+                    state.replace("<none>", "not seen yet")
+                );
+                last = state;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        if tokio::time::Instant::now() >= deadline {
-            let fact = format!(
-                "cluster {id} was added and has not synced in {}; it joins as soon as it does",
-                HumanDuration(limit)
-            );
-            return Err(Failure::new(Exit::TimedOut, fact).next(check));
-        }
-        if state != last {
-            eprintln!("  waiting for cluster {id}: {}", state.replace("<none>", "not seen yet"));
-            last = state;
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 

@@ -13,11 +13,9 @@ use serde_json::Value;
 
 use super::Change;
 use super::add::{
-    Manifests, check_network, cluster_id, follow, free, loopback_for, make_secret, network, refused,
+    Manifests, Wait, check_network, cluster_id, free, loopback_for, make_secret, network, refused,
 };
-use super::api::Hub;
 use crate::apiserver::Loopback;
-use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::output;
 use crate::clusters::kubeconfig;
@@ -39,13 +37,10 @@ pub(crate) struct ImportArgs {
     /// URL of its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
     server: Option<Uri>,
-    /// How long to wait until the control plane has synced it
-    #[arg(long, value_name = "D", default_value = "60s")]
-    timeout: HumanDuration,
-    #[command(flatten)]
-    hub: Hub,
     #[command(flatten)]
     change: Change,
+    #[command(flatten)]
+    wait: Wait,
     /// Print the Secrets instead of applying them
     #[arg(long, short, value_enum)]
     output: Option<Manifests>,
@@ -55,7 +50,7 @@ pub(crate) struct ImportArgs {
 pub(crate) async fn run(args: &ImportArgs) -> Outcome {
     check_network(args.network.as_deref())?;
     let members = read(args, &bytes(&args.file)?)?;
-    let ns = &args.hub.namespace;
+    let ns = &args.change.hub.namespace;
     if args.output.is_some() {
         let secrets: Vec<String> =
             members.iter().map(|(id, member)| secret::to_yaml(ns, id, member)).collect();
@@ -72,7 +67,7 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
     if !args.change.confirmed(&members.iter().map(line).collect::<String>()).await? {
         return Ok(Exit::Fine);
     }
-    let hub = args.hub.open().await?;
+    let hub = args.change.hub.open().await?;
     for (id, member) in &members {
         free(&hub, ns, id, &member.access.server).await?;
     }
@@ -81,7 +76,7 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
     }
     let mut end = Exit::Fine;
     for id in members.keys() {
-        if follow(id, args.timeout.0).await? != Exit::Fine {
+        if args.wait.follow(id).await? != Exit::Fine {
             end = Exit::Unhealthy;
         }
     }

@@ -137,9 +137,11 @@ fn describe(row: &Value, _: &Show, look: &Look) -> String {
     output::describe(fields, look)
 }
 
-/// What a command that changes clusters does with its plan.
+/// Where a command changes clusters, and what it does with its plan.
 #[derive(Debug, Clone, Args)]
 struct Change {
+    #[command(flatten)]
+    hub: api::Hub,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,

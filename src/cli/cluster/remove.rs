@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::api::{Hub, full_name, holds, path_of};
+use super::api::{full_name, holds, path_of};
 use super::manifests::{self, Rbac};
 use super::{Change, done};
 use crate::cli::failure::{Exit, Outcome};
@@ -17,23 +17,21 @@ pub(crate) struct RemoveArgs {
     #[arg(long, value_name = "CONTEXT")]
     purge: Option<String>,
     #[command(flatten)]
-    hub: Hub,
-    #[command(flatten)]
     change: Change,
 }
 
 /// Runs `strait cluster remove`.
 pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
     let id = &args.name;
-    let hub = args.hub.open().await?;
+    let hub = args.change.hub.open().await?;
     let remote = match &args.purge {
-        Some(context) => Some(args.hub.remote(context).await?),
+        Some(context) => Some(args.change.hub.remote(context).await?),
         None => None,
     };
-    let mut secrets = hub.member_secrets(&args.hub.namespace).await?;
+    let mut secrets = hub.member_secrets(&args.change.hub.namespace).await?;
     secrets.retain(|secret| holds(secret, id));
     if secrets.is_empty() && remote.is_none() {
-        return Err(args.hub.no_member(&hub, id));
+        return Err(args.change.hub.no_member(&hub, id));
     }
     let alone =
         |secret: &serde_json::Value| secret["data"].as_object().is_none_or(|data| data.len() <= 1);

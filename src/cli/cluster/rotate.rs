@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::json;
 
-use super::add::{check_ttl, cluster_id, follow, refused};
-use super::api::{Hub, full_name, holds, path_of};
+use super::add::{Wait, check_ttl, cluster_id, refused};
+use super::api::{full_name, holds, path_of};
 use super::{Change, done};
 use crate::apiserver::{Credential, Loopback, Redacted};
 use crate::cli::duration::HumanDuration;
@@ -27,27 +27,24 @@ pub(crate) struct RotateArgs {
     /// How long the token is valid
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
-    /// How long to wait until the control plane has synced with it
-    #[arg(long, value_name = "D", default_value = "60s")]
-    timeout: HumanDuration,
-    #[command(flatten)]
-    hub: Hub,
     #[command(flatten)]
     change: Change,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 /// Runs `strait cluster rotate`.
 pub(crate) async fn run(args: &RotateArgs) -> Outcome {
     let id = cluster_id(&args.name)?;
     check_ttl(args.token_ttl)?;
-    let hub = args.hub.open().await?;
-    let secrets = hub.member_secrets(&args.hub.namespace).await?;
+    let hub = args.change.hub.open().await?;
+    let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
     let context = args.remote.as_deref().unwrap_or(id.as_str());
     let secret = secrets
         .iter()
         .find(|secret| holds(secret, id.as_str()))
-        .ok_or_else(|| args.hub.no_member(&hub, id.as_str()))?;
-    let remote = args.hub.remote(context).await.map_err(|failure| match &args.remote {
+        .ok_or_else(|| args.change.hub.no_member(&hub, id.as_str()))?;
+    let remote = args.change.hub.remote(context).await.map_err(|failure| match &args.remote {
         None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
         Some(_) => failure,
     })?;
@@ -102,5 +99,5 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
     target["kind"] = json!("Secret");
     hub.merge(&path_of(&target), &json!({ "data": { id.as_str(): written } })).await?;
     done(&format!("secret {name} changed"));
-    follow(&id, args.timeout.0).await
+    args.wait.follow(&id).await
 }
