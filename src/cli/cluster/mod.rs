@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::failure::{Exit, Failure, Outcome};
 use super::list::{Ask, Kind};
-use super::output::{self, Cell, Column, Listing, Look, Show, age, text};
+use super::output::{self, Cell, Column, Listing, Look, Show, age, items, text};
 
 /// Member clusters.
 #[derive(Debug, Subcommand)]
