@@ -15,7 +15,7 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
-use super::subscription::{Batch, Held, Progress, Subscription};
+use super::subscription::{Batch, Gone, Held, Progress, Subscription};
 use super::{delta, sotw};
 use crate::model::Hostname;
 use crate::push::interest::Dirty;
@@ -179,17 +179,22 @@ impl Session {
     /// The next response, of about `limit_bytes` at most where the form can be cut (a SotW response
     /// of a wildcard type can't). Call it until it returns `None`, whenever there is room to send.
     ///
-    /// Types come in the order of [`ResourceType::ALL`], so that what is referred to is there first.
+    /// Make before break: types come in the order of [`ResourceType::ALL`], so that what is referred
+    /// to is there first; upstream clusters go last, when nothing refers to them any more.
     pub fn next_response(
         &mut self,
         source: &mut dyn ResourceSource,
         limit_bytes: usize,
         now: SystemTime,
     ) -> Option<Response> {
-        ResourceType::ALL.into_iter().find_map(|kind| {
+        let makes = ResourceType::ALL.map(|kind| match kind {
+            ResourceType::Cluster => (kind, Gone::Stays),
+            _ => (kind, Gone::Goes),
+        });
+        makes.into_iter().chain([(ResourceType::Cluster, Gone::Goes)]).find_map(|(kind, gone)| {
             let whole = self.answers_whole(kind);
             let watch = self.watches.get_mut(&kind)?;
-            let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes })?;
+            let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
             let resources: Arc<[Arc<Resource>]> = if whole {
                 watch.held().values().filter_map(sent).collect()
             } else {

@@ -75,6 +75,8 @@ pub(super) struct Subscription {
     held: OrdMap<Arc<str>, Held>,
     digest: Digest,
     due: BTreeMap<Arc<str>, Due>,
+    /// Names that were due and are gone, to be taken back at the end of the sweep.
+    going: BTreeMap<Arc<str>, Due>,
     /// Everything of the type must be compared (wildcard only).
     compare_all: bool,
     /// A response is owed even if nothing differs.
@@ -83,6 +85,15 @@ pub(super) struct Subscription {
     all: Option<Arc<[Arc<Resource>]>>,
     outstanding: VecDeque<Outstanding>,
     progress: Progress,
+}
+
+/// What becomes of a name that is gone from the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// The client keeps it for now: others may refer to it.
+    Stays,
+    /// It is taken back.
+    Goes,
 }
 
 /// Why a name is due.
@@ -119,6 +130,7 @@ impl Subscription {
             held: OrdMap::new(),
             digest: Digest::default(),
             due: BTreeMap::new(),
+            going: BTreeMap::new(),
             compare_all: false,
             owed: false,
             all: None,
@@ -183,6 +195,7 @@ impl Subscription {
             self.due.insert(name, Due::Send);
         } else {
             self.due.remove(&name);
+            self.going.remove(&name);
             self.drop_held(&name);
         }
     }
@@ -199,6 +212,7 @@ impl Subscription {
             self.drop_held(&name);
         }
         self.due.retain(|name, _| self.names.contains(name));
+        self.going.retain(|name, _| self.names.contains(name));
     }
 
     /// Notes that a name may have changed.
@@ -223,20 +237,26 @@ impl Subscription {
 
     /// Whether there may be something to send.
     pub(super) fn is_due(&self) -> bool {
-        self.owed || self.compare_all || !self.due.is_empty()
+        self.owed || self.compare_all || !self.due.is_empty() || !self.going.is_empty()
     }
 
     /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
-    /// `None` where nothing is to be sent. What is over the limit stays due.
+    /// `None` where nothing is to be sent. What is over the limit stays due, and so does what is
+    /// gone but [`Gone::Stays`].
     pub(super) fn take(
         &mut self,
         source: &mut dyn ResourceSource,
         limit_bytes: usize,
+        gone: Gone,
     ) -> Option<Batch> {
         if !self.is_due() {
             return None;
         }
         self.compare(source);
+        if gone == Gone::Goes {
+            // What came back in between is compared like any other.
+            self.due.append(&mut self.going);
+        }
         let mut batch = Batch::default();
         let mut bytes = 0;
         while bytes < limit_bytes
@@ -250,6 +270,7 @@ impl Subscription {
                 }
                 // The same bytes may be another copy by now: keep the one that everybody shares.
                 Some(now) => self.hold(name, Held::Sent(now)),
+                None if gone == Gone::Stays => _ = self.going.insert(name, due),
                 None => {
                     if self.drop_held(&name) || due == Due::Send {
                         bytes += name.len();
@@ -258,7 +279,7 @@ impl Subscription {
                 }
             }
         }
-        if self.due.is_empty() {
+        if self.due.is_empty() && self.going.is_empty() {
             self.all = None;
         }
         let owed = std::mem::take(&mut self.owed);

@@ -267,6 +267,69 @@ fn clusters_that_go_are_told_and_bring_no_assignments() {
 }
 
 #[test]
+fn clusters_go_once_no_listener_and_no_route_leads_to_them() {
+    for form in FORMS {
+        let (made, broken, listener) = match form {
+            Form::Delta => ("b=1", "-a", "m=1 -l"),
+            Form::Sotw => ("a=1 b=1", "b=1", "m=1"),
+        };
+        play(
+            form,
+            &format!(
+                "has cds a=1
+                 has eds a=1 b=1
+                 has lds l=1
+                 has rds r=a
+                 ask cds
+                 -> cds #1 a=1
+                 ask eds a
+                 -> eds #2 a=1
+                 ask lds
+                 -> lds #3 l=1
+                 ask rds r
+                 -> rds #4 r=a
+                 has cds b=1 -a
+                 has lds m=1 -l
+                 has rds r=b
+                 everything
+                 -> cds #5 {made}
+                 -> lds #6 {listener}
+                 -> rds #7 r=b
+                 -> cds #8 {broken}"
+            ),
+        );
+    }
+}
+
+#[test]
+fn a_cluster_that_is_back_before_it_goes_stays() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1
+             has rds r=1
+             ask cds
+             -> cds #1 a=1
+             ask rds r
+             -> rds #2 r=1
+             slow
+             has rds r=2
+             set cds -a
+             take
+             -> rds #3 r=2
+             set cds a=1
+             take
+             -> nothing
+             set cds a=2
+             take
+             -> cds #4 a=2
+             take
+             -> nothing",
+        );
+    }
+}
+
+#[test]
 fn listeners_that_go_are_told() {
     for (form, gone) in [(Form::Delta, "-l"), (Form::Sotw, "")] {
         play(
@@ -512,7 +575,8 @@ fn delta_changes_of_a_wildcard_are_all_that_is_sent() {
          ask cds
          -> cds #1 a=1 b=1 c=1
          set cds a=2 -b d=1
-         -> cds #2 a=2 d=1 -b
+         -> cds #2 a=2 d=1
+         -> cds #3 -b
          set cds a=2
          everything",
     );
@@ -555,11 +619,12 @@ fn delta_only_differences_are_sent_after_a_reconnect() {
         "has cds same=1 differs=2 new=1 foreign=1
          has eds same=1 differs=1 quiet=1 unlisted=1 foreign=1
          ask cds same@1 differs@1 gone@1 foreign@?
-         -> cds #1 differs=2 foreign=1 new=1 -gone
+         -> cds #1 differs=2 foreign=1 new=1
+         -> cds #2 -gone
          ask eds same differs quiet unlisted changed same@1 differs@1 quiet@1 changed@1 foreign@1
-         -> eds #2 changed= differs=1 unlisted=1
+         -> eds #3 changed= differs=1 unlisted=1
          ask rds r@1 r
-         -> rds #3 r=",
+         -> rds #4 r=",
     );
 }
 
@@ -620,25 +685,26 @@ fn delta_everything_can_be_asked_for_by_name_and_given_up() {
         Form::Delta,
         "has cds a=1 b=1
          ask cds a ghost
-         -> cds #1 a=1 -ghost
+         -> cds #1 a=1
+         -> cds #2 -ghost
          set cds b=2
          ask cds *
-         -> cds #2 b=2
+         -> cds #3 b=2
          ask cds -a
-         -> cds #3 a=1
+         -> cds #4 a=1
          ask cds -ghost
-         -> cds #4 -ghost
+         -> cds #5 -ghost
          ask cds b
-         -> cds #5 b=2
+         -> cds #6 b=2
          ask cds -*
          set cds a=2 b=3
-         -> cds #6 b=3
+         -> cds #7 b=3
          set cds -b
-         -> cds #7 -b
+         -> cds #8 -b
          ask cds * -b
-         -> cds #8 a=2
-         ask cds -* a
          -> cds #9 a=2
+         ask cds -* a
+         -> cds #a a=2
          ask eds *
          everything",
     );
@@ -660,11 +726,11 @@ fn delta_a_large_answer_comes_in_parts_and_loses_nothing() {
          -> cds #2 c=1 d=1
          set cds a=2 -c
          take
-         -> cds #3 a=2 -c
+         -> cds #3 a=2
          take
-         -> cds #4 -gone
+         -> eds #4 a=1
          take
-         -> eds #5 a=1
+         -> cds #5 -c -gone
          take
          -> nothing",
     );
