@@ -62,17 +62,26 @@ impl Session {
             }
         }
         let subscribe: BTreeSet<Arc<str>> = subscribe.into_iter().map(Arc::from).collect();
+        let wildcard = watch.is_wildcard();
         let mut holds = BTreeSet::new();
         if first {
             for (name, version) in &listed {
-                if watch.is_wildcard() || subscribe.contains(name.as_str()) {
-                    watch.list(name.as_str().into(), Version::parse(version));
+                if wildcard || subscribe.contains(name.as_str()) {
+                    self.list(kind, name, Version::parse(version));
                     holds.insert(name.as_str());
                 }
             }
         }
         self.subscribe(kind, subscribe, |name| holds.contains(name));
         Ok(handled)
+    }
+
+    fn list(&mut self, kind: ResourceType, name: &str, version: Option<Version>) {
+        let version = match kind {
+            ResourceType::Endpoint => version.map(|version| self.joined(name, version)),
+            _ => version,
+        };
+        self.watch(kind).0.list(name.into(), version);
     }
 }
 

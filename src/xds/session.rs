@@ -195,11 +195,16 @@ impl Session {
             let whole = self.answers_whole(kind);
             let watch = self.watches.get_mut(&kind)?;
             let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
-            let resources: Arc<[Arc<Resource>]> = if whole {
+            let mut resources: Arc<[Arc<Resource>]> = if whole {
                 watch.held().values().filter_map(sent).collect()
             } else {
                 batch.changed.iter().map(Arc::clone).collect()
             };
+            if self.form == Form::Delta && kind == ResourceType::Endpoint {
+                resources =
+                    resources.iter().map(|one| Arc::new(self.for_its_cluster(one))).collect();
+            }
+            let watch = self.watches.get_mut(&kind)?;
             self.last_nonce += 1;
             let version = watch.sent(self.last_nonce, &resources, now);
             if kind == ResourceType::Cluster {
@@ -328,6 +333,24 @@ impl Session {
             (true, Some(_)) => Handled::Refusal,
             (false, _) => Handled::Request,
         }
+    }
+
+    /// An assignment with a version that tells for which version of its upstream cluster it was sent.
+    ///
+    /// A changed cluster waits for its assignment even if that is the same as before. Should the
+    /// stream break between the two, the client comes back and lists both: by this version it shows
+    /// that the cluster still waits.
+    fn for_its_cluster(&self, assignment: &Resource) -> Resource {
+        let version = self.joined(&assignment.name, assignment.version);
+        Resource { version, ..assignment.clone() }
+    }
+
+    /// Joins the version of an assignment with that of its upstream cluster; the same again parts
+    /// them.
+    pub(super) fn joined(&self, name: &str, version: Version) -> Version {
+        let clusters = self.watches.get(&ResourceType::Cluster);
+        let cluster = clusters.and_then(|clusters| clusters.held().get(name)?.version());
+        Version(version.0 ^ cluster.map_or(0, |cluster| cluster.0))
     }
 
     fn answers_whole(&self, kind: ResourceType) -> bool {

@@ -32,7 +32,7 @@ pub enum Held {
 }
 
 impl Held {
-    fn version(&self) -> Option<Version> {
+    pub(super) fn version(&self) -> Option<Version> {
         match self {
             Self::Listed(version) => *version,
             Self::Sent(resource) => Some(resource.version),

@@ -81,6 +81,8 @@ impl Envoy {
             .filter(|(_, value)| *value > 0)
             .map(|(name, value)| format!("{}: {name} = {value}", self.name))
             .collect();
+        let rejected = self.process.said("rejected");
+        complaints.extend(rejected.into_iter().map(|line| format!("{}: {line}", self.name)));
         let warming = self.config_dump("?resource=dynamic_warming_clusters");
         if warming
             .get("configs")

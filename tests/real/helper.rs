@@ -1,8 +1,10 @@
 //! The small programs that the rig runs inside namespaces, as `real helper NAME ...`: the echo server behind each
-//! sidecar, the client that counts who answers, a GET for Envoy's admin page, and requests to an API server.
+//! sidecar, the client that counts who answers, a GET for Envoy's admin page, requests to an API server, and an ADS
+//! server that breaks its stream.
 //!
 //! Each prints one JSON value on stdout and fails with a reason on stderr.
 
+mod ads;
 mod echo;
 mod kube;
 mod load;
@@ -18,6 +20,9 @@ use serde_json::Value;
 /// The first argument by which this test binary becomes a helper.
 pub(crate) const COMMAND: &str = "helper";
 
+pub(crate) use ads::{
+    ADDRESS as ADS_ADDRESS, BROKEN as ADS_BROKEN, LISTED as ADS_LISTED, NAME as ADS_NAME,
+};
 pub(crate) use echo::{HTTP_PORT, TCP_PORT};
 pub(crate) use load::{Answers, Load};
 pub(crate) use tls::Caller;
@@ -31,6 +36,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         ["get", address, path, token @ ..] => get(address, path, token).map(Value::String),
         ["kube", kubeconfig] => kube::requests(kubeconfig),
         ["tls"] => tls::call(),
+        ["ads"] => ads::serve(),
         _ => Err(format!("no such helper: {arguments:?}")),
     };
     match outcome {

@@ -27,6 +27,7 @@ mod scenarios;
 mod strait;
 mod topology;
 mod wait;
+mod warming;
 mod world;
 
 use std::any::Any;
@@ -71,6 +72,7 @@ use Scenario::{Machine, Mesh};
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
+    ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
     ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
     ("http_requests_reach_both_clusters_in_their_shares", Mesh(scenarios::http_shares)),

@@ -36,6 +36,13 @@ impl Process {
         format!("{} said last:\n{}", self.name, lines[lines.len().saturating_sub(15)..].join("\n"))
     }
 
+    /// What it said on stderr that contains `word`.
+    pub(crate) fn said(&self, word: &str) -> Vec<String> {
+        let bytes = std::fs::read(&self.stderr).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        text.lines().filter(|line| line.contains(word)).map(str::to_owned).collect()
+    }
+
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("our own child")

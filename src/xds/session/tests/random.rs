@@ -200,7 +200,7 @@ impl Client {
                 return Err(format!("{}: the session believes in {held:#?}", kind.short()));
             }
             for (name, one) in &expected {
-                if !is_bad(one) && view.held.get(name) != Some(one) {
+                if !is_bad(one) && view.held.get(name).map(|held| &held.body) != Some(&one.body) {
                     return Err(format!("{} {name} is {:?}", kind.short(), view.held.get(name)));
                 }
             }
@@ -237,18 +237,13 @@ impl Client {
     }
 
     fn ask_first(&mut self, kind: ResourceType, log: &mut Vec<String>) {
-        let warming = self.warming.clone();
         let view = self.view(kind);
         if view.names.is_empty() && !kind.is_wildcard() {
             return;
         }
         view.asked = true;
-        // An assignment is not listed while its cluster waits for it.
-        let current = view
-            .held
-            .values()
-            .filter(|one| kind != ResourceType::Endpoint || !warming.contains(&one.name));
-        let listed = current.map(|one| (Arc::clone(&one.name), one.version)).collect();
+        // As Envoy does: the last assignment is listed even while a changed cluster waits for the next.
+        let listed = view.held.values().map(|one| (Arc::clone(&one.name), one.version)).collect();
         let names = view.names.clone();
         let ask = Ask {
             kind,
