@@ -1,4 +1,5 @@
 mod envoy;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +21,18 @@ use crate::registry::RegistryUpdate;
 use crate::xds::generate::{Cache, Picture};
 use crate::xds::resource::{ResourceSource, ResourceType};
 
-fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
-    let mut mesh = Mesh::new(Arc::new(crate::push::Settings {
+fn mesh() -> Mesh {
+    Mesh::new(Arc::new(crate::push::Settings {
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
-    }));
+    }))
+}
+
+fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
+    let mut mesh = mesh();
     for word in words {
         mesh.apply(Event::Registry(word));
     }

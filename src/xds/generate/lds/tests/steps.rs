@@ -1,0 +1,178 @@
+//! What a proxy holds after each response while a cluster leaves: nothing may lead to what isn't there.
+
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+
+use super::*;
+use crate::fixtures::removed;
+use crate::push::interest::Dirty;
+use crate::xds::session::{Form, Response, Session};
+
+#[test]
+fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
+    let ports = || vec![port("http", 80, 80), port("tcp", 90, 90), port("", 100, 100)];
+    let one = |cluster: &str, name: &str, vip: &str, address: &str| {
+        let ports = ports();
+        let at = ports.iter().map(|port| at(address, &port.name, port.number)).collect();
+        (service(name).vip(vip).ports(ports.clone()), at, cluster.to_owned())
+    };
+    let shards = [
+        one("east", "both.ns", "10.1.0.1", "10.0.0.2"),
+        one("west", "both.ns", "10.2.0.1", "10.0.0.3"),
+        one("west", "only.ns", "10.2.0.2", "10.0.0.4"),
+    ];
+    let words = ["east", "west"].map(|cluster| {
+        let own = shards.iter().filter(|(_, _, of)| of == cluster).cloned();
+        let pods = service("pods.ns").headless().ports(vec![port("tcp", 70, 70)]);
+        let word = shard(cluster, 1).network("n1").with(pods, vec![at("10.0.0.5", "tcp", 70)]);
+        own.fold(word, |word, (service, endpoints, _)| word.with(service, endpoints)).said()
+    });
+    let mut mesh = mesh();
+    words.into_iter().for_each(|word| mesh.apply(Event::Registry(word)));
+    mesh.apply(Event::Complete);
+    let before = mesh.next_version().expect("a version").0;
+    mesh.apply(Event::Registry(removed("west", 2)));
+    let after = mesh.next_version().expect("a version").0;
+
+    for proxy in [client(), sidecar("client.ns", "west"), east_west_gateway()] {
+        for form in [Form::Delta, Form::Sotw] {
+            let mut held = Client::new(form);
+            let came = held.follow(&before, &proxy);
+            let gone = held.follow(&after, &proxy);
+            assert!(came > 1 && gone > 1, "{form:?} {}: {came}, {gone} responses", proxy.id);
+            let fresh = {
+                let mut fresh = Client::new(form);
+                fresh.follow(&after, &proxy);
+                fresh.held
+            };
+            assert_eq!(held.held, fresh, "{form:?} {}", proxy.id);
+        }
+    }
+}
+
+/// A client that takes what it is sent, a response at a time.
+struct Client {
+    session: Session,
+    form: Form,
+    held: BTreeMap<(ResourceType, String), Value>,
+}
+
+impl Client {
+    fn new(form: Form) -> Self {
+        let mut client = Self { session: Session::new(form), form, held: BTreeMap::new() };
+        client.ask(ResourceType::Cluster, Vec::new());
+        client.ask(ResourceType::Listener, Vec::new());
+        client
+    }
+
+    /// Takes everything of this version, and looks at all it holds after each response. Returns how
+    /// many there were.
+    fn follow(&mut self, context: &Arc<PushContext>, proxy: &Proxy) -> usize {
+        let cache = Cache::default();
+        let mut picture = Picture::new(context, proxy, "n1".into(), &cache);
+        self.session.on_change(&Dirty { everything: true, ..Dirty::default() });
+        let now = std::time::SystemTime::UNIX_EPOCH;
+        let mut count = 0;
+        while let Some(response) = self.session.next_response(&mut picture, usize::MAX, now) {
+            count += 1;
+            self.take(&response);
+            self.check(&format!("{:?} {}, response {count}", self.form, proxy.id));
+        }
+        count
+    }
+
+    /// Watches these names, and no others any more.
+    fn ask(&mut self, kind: ResourceType, names: Vec<String>) {
+        let node = Some(Node { id: "n".into(), ..Default::default() });
+        let (type_url, now) = (kind.url().to_owned(), std::time::SystemTime::UNIX_EPOCH);
+        let taken = match self.form {
+            Form::Delta => {
+                let held = self.held.keys().filter(|(of, _)| *of == kind);
+                let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
+                let not_in = |names: &[String], those: &[String]| {
+                    names.iter().filter(|name| !those.contains(name)).cloned().collect()
+                };
+                let request = DeltaDiscoveryRequest {
+                    node,
+                    type_url,
+                    resource_names_subscribe: not_in(&names, &held),
+                    resource_names_unsubscribe: not_in(&held, &names),
+                    ..Default::default()
+                };
+                self.session.on_delta_request(request, now)
+            }
+            Form::Sotw => {
+                let response_nonce =
+                    if names.is_empty() { String::new() } else { "names only".into() };
+                let request = DiscoveryRequest {
+                    node,
+                    type_url,
+                    resource_names: names,
+                    response_nonce,
+                    ..Default::default()
+                };
+                self.session.on_sotw_request(request, now)
+            }
+        };
+        taken.expect("a request within the protocol");
+    }
+
+    fn take(&mut self, response: &Response) {
+        let kind = response.kind;
+        if self.form == Form::Sotw && kind.is_wildcard() {
+            self.held.retain(|(of, _), _| *of != kind);
+        }
+        for one in response.resources.iter() {
+            let message = to_json(kind.url(), &one.body).expect("a message");
+            self.held.insert((kind, one.name.to_string()), message);
+        }
+        for name in &response.removed {
+            self.held.remove(&(kind, name.to_string()));
+        }
+        let of = |kind| self.held.iter().filter(move |((of, _), _)| *of == kind);
+        let (follows, names): (_, Vec<String>) = match kind {
+            ResourceType::Cluster => {
+                let eds = of(kind).filter(|(_, one)| one["type"] == "EDS");
+                (ResourceType::Endpoint, eds.map(|((_, name), _)| name.clone()).collect())
+            }
+            ResourceType::Listener => {
+                let listeners = of(kind).flat_map(|(_, one)| asked(one, "route_config_name"));
+                (ResourceType::Route, listeners.collect())
+            }
+            _ => return,
+        };
+        self.ask(follows, names.clone());
+        self.held.retain(|(of, name), _| *of != follows || names.contains(name));
+    }
+
+    fn check(&self, step: &str) {
+        let mut addresses = std::collections::BTreeSet::new();
+        for ((kind, name), one) in &self.held {
+            if *kind == ResourceType::Listener {
+                let address = one["address"].to_string();
+                assert!(addresses.insert(address), "{step}: the address of {name} is taken");
+            }
+            if matches!(kind, ResourceType::Listener | ResourceType::Route) {
+                for upstream in asked(one, "cluster") {
+                    let there = self.held.contains_key(&(ResourceType::Cluster, upstream.clone()));
+                    assert!(there, "{step}: {name} leads to {upstream}");
+                }
+            }
+        }
+    }
+}
+
+/// Every text that stands under `key`, at any depth.
+fn asked(value: &Value, key: &str) -> Vec<String> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| match value {
+                Value::String(text) if name == key => vec![text.clone()],
+                other => asked(other, key),
+            })
+            .collect(),
+        Value::Array(items) => items.iter().flat_map(|item| asked(item, key)).collect(),
+        _ => Vec::new(),
+    }
+}
