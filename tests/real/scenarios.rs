@@ -39,14 +39,25 @@ pub(crate) fn tcp_shares(world: &mut World) {
 }
 
 pub(crate) fn http_shares(world: &mut World) {
-    let answers = world.ask(&http(1000));
+    assert_http_shares(&world.ask(&http(1000)));
+}
+
+fn assert_http_shares(answers: &Answers) {
     assert_eq!(answers.failures, BTreeMap::new());
     for (cluster, pods) in ECHO_PODS {
         let share = 100.0 * pods.len() as f64 / echo_pods().len() as f64;
-        assert_share(&answers, &format!("{cluster}/"), share);
+        assert_share(answers, &format!("{cluster}/"), share);
     }
     for pod in echo_pods() {
         assert!(answers.by.contains_key(&pod), "{pod} was never reached: {:?}", answers.by);
+    }
+}
+
+/// Connections are what a gateway shares out: a client that keeps one must not be left with one pod of the other
+/// network.
+pub(crate) fn few_connections(world: &mut World) {
+    for connections in [1, 3] {
+        assert_http_shares(&world.ask(&http(1000).over(connections)));
     }
 }
 
@@ -179,8 +190,7 @@ pub(crate) fn dark_cluster(world: &mut World) {
     assert_eq!(answers.failures, BTreeMap::new());
     assert!(answers.requests > 100, "{answers:?}");
     // Even at its end everybody still answers, and Strait says what is the matter.
-    // By TCP: a connection each, where HTTP would reuse the few it has behind a gateway.
-    let late = world.ask(&tcp(200));
+    let late = world.ask(&http(200));
     for pod in echo_pods() {
         assert!(late.by.contains_key(&pod), "{pod} is gone: {:?}", late.by);
     }

@@ -28,11 +28,14 @@ const ENTRIES_MAX: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
-    pub(super) clusters: Kept<(Hostname, ViewKey, Secrets), ServiceInputs, Shared>,
+    pub(super) clusters: Kept<ClustersKey, ServiceInputs, Shared>,
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Shared>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
 }
+
+/// A service for a view, by who holds secrets, and whether it is in another network as well.
+pub(super) type ClustersKey = (Hostname, ViewKey, Secrets, bool);
 
 /// Proxies that share addresses: cluster, namespace, whether they speak IPv4, and IPv6. What is kept
 /// for a class was made at a version of the definitions.

@@ -1,7 +1,7 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
@@ -35,6 +35,11 @@ pub(super) const TLS_MODE: &str = "tlsMode";
 /// rules leave it alone (Istio's convention).
 const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
 
+/// How many requests a connection carries that may lead to a gateway. A gateway forwards connections,
+/// so the pods behind it share the load by these; each costs a handshake, which this many requests
+/// pay for together. (docs/decisions/0006-short-connections-across-networks.md)
+const REQUESTS_PER_CONNECTION: u32 = 20;
+
 /// The name of the upstream cluster that leads to a port of the proxy's own workload.
 pub(super) fn inbound_name(target: u16) -> String {
     format!("inbound|{target}||")
@@ -45,6 +50,10 @@ pub(super) struct Client<'a> {
     pub(super) context: &'a PushContext,
     pub(super) view: &'a ViewKey,
     pub(super) secrets: Secrets,
+    /// Whether a cluster of another network has the service, so that gateways may be among its
+    /// endpoints. Told by definitions alone: endpoints come and go, and a change of an upstream
+    /// cluster costs its connections.
+    pub(super) abroad: bool,
 }
 
 impl Client<'_> {
@@ -87,7 +96,11 @@ impl Client<'_> {
                 } else {
                     vec![plain]
                 },
-                typed_extension_protocol_options: protocol_options(port.protocol),
+                typed_extension_protocol_options: if self.abroad {
+                    with_short_connections(port.protocol)
+                } else {
+                    protocol_options(port.protocol)
+                },
                 ..self.eds(&name)
             },
         )
@@ -284,15 +297,42 @@ fn base(context: &PushContext) -> cluster::Cluster {
 
 /// How an upstream is spoken to. HTTP/1.1 is Envoy's default and needs no options; a port whose
 /// protocol is found at run time is spoken to as the client spoke.
-fn protocol_options(protocol: Protocol) -> std::collections::HashMap<String, Any> {
+fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
+    if protocol.is_http2() || protocol == Protocol::Auto {
+        upstream_http(protocol, None)
+    } else {
+        HashMap::new()
+    }
+}
+
+/// The same, and a connection ends after [`REQUESTS_PER_CONNECTION`].
+fn with_short_connections(protocol: Protocol) -> HashMap<String, Any> {
+    if protocol.is_http() || protocol == Protocol::Auto {
+        let limit = core::HttpProtocolOptions {
+            max_requests_per_connection: Some(UInt32Value { value: REQUESTS_PER_CONNECTION }),
+            ..Default::default()
+        };
+        upstream_http(protocol, Some(limit))
+    } else {
+        HashMap::new()
+    }
+}
+
+fn upstream_http(
+    protocol: Protocol,
+    common: Option<core::HttpProtocolOptions>,
+) -> HashMap<String, Any> {
     use http::http_protocol_options::explicit_http_config::ProtocolConfig;
     use http::http_protocol_options::{
         ExplicitHttpConfig, UpstreamProtocolOptions, UseDownstreamHttpConfig,
     };
-    let options = if protocol.is_http2() {
+    let explicit = |config| {
         UpstreamProtocolOptions::ExplicitHttpConfig(ExplicitHttpConfig {
-            protocol_config: Some(ProtocolConfig::Http2ProtocolOptions(Default::default())),
+            protocol_config: Some(config),
         })
+    };
+    let upstream = if protocol.is_http2() {
+        explicit(ProtocolConfig::Http2ProtocolOptions(Default::default()))
     } else if protocol == Protocol::Auto {
         UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
             http_protocol_options: Some(Default::default()),
@@ -300,10 +340,11 @@ fn protocol_options(protocol: Protocol) -> std::collections::HashMap<String, Any
             ..Default::default()
         })
     } else {
-        return Default::default();
+        explicit(ProtocolConfig::HttpProtocolOptions(Default::default()))
     };
     let options = http::HttpProtocolOptions {
-        upstream_protocol_options: Some(options),
+        common_http_protocol_options: common,
+        upstream_protocol_options: Some(upstream),
         ..Default::default()
     };
     // One entry at most: the order of a map's entries on the wire is not fixed.

@@ -10,6 +10,7 @@ mod lds;
 mod rds;
 mod tls;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,11 +22,11 @@ use self::cache::{Class, ServiceInputs};
 use self::tls::Secrets;
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
-use crate::model::{NetworkId, Proxy, ProxyType};
+use crate::model::{ClusterId, NetworkId, Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::addresses::{Addresses, addresses};
 use crate::push::proxy::{east_west_port, inbound_targets};
-use crate::push::view::{Role, ViewKey};
+use crate::push::view::{Role, ViewKey, is_exported};
 
 /// What one proxy shall hold at one version of the mesh.
 pub struct Picture<'a> {
@@ -62,16 +63,20 @@ impl<'a> Picture<'a> {
         let context = self.context;
         let secrets = Secrets::of(self.proxy);
         let mut clusters = Vec::new();
+        let abroad = self.clusters_abroad();
         let wants_outbound = self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some();
         for service in context.services.values().filter(|_| wants_outbound) {
             if self.view.role == Role::Client && !self.sees(service) {
                 continue;
             }
             let view = self.view.narrowed(context, service);
-            let key = (service.hostname().clone(), view.clone(), secrets);
+            let abroad = self.view.role == Role::Client
+                && is_exported(context, service)
+                && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
+            let key = (service.hostname().clone(), view.clone(), secrets, abroad);
             let inputs = ServiceInputs::of(context, service);
             let shared = self.cache.clusters.get_or_make(key, inputs, || {
-                let client = cds::Client { context, view: &view, secrets };
+                let client = cds::Client { context, view: &view, secrets, abroad };
                 client.outbound(service).into_iter().map(Arc::new).collect()
             });
             clusters.extend(shared.iter().cloned());
@@ -83,6 +88,12 @@ impl<'a> Picture<'a> {
             clusters.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
         }
         clusters
+    }
+
+    /// The clusters that are in another network than the proxy.
+    fn clusters_abroad(&self) -> BTreeSet<&ClusterId> {
+        let clusters = self.context.clusters.clusters.keys();
+        clusters.filter(|id| self.context.network_of_cluster(id) != self.view.network).collect()
     }
 
     /// Whether a client may use the service at all.

@@ -1,7 +1,8 @@
-//! A client that makes many requests, each on a new connection, and counts who answers.
+//! A client that makes many requests, each on a new connection or all on a few, and counts who answers.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ pub(crate) struct Load {
     pub(crate) seconds: u64,
     /// Rest between two requests of one worker, in milliseconds.
     pub(crate) pause_ms: u64,
+    /// HTTP: whether each worker keeps its connection.
+    pub(crate) keep: bool,
 }
 
 /// What came of it.
@@ -52,6 +55,7 @@ impl Load {
             concurrency: 4,
             seconds: 60,
             pause_ms: 0,
+            keep: false,
         }
     }
 
@@ -60,9 +64,14 @@ impl Load {
         Self { host: Some(host.into()), ..Self::tcp(address, requests) }
     }
 
+    /// All over so many connections.
+    pub(crate) fn over(self, connections: usize) -> Self {
+        Self { concurrency: connections, keep: true, ..self }
+    }
+
     /// As many as fit into so many seconds, some hundred a second.
     pub(crate) fn lasting(self, seconds: u64) -> Self {
-        Self { requests: usize::MAX, concurrency: 2, seconds, pause_ms: 20, ..self }
+        Self { requests: usize::MAX, concurrency: 2, seconds, pause_ms: 10, ..self }
     }
 }
 
@@ -74,10 +83,11 @@ pub(super) fn run(specification: &str) -> Result<Value, String> {
     std::thread::scope(|scope| {
         for _ in 0..load.concurrency {
             scope.spawn(|| {
+                let mut kept = None;
                 while started.fetch_add(1, Ordering::Relaxed) < load.requests
                     && Instant::now() < end
                 {
-                    let answer = ask(&load);
+                    let answer = ask(&load, &mut kept);
                     answers.lock().expect("no worker panics").count(answer);
                     wait::pause(Duration::from_millis(load.pause_ms));
                 }
@@ -104,9 +114,24 @@ impl Answers {
     }
 }
 
-fn ask(load: &Load) -> Result<Value, String> {
+/// A connection that carries one request after the other.
+type Kept = Option<BufReader<TcpStream>>;
+
+fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
     let timeout = Duration::from_secs(10);
     let text = match &load.host {
+        Some(host) if load.keep => {
+            let mut stream = match kept.take() {
+                Some(stream) => stream,
+                None => BufReader::new(connect(&load.address, timeout)?),
+            };
+            let (status, body) = exchange_on(&mut stream, host)?;
+            if status != 200 {
+                return Err(format!("{status} {body}"));
+            }
+            *kept = Some(stream);
+            body
+        }
         Some(host) => match exchange(&load.address, host, "/", "", timeout)? {
             (200, body) => body,
             (status, body) => return Err(format!("{status} {body}")),
@@ -125,4 +150,32 @@ fn ask(load: &Load) -> Result<Value, String> {
         return Err("closed before an answer".into());
     }
     serde_json::from_str(&text).map_err(|error| format!("{error} in {text:?}"))
+}
+
+/// A GET on a connection that stays: (status, body).
+fn exchange_on(stream: &mut BufReader<TcpStream>, host: &str) -> Result<(u16, String), String> {
+    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let lost = |error: std::io::Error| format!("on a kept connection: {error}");
+    stream.get_mut().write_all(request.as_bytes()).map_err(lost)?;
+    let (mut status, mut length, mut line) = (None, 0, String::new());
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).map_err(lost)? == 0 {
+            return Err("a kept connection was closed".into());
+        }
+        match line.trim_end().split_once(':') {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.trim().parse().map_err(|error| format!("{error}"))?;
+            }
+            Some(_) => {}
+            None if status.is_none() => {
+                status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+                status.ok_or("no status line")?;
+            }
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).map_err(lost)?;
+    Ok((status.ok_or("no status line")?, String::from_utf8_lossy(&body).into_owned()))
 }
