@@ -103,7 +103,12 @@ impl Feeding {
         };
         tokio::select! {
             Some(update) = self.updates.recv() => self.events.send(Event::Registry(update)).await,
-            Ok(()) = self.clusters.known.changed() => self.known().await,
+            Ok(()) = self.clusters.known.changed() => {
+                // A cluster that has gone withdrew its endpoints first: none is left without its
+                // Secret's word on the network it is in.
+                self.flush().await?;
+                self.known().await
+            }
             Ok(()) = self.settings.changed() => self.mesh().await,
             Ok(()) = self.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.clusters.settled.changed(), if !ready => Ok(()),

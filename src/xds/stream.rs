@@ -134,6 +134,19 @@ struct AdmittedStream {
     proxy: Arc<Proxy>,
     entry: Entry,
     subscription: Subscription,
+    /// Whether its cluster was there at some time on this stream.
+    cluster_seen: bool,
+}
+
+impl AdmittedStream {
+    /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy is told
+    /// nothing more: it keeps what it has, as it would if it reconnected and was refused. Else its
+    /// workload would lose its own listeners because somebody removed a Secret elsewhere.
+    fn is_withdrawn(&mut self, context: &PushContext) -> bool {
+        let there = context.network_labels.contains_key(&self.proxy.cluster);
+        self.cluster_seen |= there;
+        self.cluster_seen && !there
+    }
 }
 
 impl<R: Request> Stream<R> {
@@ -206,11 +219,14 @@ impl<R: Request> Stream<R> {
 
     /// What the session has to send now.
     fn due(&mut self) -> Option<Response> {
-        let admitted = self.admitted.as_ref()?;
+        let admitted = self.admitted.as_mut()?;
         if !self.session.is_due() {
             return None;
         }
         let context = self.shared.context()?;
+        if admitted.is_withdrawn(&context) {
+            return None;
+        }
         let proxy = &admitted.proxy;
         let network = admitted.entry.connection().network();
         let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
@@ -318,7 +334,7 @@ impl<R: Request> Stream<R> {
             verified,
             "connected"
         );
-        Ok(AdmittedStream { proxy, entry, subscription })
+        Ok(AdmittedStream { proxy, entry, subscription, cluster_seen: false })
     }
 
     fn take_changes(&mut self) -> Result<(), Ended> {
@@ -406,19 +422,25 @@ mod tests {
     use tonic_prost::ProstCodec;
 
     use super::*;
-    use crate::fixtures::{endpoint, host, service, shard};
+    use crate::fixtures::{endpoint, host, removed, service, shard};
     use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
     use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode};
     use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
-    use crate::push::interest::Changes;
+    use crate::push::interest::{Changes, Dirty};
+    use crate::registry::RegistryUpdate;
     use crate::task::Supervisor;
     use crate::xds::names::OutboundName;
     use crate::xds::server::Config;
 
     /// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
     fn stream<R: Request + prost::Message + Default>() -> Stream<R> {
-        let (context, _) = watch::channel(Some(mesh()));
+        stream_of(watch::channel(Some(version(&mut mesh()))).1)
+    }
+
+    fn stream_of<R: Request + prost::Message + Default>(
+        context: watch::Receiver<Option<Arc<PushContext>>>,
+    ) -> Stream<R> {
         let now = SystemTime::now();
         let files = AuthorityPem::generate(now).expect("a CA can be made");
         let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
@@ -435,7 +457,7 @@ mod tests {
         let trust = Arc::clone(&identity.borrow().trust);
         let peer = trust.authenticate(pair.chain.certificates(), now).expect("our own");
         let shared = Shared::new(Config {
-            context: context.subscribe(),
+            context,
             interest: Arc::default(),
             identity,
             trust_domain: "cluster.local".into(),
@@ -450,7 +472,7 @@ mod tests {
         Stream::new(Arc::new(shared), &peer, silence, Arc::default())
     }
 
-    fn mesh() -> Arc<PushContext> {
+    fn mesh() -> Mesh {
         let mut mesh = Mesh::new(Arc::new(Settings {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
@@ -466,11 +488,19 @@ mod tests {
         };
         let clusters = [(ClusterId::from("east"), known)].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
-        let word = ["a.ns", "b.ns"].into_iter().fold(shard("east", 1), |word, name| {
+        mesh.apply(Event::Registry(east(1)));
+        mesh.apply(Event::Complete);
+        mesh
+    }
+
+    fn east(epoch: u64) -> RegistryUpdate {
+        let word = ["a.ns", "b.ns"].into_iter().fold(shard("east", epoch), |word, name| {
             word.with(service(name), vec![endpoint("10.0.0.9")])
         });
-        mesh.apply(Event::Registry(word.said()));
-        mesh.apply(Event::Complete);
+        word.said()
+    }
+
+    fn version(mesh: &mut Mesh) -> Arc<PushContext> {
         mesh.next_version().expect("a version").0
     }
 
@@ -513,6 +543,33 @@ mod tests {
         let endpoints = BTreeSet::from([host("b.ns")]);
         let woken = stream.shared.interest.mark(&Changes { endpoints, ..Changes::default() });
         assert_eq!(woken, 1);
+    }
+
+    #[tokio::test]
+    async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
+        let mut mesh = mesh();
+        let (versions, context) = watch::channel(Some(version(&mut mesh)));
+        let mut stream = stream_of::<DeltaDiscoveryRequest>(context);
+        let everything = || Dirty { everything: true, ..Dirty::default() };
+        let request = DeltaDiscoveryRequest {
+            node: node(&[("CLUSTER_ID", "east")]),
+            type_url: ResourceType::Cluster.url().into(),
+            ..Default::default()
+        };
+        assert!(stream.take(request).is_ok());
+        assert!(sent(&mut stream) > 2);
+
+        mesh.apply(Event::Registry(removed("east", 2)));
+        versions.send_replace(Some(version(&mut mesh)));
+        stream.session.on_change(&everything());
+        assert!(stream.due().is_none());
+
+        let new = shard("east", 3).with(service("c.ns"), vec![]).said();
+        mesh.apply(Event::Registry(new));
+        versions.send_replace(Some(version(&mut mesh)));
+        stream.session.on_change(&everything());
+        let added = stream.due().expect("a response").resources;
+        assert!(added.iter().any(|one| one.name.contains("c.ns")));
     }
 
     #[tokio::test]
