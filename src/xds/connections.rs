@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
 use super::resource::{ResourceType, Version};
-use super::session::{Form, Session};
+use super::session::{Form, Session, joined};
 use super::subscription::{Held, Progress};
 use crate::identity::SpiffeId;
 use crate::model::{NetworkId, Proxy};
@@ -160,6 +160,11 @@ impl Connection {
     /// What it was last sent, by type and name, in Envoy's JSON form.
     pub fn config_dump(&self) -> Value {
         let held = self.state().held.clone();
+        let clusters = held.get(&ResourceType::Cluster);
+        let shown = |kind, name: &str, version| match (self.form, kind) {
+            (Form::Delta, ResourceType::Endpoint) => joined(clusters, name, version),
+            _ => version,
+        };
         let by_type = ResourceType::ALL.into_iter().map(|kind| {
             let resources: Vec<Value> = held
                 .get(&kind)
@@ -168,13 +173,13 @@ impl Connection {
                 .map(|(name, held)| match held {
                     Held::Sent(resource) => json!({
                         "name": name,
-                        "version": resource.version.to_string(),
+                        "version": shown(kind, name, resource.version).to_string(),
                         "resource": decoded(kind, &resource.body),
                     }),
                     // The proxy said it had this version when it connected; the bytes were not needed.
                     Held::Listed(version) => json!({
                         "name": name,
-                        "version": version.map(|version| version.to_string()),
+                        "version": version.map(|version| shown(kind, name, version).to_string()),
                     }),
                 })
                 .collect();

@@ -345,12 +345,10 @@ impl Session {
         Resource { version, ..assignment.clone() }
     }
 
-    /// Joins the version of an assignment with that of its upstream cluster; the same again parts
-    /// them.
+    /// See [`joined`].
     pub(super) fn joined(&self, name: &str, version: Version) -> Version {
         let clusters = self.watches.get(&ResourceType::Cluster);
-        let cluster = clusters.and_then(|clusters| clusters.held().get(name)?.version());
-        Version(version.0 ^ cluster.map_or(0, |cluster| cluster.0))
+        joined(clusters.map(Subscription::held), name, version)
     }
 
     fn answers_whole(&self, kind: ResourceType) -> bool {
@@ -436,6 +434,16 @@ pub(super) fn check_names<'a>(
         }
     }
     if count > NAMES_MAX { Err(Violation::TooManyNames(count)) } else { Ok(()) }
+}
+
+/// Joins the version of an assignment with that of its upstream cluster; the same again parts them.
+pub(super) fn joined(
+    clusters: Option<&OrdMap<Arc<str>, Held>>,
+    name: &str,
+    version: Version,
+) -> Version {
+    let cluster = clusters.and_then(|clusters| clusters.get(name)?.version());
+    Version(version.0 ^ cluster.map_or(0, |cluster| cluster.0))
 }
 
 fn sent(held: &Held) -> Option<Arc<Resource>> {

@@ -14,7 +14,7 @@ fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
     let one = |cluster: &str, name: &str, vip: &str, address: &str| {
         let ports = ports();
         let at = ports.iter().map(|port| at(address, &port.name, port.number)).collect();
-        (service(name).vip(vip).ports(ports.clone()), at, cluster.to_owned())
+        (service(name).vip(vip).ports(ports), at, cluster.to_owned())
     };
     let shards = [
         one("east", "both.ns", "10.1.0.1", "10.0.0.2"),
