@@ -37,7 +37,7 @@ const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
 
 /// How many requests a connection carries that may lead to a gateway. A gateway forwards connections,
 /// so the pods behind it share the load by these; each costs a handshake, which this many requests
-/// pay for together. (docs/decisions/0006-short-connections-across-networks.md)
+/// pay for together. (docs/decisions/0008-short-connections-across-networks.md)
 const REQUESTS_PER_CONNECTION: u32 = 20;
 
 /// The name of the upstream cluster that leads to a port of the proxy's own workload.
