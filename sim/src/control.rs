@@ -1,4 +1,5 @@
-//! The control port of `strait-sim`: `POST /v1/VERB` with a JSON object, for scripts and load clients.
+//! The control port of `strait-sim`, for scripts and load clients: `POST /v1/VERB` with a JSON object,
+//! and `GET /v1/stamps` for what has changed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use crate::task;
 use crate::world::{World, WorldError};
 
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Who gets so many stamps at once asks again for the rest.
+const STAMPS_MAX: usize = 100_000;
 
 /// A refusal: the HTTP status and the reason.
 type Refusal = (StatusCode, String);
@@ -51,19 +54,41 @@ async fn answer(
     request: http::Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (parts, body) = request.into_parts();
+    if parts.method == Method::GET && parts.uri.path() == "/v1/stamps" {
+        return Ok(stamps(&world, parts.uri.query().unwrap_or_default()));
+    }
     let outcome = match Limited::new(body, REQUEST_BYTES_MAX).collect().await {
         Ok(body) => run(&world, &parts.method, parts.uri.path(), &body.to_bytes()).await,
         Err(_) => Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than 64 KiB".to_owned())),
     };
-    let (status, value) = match outcome {
-        Ok(value) => (StatusCode::OK, value),
-        Err((status, error)) => (status, json!({"error": error})),
-    };
-    let mut response = Response::new(Full::from(format!("{value}\n")));
+    Ok(match outcome {
+        Ok(value) => reply(StatusCode::OK, "application/json", format!("{value}\n")),
+        Err(refusal) => refuse(refusal),
+    })
+}
+
+fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(http::header::CONTENT_TYPE, json);
-    Ok(response)
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(http::header::CONTENT_TYPE, content_type);
+    response
+}
+
+fn refuse((status, error): Refusal) -> Response<Full<Bytes>> {
+    reply(status, "application/json", format!("{}\n", json!({"error": error})))
+}
+
+/// The stamps after number `since`, a JSON object a line.
+fn stamps(world: &World, query: &str) -> Response<Full<Bytes>> {
+    let since = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "since");
+    let since = since.map_or(Ok(0), |(_, value)| value.parse());
+    let Ok(since) = since else {
+        return refuse((StatusCode::BAD_REQUEST, "since is the seq of a stamp".to_owned()));
+    };
+    let lines: String =
+        world.stamps(since, STAMPS_MAX).iter().map(|stamp| format!("{}\n", json!(stamp))).collect();
+    reply(StatusCode::OK, "application/x-ndjson", lines)
 }
 
 async fn run(

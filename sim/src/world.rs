@@ -7,18 +7,17 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cluster::{Options, SimCluster};
 use crate::objects::{self, Endpoint, HTTP, NETWORK_LABEL, Port, TCP};
 use crate::resource::{Family, Resource};
+use crate::stamps::{self, Noted, Stamp, StampLog};
 use crate::status::ApiError;
 use crate::stencil::{Stencil, mark};
 use crate::store::{Name, Store};
@@ -142,29 +141,19 @@ impl From<ApiError> for WorldError {
     }
 }
 
-/// One stamped change: from `monotonic_ns` on, `address` is an endpoint of the service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Stamp {
-    /// An address that occurs nowhere else in the world, out of 100.64.0.0/10.
-    pub address: Ipv4Addr,
-    /// The cluster changed.
-    pub cluster: String,
-    /// `NAMESPACE/NAME`.
-    pub service: String,
-    /// When it was written, on the machine's monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds.
-    pub monotonic_ns: u64,
-    /// The same moment since 1970, in nanoseconds.
-    pub unix_ns: u64,
-}
-
 /// A running world.
 #[derive(Debug)]
 pub struct World {
     members: Vec<Member>,
     pods: bool,
-    stamps: AtomicU32,
-    random: Mutex<StdRng>,
+    /// Held for the whole of a change: two at once would read one slice and write half of it each.
+    changes: Mutex<Changes>,
+}
+
+#[derive(Debug)]
+struct Changes {
+    random: StdRng,
+    stamps: StampLog,
 }
 
 #[derive(Debug)]
@@ -197,8 +186,10 @@ impl World {
         let mut world = World {
             members: Vec::new(),
             pods: plan.options.pods,
-            stamps: AtomicU32::new(1),
-            random: Mutex::new(StdRng::seed_from_u64(plan.options.seed)),
+            changes: Mutex::new(Changes {
+                random: StdRng::seed_from_u64(plan.options.seed),
+                stamps: StampLog::new(),
+            }),
         };
         for (cluster, index, filled) in members {
             let services = filled.await.expect("filling a store does not panic")?;
@@ -241,14 +232,15 @@ impl World {
     /// # Errors
     /// If there is no such cluster, service or endpoint.
     pub fn change(&self, id: &str, service: Option<&str>) -> Result<Stamp, WorldError> {
-        let member = self.member(id)?;
-        let service = self.pick_service(member, service)?;
-        let count = endpoints_of(member.cluster.store(), service).len();
+        let changes = &mut *self.lock();
+        let (cluster, service) = self.pick(changes, id, service)?;
+        let (member, name) = self.at(cluster, service);
+        let count = endpoints_of(member.cluster.store(), name).len();
         if count == 0 {
-            return Err(WorldError::NoEndpoints(display(service)));
+            return Err(WorldError::NoEndpoints(display(name)));
         }
-        let index = self.random().random_range(0..count);
-        self.replace(member, service, index)
+        let index = changes.random.random_range(0..count);
+        self.replace(changes, cluster, service, index)
     }
 
     /// Replaces all endpoints of a service one after the other, `per_second` of them each second, as
@@ -262,13 +254,13 @@ impl World {
         service: Option<&str>,
         per_second: f64,
     ) -> Result<Vec<Stamp>, WorldError> {
-        let member = self.member(id)?;
-        let service = self.pick_service(member, service)?;
+        let (cluster, service) = self.pick(&mut self.lock(), id, service)?;
+        let (member, name) = self.at(cluster, service);
         let mut pace = tokio::time::interval(Duration::from_secs_f64(1.0 / per_second.max(0.001)));
         let mut stamps = Vec::new();
-        for index in 0..endpoints_of(member.cluster.store(), service).len() {
+        for index in 0..endpoints_of(member.cluster.store(), name).len() {
             pace.tick().await;
-            stamps.push(self.replace(member, service, index)?);
+            stamps.push(self.replace(&mut self.lock(), cluster, service, index)?);
         }
         Ok(stamps)
     }
@@ -283,22 +275,24 @@ impl World {
         service: Option<&str>,
         endpoints: usize,
     ) -> Result<Vec<Stamp>, WorldError> {
-        let member = self.member(id)?;
-        let service = self.pick_service(member, service)?;
+        let changes = &mut *self.lock();
+        let (cluster, service) = self.pick(changes, id, service)?;
+        let (member, name) = self.at(cluster, service);
         let store = member.cluster.store();
-        let mut all = endpoints_of(store, service);
+        let mut all = endpoints_of(store, name);
         for gone in all.drain(endpoints.min(all.len())..) {
-            self.delete_pod(store, &service.namespace, &gone);
+            self.delete_pod(store, &name.namespace, &gone);
         }
-        let mut stamps = Vec::new();
-        while all.len() < endpoints {
-            let model = Endpoint::new("").to_value(&service.namespace);
-            let (stamp, endpoint) = self.stamped(member, service, all.last().unwrap_or(&model))?;
-            stamps.push(stamp);
+        let first = changes.stamps.next();
+        let added = endpoints.saturating_sub(all.len());
+        for seq in (first..).take(added) {
+            let model = Endpoint::new("").to_value(&name.namespace);
+            let endpoint = self.stamped(member, name, all.last().unwrap_or(&model), seq)?;
             all.push(endpoint);
         }
-        write_slices(store, service, &all)?;
-        Ok(stamps)
+        let at_ns = stamps::now_ns();
+        write_slices(store, name, &all)?;
+        Ok((0..added).map(|_| self.note(changes, cluster, service, at_ns)).collect())
     }
 
     /// Changes random services of random clusters, at random moments, so many times a second on
@@ -307,7 +301,7 @@ impl World {
         let mut due = tokio::time::Instant::now();
         loop {
             let (gap, index) = {
-                let mut random = self.random();
+                let random = &mut self.lock().random;
                 // The gaps of a Poisson process.
                 let gap = -random.random_range(f64::MIN_POSITIVE..1.0).ln() / per_second;
                 (gap, random.random_range(0..self.members.len()))
@@ -319,65 +313,111 @@ impl World {
         }
     }
 
+    /// Up to `limit` stamps with numbers above `since`, oldest first. About a million are kept.
+    pub fn stamps(&self, since: u64, limit: usize) -> Vec<Stamp> {
+        let noted = self.lock().stamps.after(since, limit);
+        noted.into_iter().map(|(seq, noted)| self.named(seq, noted)).collect()
+    }
+
     fn member(&self, id: &str) -> Result<&Member, WorldError> {
-        let found = self.members.iter().find(|member| member.cluster.id() == id);
+        self.position(id).map(|index| &self.members[index])
+    }
+
+    fn position(&self, id: &str) -> Result<usize, WorldError> {
+        let found = self.members.iter().position(|member| member.cluster.id() == id);
         found.ok_or_else(|| WorldError::NoSuchCluster(id.to_owned()))
     }
 
-    fn pick_service<'a>(
+    /// The places of a cluster and of one of its services, random if none is wanted.
+    fn pick(
         &self,
-        member: &'a Member,
+        changes: &mut Changes,
+        id: &str,
         wanted: Option<&str>,
-    ) -> Result<&'a Name, WorldError> {
+    ) -> Result<(usize, usize), WorldError> {
+        let cluster = self.position(id)?;
+        let services = &self.members[cluster].services;
         let found = match wanted {
-            Some(wanted) => member.services.iter().find(|name| display(name) == wanted),
-            None if member.services.is_empty() => None,
-            None => member.services.get(self.random().random_range(0..member.services.len())),
+            Some(wanted) => services.iter().position(|name| display(name) == wanted),
+            None if services.is_empty() => None,
+            None => Some(changes.random.random_range(0..services.len())),
         };
-        found.ok_or_else(|| WorldError::NoSuchService(wanted.unwrap_or("any").to_owned()))
+        let service =
+            found.ok_or_else(|| WorldError::NoSuchService(wanted.unwrap_or("any").to_owned()))?;
+        Ok((cluster, service))
+    }
+
+    /// What [`World::pick`] has picked.
+    fn at(&self, cluster: usize, service: usize) -> (&Member, &Name) {
+        let member = &self.members[cluster];
+        (member, &member.services[service])
     }
 
     /// Puts a stamped endpoint in the place of endpoint `index`: new pod, slice, old pod.
-    fn replace(&self, member: &Member, service: &Name, index: usize) -> Result<Stamp, WorldError> {
+    fn replace(
+        &self,
+        changes: &mut Changes,
+        cluster: usize,
+        service: usize,
+        index: usize,
+    ) -> Result<Stamp, WorldError> {
+        let (member, name) = self.at(cluster, service);
         let store = member.cluster.store();
-        let slice = slice_name(&service.name, index / SLICE_ENDPOINTS_MAX);
-        let mut slice = read_slice(store, &service.namespace, &slice)
-            .ok_or_else(|| WorldError::NoEndpoints(display(service)))?;
+        let slice = slice_name(&name.name, index / SLICE_ENDPOINTS_MAX);
+        let mut slice = read_slice(store, &name.namespace, &slice)
+            .ok_or_else(|| WorldError::NoEndpoints(display(name)))?;
         let old = slice["endpoints"][index % SLICE_ENDPOINTS_MAX].clone();
         if old.is_null() {
-            return Err(WorldError::NoEndpoints(display(service)));
+            return Err(WorldError::NoEndpoints(display(name)));
         }
-        let (stamp, new) = self.stamped(member, service, &old)?;
+        let new = self.stamped(member, name, &old, changes.stamps.next())?;
         slice["endpoints"][index % SLICE_ENDPOINTS_MAX] = new;
+        let at_ns = stamps::now_ns();
         store.apply(slice)?;
-        self.delete_pod(store, &service.namespace, &old);
-        Ok(stamp)
+        self.delete_pod(store, &name.namespace, &old);
+        Ok(self.note(changes, cluster, service, at_ns))
     }
 
-    /// A new endpoint at the place of `model`, and its pod if it has one.
+    /// Gives out the next stamp.
+    fn note(&self, changes: &mut Changes, cluster: usize, service: usize, at_ns: u64) -> Stamp {
+        let seq = changes.stamps.next();
+        let noted = Noted { cluster: as_u32(cluster), service: as_u32(service), at_ns };
+        changes.stamps.push(noted);
+        self.named(seq, noted)
+    }
+
+    fn named(&self, seq: u64, Noted { cluster, service, at_ns }: Noted) -> Stamp {
+        let (member, name) = self.at(cluster as usize, service as usize);
+        Stamp {
+            seq,
+            address: stamps::address(seq),
+            cluster: member.cluster.id().to_owned(),
+            service: display(name),
+            hostname: format!("{}.{}.svc.cluster.local", name.name, name.namespace),
+            at_ns,
+        }
+    }
+
+    /// The endpoint with stamp `seq` at the place of `model`, and its pod if it has one.
     fn stamped(
         &self,
         member: &Member,
         service: &Name,
         model: &Value,
-    ) -> Result<(Stamp, Value), WorldError> {
-        let number = self.stamps.fetch_add(1, Ordering::Relaxed);
-        // 100.64.0.0/10 has 4 million addresses; after that many changes they come again.
-        let address = Ipv4Addr::from(0x6440_0000 | (number & 0x003f_ffff));
+        seq: u64,
+    ) -> Result<Value, WorldError> {
+        let address = stamps::address(seq);
         let mut endpoint = model.clone();
         endpoint["addresses"] = json!([address]);
-        let (monotonic_ns, unix_ns) = clocks();
         if self.pods {
-            let pod = format!("{}-s{number:x}", service.name);
+            let pod = format!("{}-s{seq:x}", service.name);
             let node = endpoint["nodeName"].as_str().unwrap_or_default();
             let object = pod_object(service, &pod, &address.to_string(), node);
             let uid = member.cluster.store().apply(object)?.value()["metadata"]["uid"].clone();
             endpoint["targetRef"] =
                 json!({"kind": "Pod", "namespace": service.namespace, "name": pod, "uid": uid});
         }
-        let cluster = member.cluster.id().to_owned();
-        let service = display(service);
-        Ok((Stamp { address, cluster, service, monotonic_ns, unix_ns }, endpoint))
+        Ok(endpoint)
     }
 
     fn delete_pod(&self, store: &Store, namespace: &str, endpoint: &Value) {
@@ -387,21 +427,13 @@ impl World {
         }
     }
 
-    fn random(&self) -> std::sync::MutexGuard<'_, StdRng> {
-        self.random.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn display(name: &Name) -> String {
     format!("{}/{}", name.namespace, name.name)
-}
-
-/// Now, on the monotonic clock and since 1970, in nanoseconds.
-fn clocks() -> (u64, u64) {
-    let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let monotonic = i128::from(monotonic.tv_sec) * 1_000_000_000 + i128::from(monotonic.tv_nsec);
-    let unix = jiff::Timestamp::now().as_nanosecond();
-    (u64::try_from(monotonic).unwrap_or_default(), u64::try_from(unix).unwrap_or_default())
 }
 
 fn slice_name(service: &str, number: usize) -> String {

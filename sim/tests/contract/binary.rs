@@ -38,6 +38,11 @@ async fn start(arguments: &[&str]) -> Program {
 
 impl Program {
     async fn request(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, text) = self.text(method, path, body).await;
+        (status, serde_json::from_str(&text).expect("the answer is JSON"))
+    }
+
+    async fn text(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let stream = tokio::net::TcpStream::connect(&self.control).await.expect("it listens");
         let io = TokioIo::new(stream);
         let (mut sender, connection) =
@@ -52,7 +57,7 @@ impl Program {
             let answer = sender.send_request(request).await.expect("an answer");
             let status = answer.status().as_u16();
             let body = answer.into_body().collect().await.expect("a body").to_bytes();
-            (status, serde_json::from_slice(&body).expect("the answer is JSON"))
+            (status, String::from_utf8_lossy(&body).into_owned())
         };
         tokio::select! {
             answer = answer => answer,
@@ -163,9 +168,21 @@ async fn a_stamp_is_what_a_client_then_sees() {
     let program = start(&["--clusters", "1", "--services", "1", "--endpoints", "1"]).await;
     let (_, first) = program.post("change", json!({"cluster": "c1"})).await;
     let (_, second) = program.post("change", json!({"cluster": "c1"})).await;
-    assert!(first["address"].as_str().is_some_and(|address| address.starts_with("100.64.")));
-    assert_ne!(first["address"], second["address"]);
-    assert!(first["monotonicNs"].as_u64() < second["monotonicNs"].as_u64());
+    assert_eq!(first["address"], "100.64.0.1");
+    assert_eq!(first["hostname"], "cart-c1.shop.svc.cluster.local");
+    assert_eq!(second["address"], "100.64.0.2");
+    assert!(first["at_ns"].as_u64() < second["at_ns"].as_u64());
+    for (since, expected) in [("", vec![&first, &second]), ("?since=1", vec![&second])] {
+        let (status, lines) = program.text("GET", &format!("/v1/stamps{since}"), "").await;
+        let lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        assert_eq!((status, lines.collect::<Vec<Value>>()), (200, cloned(&expected)), "{since}");
+    }
+    assert_eq!(program.text("GET", "/v1/stamps?since=2", "").await, (200, String::new()));
+    assert_eq!(program.request("GET", "/v1/stamps?since=x", "").await.0, 400);
+}
+
+fn cloned(values: &[&Value]) -> Vec<Value> {
+    values.iter().map(|value| (*value).clone()).collect()
 }
 
 #[tokio::test]
