@@ -1,14 +1,20 @@
-//! Objects, lists and events as the bytes of an answer. The one place that knows the wire form, so a
-//! second form belongs beside it.
+//! Objects, lists and events as the bytes of an answer, in JSON or protobuf: the one place that knows
+//! what stands around an object.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::object::Object;
+use crate::protobuf::{self, Message};
 use crate::resource::Resource;
 use crate::status::ApiError;
-use crate::store::Object;
+use crate::store::Drawn;
+
+/// Lists and initial events are sent in chunks of about this size.
+pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A kind as one client sees it.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +22,7 @@ pub(crate) struct View {
     pub(crate) resource: &'static Resource,
     pub(crate) version: &'static str,
     pub(crate) form: Form,
+    pub(crate) wire: Wire,
 }
 
 /// How much of an object is shown.
@@ -24,6 +31,41 @@ pub(crate) enum Form {
     Full,
     /// As `PartialObjectMetadata`, for clients that keep an eye on what there is.
     Metadata,
+}
+
+/// In which encoding.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wire {
+    Json,
+    /// As this message.
+    Protobuf(&'static Message),
+}
+
+impl Wire {
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Wire::Json => "application/json",
+            Wire::Protobuf(_) => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// Of a watch.
+    pub(crate) fn stream_type(self) -> &'static str {
+        match self {
+            Wire::Json => "application/json",
+            Wire::Protobuf(_) => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
+
+    /// A `Status` on its own.
+    pub(crate) fn status(self, status: &Value) -> Vec<u8> {
+        match (self, Message::called("Status")) {
+            (Wire::Protobuf(_), Some(message)) => {
+                protobuf::envelope("v1", "Status", &protobuf::encode(message, status))
+            }
+            _ => status.to_string().into_bytes(),
+        }
+    }
 }
 
 impl View {
@@ -41,56 +83,166 @@ impl View {
         }
     }
 
-    /// The object without its kind: what is shown of it, never empty, for it has metadata.
+    /// The object without its kind: in JSON never empty, for it has metadata.
     fn body(self, object: &Object) -> Cow<'_, [u8]> {
-        match self.form {
-            Form::Full => Cow::Borrowed(object.body()),
-            Form::Metadata => {
-                let metadata = &object.value()["metadata"];
-                Cow::Owned(json!({"metadata": metadata}).to_string().into_bytes())
+        let metadata = || json!({"metadata": object.value()["metadata"]});
+        match (self.wire, self.form) {
+            (Wire::Json, Form::Full) => object.body(),
+            (Wire::Json, Form::Metadata) => Cow::Owned(metadata().to_string().into_bytes()),
+            (Wire::Protobuf(message), Form::Full) => {
+                let mut out = Vec::new();
+                object.write_protobuf(message, &mut out);
+                Cow::Owned(out)
+            }
+            (Wire::Protobuf(message), Form::Metadata) => {
+                Cow::Owned(protobuf::encode(message, &metadata()))
             }
         }
     }
 
     /// The object on its own.
     pub(crate) fn object(self, object: &Object) -> Vec<u8> {
-        let mut out = Vec::with_capacity(object.body().len() + 64);
-        self.write_object(&mut out, object);
-        out.push(b'\n');
-        out
-    }
-
-    fn write_object(self, out: &mut Vec<u8>, object: &Object) {
-        let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, self.kind(), self.api_version());
-        out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(&self.body(object)[1..]);
-    }
-
-    /// A list. Its items carry no kind, as those of a real server.
-    pub(crate) fn list(self, objects: &[Arc<Object>], metadata: &Value) -> Vec<u8> {
-        let size: usize = objects.iter().map(|object| object.body().len() + 1).sum();
-        let mut out = Vec::with_capacity(size + 256);
-        let head = format!(
-            r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
-            self.kind(),
-            self.api_version(),
-        );
-        out.extend_from_slice(head.as_bytes());
-        for (i, object) in objects.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            out.extend_from_slice(&self.body(object));
+        let mut out = self.with_kind(&self.body(object));
+        if let Wire::Json = self.wire {
+            out.push(b'\n');
         }
-        out.extend_from_slice(b"]}\n");
         out
     }
 
-    /// Appends one watch event: a line.
-    pub(crate) fn write_event(self, out: &mut Vec<u8>, kind: &str, object: &Object) {
-        out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
-        self.write_object(out, object);
-        out.extend_from_slice(b"}\n");
+    fn with_kind(self, body: &[u8]) -> Vec<u8> {
+        let (kind, api_version) = (self.kind(), self.api_version());
+        match self.wire {
+            Wire::Json => {
+                let mut out = Vec::with_capacity(body.len() + 80);
+                let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#);
+                out.extend_from_slice(head.as_bytes());
+                out.extend_from_slice(&body[1..]);
+                out
+            }
+            Wire::Protobuf(_) => protobuf::envelope(&api_version, kind, body),
+        }
+    }
+
+    /// A list, a chunk at a time, for it may be larger than memory likes. Its items carry no kind, as
+    /// those of a real server.
+    pub(crate) fn list(
+        self,
+        objects: Vec<Arc<Object>>,
+        metadata: &Value,
+    ) -> impl Iterator<Item = Bytes> + Send + use<> {
+        let mut head = Some(self.list_head(&objects, metadata));
+        let mut rest = Some(objects.into_iter().enumerate());
+        std::iter::from_fn(move || {
+            let mut out = head.take().unwrap_or_default();
+            while out.len() < CHUNK_BYTES
+                && let Some(objects) = &mut rest
+            {
+                match objects.next() {
+                    Some((i, object)) => self.write_item(i, &self.body(&object), &mut out),
+                    None => {
+                        out.extend_from_slice(self.list_tail());
+                        rest = None;
+                    }
+                }
+            }
+            (!out.is_empty()).then(|| out.into())
+        })
+    }
+
+    fn list_head(self, objects: &[Arc<Object>], metadata: &Value) -> Vec<u8> {
+        let (kind, api_version) = (format!("{}List", self.kind()), self.api_version());
+        match (self.wire, Message::called("ListMeta")) {
+            (Wire::Protobuf(_), Some(list_meta)) => {
+                let mut meta = Vec::new();
+                protobuf::open_field(1, &mut meta);
+                protobuf::write_sized(&protobuf::encode(list_meta, metadata), &mut meta);
+                // The length comes first, so everything is written twice: time is cheaper than room.
+                let mut item = Vec::new();
+                let lengths = objects.iter().map(|object| {
+                    item.clear();
+                    self.write_item(0, &self.body(object), &mut item);
+                    item.len()
+                });
+                let length = meta.len() + lengths.sum::<usize>();
+                let mut out = protobuf::envelope_head(&api_version, &kind, length);
+                out.extend_from_slice(&meta);
+                out
+            }
+            _ => format!(
+                r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#
+            )
+            .into_bytes(),
+        }
+    }
+
+    fn write_item(self, index: usize, body: &[u8], out: &mut Vec<u8>) {
+        match self.wire {
+            Wire::Protobuf(_) => {
+                protobuf::open_field(2, out);
+                protobuf::write_sized(body, out);
+            }
+            Wire::Json => {
+                if index > 0 {
+                    out.push(b',');
+                }
+                out.extend_from_slice(body);
+            }
+        }
+    }
+
+    fn list_tail(self) -> &'static [u8] {
+        match self.wire {
+            Wire::Json => b"]}\n",
+            Wire::Protobuf(_) => protobuf::ENVELOPE_TAIL,
+        }
+    }
+
+    /// Appends one watch event.
+    pub(crate) fn write_event(self, kind: &str, object: &Object, out: &mut Vec<u8>) {
+        self.write_frame(kind, &self.with_kind(&self.body(object)), out);
+    }
+
+    /// Appends one watch event with an object that other watchers get too.
+    pub(crate) fn write_shared_event(
+        self,
+        kind: &str,
+        object: &Object,
+        drawn: &Drawn,
+        out: &mut Vec<u8>,
+    ) {
+        let draw = || self.body(object).into_owned().into();
+        let body: &Bytes = match (self.form, self.wire) {
+            (Form::Metadata, _) => return self.write_event(kind, object, out),
+            (Form::Full, Wire::Json) => drawn.json.get_or_init(draw),
+            (Form::Full, Wire::Protobuf(_)) => drawn.protobuf.get_or_init(draw),
+        };
+        self.write_frame(kind, &self.with_kind(body), out);
+    }
+
+    /// A line of JSON, or a length and so many bytes of protobuf.
+    fn write_frame(self, kind: &str, object: &[u8], out: &mut Vec<u8>) {
+        match self.wire {
+            Wire::Json => {
+                out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
+                out.extend_from_slice(object);
+                out.extend_from_slice(b"}\n");
+            }
+            Wire::Protobuf(_) => {
+                // RawExtension { raw } within WatchEvent { type, object }.
+                let mut raw = Vec::with_capacity(object.len() + 8);
+                protobuf::open_field(1, &mut raw);
+                protobuf::write_sized(object, &mut raw);
+                let mut event = Vec::with_capacity(raw.len() + 32);
+                protobuf::open_field(1, &mut event);
+                protobuf::write_sized(kind.as_bytes(), &mut event);
+                protobuf::open_field(2, &mut event);
+                protobuf::write_sized(&raw, &mut event);
+                let frame = protobuf::envelope("v1", "WatchEvent", &event);
+                let length = u32::try_from(frame.len()).expect("objects are below 4 GB");
+                out.extend_from_slice(&length.to_be_bytes());
+                out.extend_from_slice(&frame);
+            }
+        }
     }
 
     /// A bookmark; `initial_events_end` marks the end of a streaming list.
@@ -99,22 +251,20 @@ impl View {
         if initial_events_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = json!({
-            "kind": self.kind(),
-            "apiVersion": self.api_version(),
-            "metadata": metadata,
-        });
-        line("BOOKMARK", object)
+        let object = json!({"metadata": metadata});
+        let body = match self.wire {
+            Wire::Json => object.to_string().into_bytes(),
+            Wire::Protobuf(message) => protobuf::encode(message, &object),
+        };
+        let mut out = Vec::new();
+        self.write_frame("BOOKMARK", &self.with_kind(&body), &mut out);
+        out
     }
-}
 
-/// The ERROR event that ends a watch.
-pub(crate) fn error_event(error: &ApiError) -> Vec<u8> {
-    line("ERROR", error.to_status())
-}
-
-fn line(kind: &str, object: Value) -> Vec<u8> {
-    let mut out = json!({"type": kind, "object": object}).to_string().into_bytes();
-    out.push(b'\n');
-    out
+    /// The ERROR event that ends a watch.
+    pub(crate) fn error_event(self, error: &ApiError) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write_frame("ERROR", &self.wire.status(&error.to_status()), &mut out);
+        out
+    }
 }

@@ -8,27 +8,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, USER_AGENT};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use crate::accept::{accepted, accepted_status, header, media_type, parse};
 use crate::admit::{self, Part};
 use crate::body::Answer;
 use crate::discovery;
-use crate::encode::{Form, error_event};
+use crate::encode::View;
 use crate::fault::{Fault, Faults, Gone, Refusal};
+use crate::object::{Name, Object};
 use crate::paging::{continue_token, moment, read_continue_token};
 use crate::patch::PatchForm;
-use crate::reply::{json_answer, json_bytes, object_answer, refuse, respond, with_type};
+use crate::reply::{json_answer, list_answer, object_answer, refuse, respond, with_type};
 use crate::requests::{Request, RequestLog};
 use crate::resource::Family;
 use crate::route::{Query, Target};
 use crate::select::Selector;
 use crate::status::ApiError;
-use crate::store::{At, Name, Object, Page, Store, text};
+use crate::store::{At, Page, Store, text};
 use crate::task;
 use crate::tokens::Tokens;
 use crate::watch::{Start, Watch};
@@ -88,7 +90,9 @@ impl ApiServer {
             Some(outcome) => outcome,
             None => self.route(&parts, target, &query, body).await,
         };
-        self.disturb(outcome.unwrap_or_else(|error| refuse(&error)))
+        self.disturb(
+            outcome.unwrap_or_else(|error| refuse(accepted_status(&parts.headers), &error)),
+        )
     }
 
     /// The answer that a fault gives in the place of the right one.
@@ -170,27 +174,24 @@ impl ApiServer {
         if reading && let Ok(document) = discovery_of(self, path) {
             return Ok(json_answer(StatusCode::OK, &document));
         }
-        let form = accepted_form(&parts.headers).ok_or_else(ApiError::not_acceptable)?;
         let body = Limited::new(body, REQUEST_BYTES_MAX)
             .collect()
             .await
             .map_err(|_| ApiError::new(413, "RequestEntityTooLarge", "limit is 3145728 bytes"))?;
         let body = body.to_bytes();
-        // A DELETE may have options in any form; the others bring an object.
         let content_type = header(&parts.headers, CONTENT_TYPE);
-        let plain = ["", "application/json"].contains(&media_type(content_type));
-        if matches!(parts.method, Method::POST | Method::PUT) && !plain {
-            return Err(ApiError::unsupported_media_type(content_type));
-        }
-        if let Some(review) = self.review(&parts.method, path, &user, &body)? {
+        if let Some(review) = self.review(&parts.method, path, &user, content_type, &body)? {
             return Ok(json_answer(StatusCode::CREATED, &review));
         }
         let Some(mut target) = target else { return self.nothing_at(path) };
-        target.view.form = form;
+        let (form, wire) =
+            accepted(&parts.headers, &target).ok_or_else(ApiError::not_acceptable)?;
+        (target.view.form, target.view.wire) = (form, wire);
+        let object = || parse(content_type, &body);
         match (&parts.method, target.object_name()) {
             (&Method::GET, None) if query.watch => self.watch(&target, query),
             (&Method::GET, None) => self.list(&target, query),
-            (&Method::POST, None) => self.create(&target, query, parse(&body)?),
+            (&Method::POST, None) => self.create(&target, query, object()?),
             (&Method::DELETE, None) => self.delete_collection(&target, query),
             (&Method::GET, Some(name)) if query.watch => {
                 let one = Query {
@@ -208,14 +209,16 @@ impl ApiServer {
                     object.ok_or_else(|| ApiError::not_found(target.view.resource, &name.name))?;
                 Ok(object_answer(StatusCode::OK, target.view, &object))
             }
-            (&Method::POST, Some(name)) => self.create_token(&target, &name, parse(&body)?),
-            (&Method::PUT, Some(name)) => self.replace(&target, &name, query, parse(&body)?),
+            (&Method::POST, Some(name)) => self.create_token(&target, &name, object()?),
+            (&Method::PUT, Some(name)) => self.replace(&target, &name, query, object()?),
             (&Method::PATCH, Some(name)) => {
                 let form = PatchForm::of_media_type(media_type(content_type))
                     .ok_or_else(|| ApiError::unsupported_media_type(content_type))?;
-                self.patch(&target, &name, query, form, parse(&body)?)
+                self.patch(&target, &name, query, form, parse("", &body)?)
             }
-            (&Method::DELETE, Some(name)) => self.delete(&target, &name, query, &body),
+            (&Method::DELETE, Some(name)) => {
+                self.delete(&target, &name, query, parse(content_type, &body).unwrap_or_default())
+            }
             _ => Err(ApiError::method_not_allowed()),
         }
     }
@@ -241,7 +244,7 @@ impl ApiServer {
         let selector = selector(target, query)?;
         if self.faults.find(|fault| empties(fault, resource.plural)).is_some() {
             let metadata = json!({"resourceVersion": self.store.version().to_string()});
-            return Ok(json_bytes(StatusCode::OK, target.view.list(&[], &metadata)));
+            return Ok(list_answer(target.view, Vec::new(), &metadata));
         }
         let endless = self.faults.has(&Fault::EndlessPages);
         let page = match &query.continue_token {
@@ -260,7 +263,7 @@ impl ApiServer {
         if let Some(remaining) = page.remaining {
             metadata["remainingItemCount"] = json!(remaining);
         }
-        Ok(json_bytes(StatusCode::OK, target.view.list(&page.objects, &metadata)))
+        Ok(list_answer(target.view, page.objects, &metadata))
     }
 
     fn continue_list(
@@ -293,7 +296,7 @@ impl ApiServer {
                 ApiError::too_old(query.version()?.unwrap_or_default(), self.store.version());
             return match gone {
                 Gone::Status => Err(error),
-                Gone::Event => Ok(json_bytes(StatusCode::OK, error_event(&error))),
+                Gone::Event => Ok(ends_at_once(view, &error)),
             };
         }
         let mut streaming = query.send_initial_events;
@@ -311,7 +314,7 @@ impl ApiServer {
                 Some(Refusal::Event) => {
                     let why = "the WatchList feature is not supported by the storage";
                     let error = ApiError::new(500, "InternalError", why);
-                    return Ok(json_bytes(StatusCode::OK, error_event(&error)));
+                    return Ok(ends_at_once(view, &error));
                 }
                 Some(Refusal::Ignored) => streaming = None,
                 None if query.resource_version_match.as_deref() != Some("NotOlderThan") => {
@@ -327,7 +330,7 @@ impl ApiServer {
         let start = match (streaming, version) {
             (Some(true), Some(version)) if version > current => {
                 let error = ApiError::too_large_version(version, current);
-                return Ok(json_bytes(StatusCode::OK, error_event(&error)));
+                return Ok(ends_at_once(view, &error));
             }
             (Some(true), _) => Start::Initial { marked: true },
             (Some(false), None | Some(0)) => Start::Now,
@@ -348,7 +351,7 @@ impl ApiServer {
         } else {
             task::spawn(watch.run(self.clone(), sender));
         }
-        Ok(with_type(StatusCode::OK, "application/json", answer))
+        Ok(with_type(StatusCode::OK, view.wire.stream_type(), answer))
     }
 
     fn create(&self, target: &Target, query: &Query, mut object: Value) -> Outcome {
@@ -407,9 +410,8 @@ impl ApiServer {
         }
     }
 
-    fn delete(&self, target: &Target, name: &Name, query: &Query, body: &Bytes) -> Outcome {
+    fn delete(&self, target: &Target, name: &Name, query: &Query, options: Value) -> Outcome {
         let resource = target.view.resource;
-        let options: Value = serde_json::from_slice(body).unwrap_or_default();
         let check = |object: &Object| {
             let value = object.value();
             let conditions = [
@@ -452,7 +454,7 @@ impl ApiServer {
             let _ = self.store.delete_if(resource, &object.name, |_| Ok(()));
         }
         let metadata = json!({"resourceVersion": self.store.version().to_string()});
-        Ok(json_bytes(StatusCode::OK, target.view.list(&page.objects, &metadata)))
+        Ok(list_answer(target.view, page.objects, &metadata))
     }
 
     /// TokenRequest: a fresh token for a service account.
@@ -494,6 +496,7 @@ impl ApiServer {
         method: &Method,
         path: &str,
         user: &str,
+        content_type: &str,
         body: &Bytes,
     ) -> Result<Option<Value>, ApiError> {
         let kind = match path {
@@ -505,7 +508,7 @@ impl ApiServer {
         if *method != Method::POST {
             return Err(ApiError::method_not_allowed());
         }
-        let mut review = parse(body)?;
+        let mut review = parse(content_type, body)?;
         review["status"] = match kind {
             "SelfSubjectAccessReview" => {
                 let asked = text(&review, "/spec/resourceAttributes/resource").unwrap_or_default();
@@ -559,32 +562,10 @@ fn describe(parts: &Parts, target: Option<&Target>, query: &Query) -> Request {
     }
 }
 
-fn header(headers: &HeaderMap, name: http::HeaderName) -> &str {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
-}
-
-/// A content type without its parameters.
-fn media_type(content_type: &str) -> &str {
-    content_type.split(';').next().unwrap_or_default().trim()
-}
-
-/// The first form the client takes that we have. Tables are an offer that a server may leave out:
-/// clients that ask for them name plain JSON as well.
-fn accepted_form(headers: &HeaderMap) -> Option<Form> {
-    let accept = header(headers, ACCEPT);
-    if accept.is_empty() {
-        return Some(Form::Full);
-    }
-    accept.split(',').find_map(|form| {
-        let shown = form.split(';').find_map(|parameter| parameter.trim().strip_prefix("as="));
-        match (media_type(form), shown) {
-            ("application/json" | "application/*" | "*/*", None) => Some(Form::Full),
-            ("application/json", Some("PartialObjectMetadata" | "PartialObjectMetadataList")) => {
-                Some(Form::Metadata)
-            }
-            _ => None,
-        }
-    })
+/// A watch that has nothing to say but why it ends.
+fn ends_at_once(view: View, error: &ApiError) -> Response<Answer> {
+    let event = Answer::Whole(Some(view.error_event(error).into()));
+    with_type(StatusCode::OK, view.wire.stream_type(), event)
 }
 
 fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {
@@ -599,13 +580,6 @@ fn selector(target: &Target, query: &Query) -> Result<Selector, ApiError> {
 fn empties(fault: &Fault, plural: &str) -> Option<()> {
     let Fault::EmptyLists { resource } = fault else { return None };
     resource.as_ref().is_none_or(|resource| resource == plural).then_some(())
-}
-
-fn parse(body: &Bytes) -> Result<Value, ApiError> {
-    serde_json::from_slice(body)
-        .ok()
-        .filter(Value::is_object)
-        .ok_or_else(|| ApiError::bad_request("the body of the request is not a JSON object"))
 }
 
 fn part(target: &Target) -> Result<Part, ApiError> {

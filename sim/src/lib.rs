@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod accept;
 mod admit;
 mod body;
 mod cluster;
@@ -27,9 +28,11 @@ mod encode;
 mod fault;
 mod http;
 mod kubeconfig;
+mod object;
 pub mod objects;
 mod paging;
 mod patch;
+mod protobuf;
 mod reply;
 mod requests;
 mod resource;
@@ -49,10 +52,11 @@ mod world;
 pub use cluster::{Options, SimCluster};
 pub use fault::{Fault, Gone, Refusal};
 pub use kubeconfig::member_secret;
+pub use object::{Name, Object};
 pub use requests::Request;
 pub use resource::{Family, RESOURCES, Resource};
 pub use stamps::Stamp;
 pub use status::ApiError;
-pub use store::{DEFAULT_HISTORY, Name, Object, Snapshot, Store};
+pub use store::{DEFAULT_HISTORY, Snapshot, Store};
 pub use tls::Certificate;
 pub use world::{World, WorldError, WorldOptions};

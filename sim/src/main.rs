@@ -21,14 +21,18 @@ const USAGE: u8 = 64;
 #[command(name = "strait-sim", version)]
 struct Arguments {
     /// Number of clusters: c1, c2, ...
-    #[arg(long, value_name = "K", value_parser = at_least_one)]
-    clusters: usize,
+    #[arg(long, value_name = "K", value_parser = at_least_one, required_unless_present = "world")]
+    clusters: Option<usize>,
     /// Services in each cluster
-    #[arg(long, value_name = "S")]
-    services: usize,
+    #[arg(long, value_name = "S", required_unless_present = "world")]
+    services: Option<usize>,
     /// Endpoints of each service in each cluster
-    #[arg(long, value_name = "E")]
-    endpoints: usize,
+    #[arg(long, value_name = "E", required_unless_present = "world")]
+    endpoints: Option<usize>,
+    /// A standard world in the place of these three: W1, W1d or W2, or W1/10 with a tenth of the services
+    #[arg(long, value_name = "W", value_parser = size,
+          conflicts_with_all = ["clusters", "services", "endpoints", "same_names"])]
+    world: Option<Size>,
     /// Number of networks: n1, n2, ...; pod addresses repeat in each
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     networks: usize,
@@ -50,12 +54,37 @@ struct Arguments {
     /// System namespace of all clusters and of the Secrets
     #[arg(long, value_name = "NS", default_value = "strait-system")]
     namespace: String,
+    /// The cluster whose system namespace has the Secrets of all others; any ID but c1, c2, ... adds an
+    /// empty cluster for them
+    #[arg(long, value_name = "ID")]
+    config_cluster: Option<String>,
     /// APIs served besides the core ones, without objects: istio, gateway-api, multi-cluster
     #[arg(long, value_name = "API,...", value_delimiter = ',', value_parser = family)]
     apis: Vec<Family>,
     /// Address of the control port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     control_address: std::net::SocketAddr,
+}
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Size {
+    clusters: usize,
+    services: usize,
+    endpoints: usize,
+    same_names: bool,
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    let (name, divisor) = text.split_once('/').unwrap_or((text, "1"));
+    let mut size = match name {
+        "W1" => Size { clusters: 10, services: 1000, endpoints: 10, same_names: true },
+        "W1d" => Size { clusters: 10, services: 1000, endpoints: 10, same_names: false },
+        "W2" => Size { clusters: 50, services: 2000, endpoints: 5, same_names: true },
+        _ => return Err("one of W1, W1d, W2, or a part of it such as W1/10".to_owned()),
+    };
+    size.services /= at_least_one(divisor)?;
+    Ok(size)
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
@@ -114,16 +143,23 @@ async fn run(arguments: Arguments) -> Result<(), WorldError> {
     let mut terminated = signal(SignalKind::terminate()).map_err(WorldError::Io)?;
     let listener = TcpListener::bind(arguments.control_address).await.map_err(WorldError::Io)?;
     let control = listener.local_addr().map_err(WorldError::Io)?;
+    let size = arguments.world.unwrap_or(Size {
+        clusters: arguments.clusters.unwrap_or_default(),
+        services: arguments.services.unwrap_or_default(),
+        endpoints: arguments.endpoints.unwrap_or_default(),
+        same_names: arguments.same_names,
+    });
     let world = World::generate(WorldOptions {
-        clusters: arguments.clusters,
-        services: arguments.services,
-        endpoints: arguments.endpoints,
+        clusters: size.clusters,
+        services: size.services,
+        endpoints: size.endpoints,
         networks: arguments.networks,
         seed: arguments.seed,
-        same_names: arguments.same_names,
+        same_names: size.same_names,
         pods: arguments.pods,
         system_namespace: arguments.namespace.clone(),
         families: BTreeSet::from_iter(arguments.apis),
+        config_cluster: arguments.config_cluster,
     });
     let world = Arc::new(world.await?);
     if let Some(directory) = &arguments.out {

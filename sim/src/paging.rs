@@ -4,9 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
+use crate::object::Name;
 use crate::route::Query;
 use crate::status::ApiError;
-use crate::store::{At, Name};
+use crate::store::At;
 
 /// The moment a first page shows, and its size, by the rules for `resourceVersion`,
 /// `resourceVersionMatch` and `limit` (Kubernetes API concepts, "Resource versions").

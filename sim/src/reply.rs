@@ -1,25 +1,50 @@
 //! Answers with their status and content type.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
 
 use crate::body::Answer;
-use crate::encode::View;
+use crate::encode::{View, Wire};
+use crate::object::Object;
 use crate::status::ApiError;
-use crate::store::Object;
+use crate::task;
 
 pub(crate) fn object_answer(status: StatusCode, view: View, object: &Object) -> Response<Answer> {
-    json_bytes(status, view.object(object))
+    bytes_answer(status, view.wire, view.object(object))
+}
+
+/// A list: whole if it is small, else flowing, written as the client reads.
+pub(crate) fn list_answer(
+    view: View,
+    objects: Vec<Arc<Object>>,
+    metadata: &Value,
+) -> Response<Answer> {
+    let mut chunks = view.list(objects, metadata);
+    let first = chunks.next().unwrap_or_default();
+    let Some(second) = chunks.next() else {
+        return with_type(StatusCode::OK, view.wire.content_type(), Answer::Whole(Some(first)));
+    };
+    let (sender, answer) = Answer::flowing();
+    task::spawn(async move {
+        for chunk in [first, second].into_iter().chain(chunks) {
+            if sender.send(chunk).await.is_err() {
+                return;
+            }
+        }
+    });
+    with_type(StatusCode::OK, view.wire.content_type(), answer)
 }
 
 pub(crate) fn json_answer(status: StatusCode, value: &Value) -> Response<Answer> {
-    json_bytes(status, value.to_string().into_bytes())
+    bytes_answer(status, Wire::Json, value.to_string().into_bytes())
 }
 
-pub(crate) fn json_bytes(status: StatusCode, body: Vec<u8>) -> Response<Answer> {
-    with_type(status, "application/json", Answer::Whole(Some(body.into())))
+fn bytes_answer(status: StatusCode, wire: Wire, body: Vec<u8>) -> Response<Answer> {
+    with_type(status, wire.content_type(), Answer::Whole(Some(body.into())))
 }
 
 pub(crate) fn respond(
@@ -41,9 +66,9 @@ pub(crate) fn with_type(
     answer
 }
 
-pub(crate) fn refuse(error: &ApiError) -> Response<Answer> {
+pub(crate) fn refuse(wire: Wire, error: &ApiError) -> Response<Answer> {
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut answer = json_answer(status, &error.to_status());
+    let mut answer = bytes_answer(status, wire, wire.status(&error.to_status()));
     if let Some(seconds) = error.retry_after_seconds {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }

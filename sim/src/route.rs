@@ -1,9 +1,9 @@
 //! Reading a request line: which objects a path names, and what its query asks.
 
-use crate::encode::{Form, View};
+use crate::encode::{Form, View, Wire};
+use crate::object::Name;
 use crate::resource::Resource;
 use crate::status::ApiError;
-use crate::store::Name;
 
 /// What a path below `/api/v1` or `/apis/GROUP/VERSION` names.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ impl Target {
             return None;
         }
         Some(Target {
-            view: View { resource, version, form: Form::Full },
+            view: View { resource, version, form: Form::Full, wire: Wire::Json },
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
             subresource: subresource.map(str::to_owned),

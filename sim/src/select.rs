@@ -1,13 +1,10 @@
 //! Label and field selectors: parsed once for each request, asked once for each object.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
 use serde_json::Value;
 
+use crate::object::Object;
 use crate::resource::Resource;
 use crate::status::ApiError;
-use crate::store::Object;
 
 /// What a list or watch asks for beyond its kind.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,33 +74,14 @@ impl Selector {
         if self.namespace.as_ref().is_some_and(|namespace| **namespace != *object.name.namespace) {
             return false;
         }
-        if !self.labels.is_empty() {
-            let labels = labels_of(object);
-            if !self.labels.iter().all(|requirement| requirement.matches(&labels)) {
-                return false;
-            }
-        }
-        if self.fields.is_empty() {
+        if self.is_plain() {
             return true;
         }
-        let value = object.value();
-        self.fields.iter().all(|requirement| requirement.matches(&value))
+        let value = object.selectable();
+        let labels = &value["metadata"]["labels"];
+        self.labels.iter().all(|requirement| requirement.matches(labels))
+            && self.fields.iter().all(|requirement| requirement.matches(&value))
     }
-}
-
-fn labels_of(object: &Object) -> BTreeMap<String, String> {
-    #[derive(Deserialize)]
-    struct Head {
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    struct Metadata {
-        labels: Option<BTreeMap<String, String>>,
-    }
-    serde_json::from_slice::<Head>(object.body())
-        .ok()
-        .and_then(|head| head.metadata.labels)
-        .unwrap_or_default()
 }
 
 impl LabelRequirement {
@@ -140,11 +118,13 @@ impl LabelRequirement {
         }
     }
 
-    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        let value = labels.get(&self.key);
+    fn matches(&self, labels: &Value) -> bool {
+        let value = labels.get(&self.key).and_then(Value::as_str);
+        let among =
+            |values: &[String]| value.is_some_and(|value| values.iter().any(|v| v == value));
         match &self.test {
-            LabelTest::In(values) => value.is_some_and(|value| values.contains(value)),
-            LabelTest::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            LabelTest::In(values) => among(values),
+            LabelTest::NotIn(values) => !among(values),
             LabelTest::Exists => value.is_some(),
             LabelTest::Absent => value.is_none(),
         }

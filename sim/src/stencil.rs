@@ -1,43 +1,126 @@
 //! One object in many copies: encoded once, with marks where the copies differ.
+//!
+//! A world of half a million pods keeps a few stencils and writes each pod when somebody asks for it.
+//! It works for JSON and for protobuf, whose lengths change with what is filled in.
 
 use serde_json::Value;
 
-/// The text of a JSON object, cut at its marks.
-#[derive(Debug)]
+use crate::protobuf::write_varint;
+
+/// Encoded text with places for values, which are filled in as they are: they need no escapes.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Stencil {
-    /// The text before the first mark, and each mark's number with the text after it.
-    head: String,
-    rest: Vec<(usize, String)>,
+    nodes: Vec<Node>,
 }
 
-/// What stands in an object for value number `i` of [`Stencil::fill`].
+/// A part of a [`Stencil`].
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Node {
+    /// The same in all copies.
+    Text(Vec<u8>),
+    /// Value number so-and-so of [`Stencil::fill`].
+    Value(usize),
+    /// These, after their length in bytes as protobuf writes it.
+    Sized(Vec<Node>),
+}
+
+/// What stands within a string of an object for value number `i`.
 pub(crate) fn mark(i: usize) -> String {
     format!("@@{i}@@")
 }
 
-impl Stencil {
-    /// Encodes an object whose strings contain marks; at most ten of them.
-    pub(crate) fn cut(object: &Value) -> Stencil {
-        let text = object.to_string();
-        let mut pieces = text.split("@@");
-        let head = pieces.next().unwrap_or_default().to_owned();
-        let mut rest = Vec::new();
-        // Between two marks there is text, so numbers and texts take turns.
-        while let (Some(number), Some(text)) = (pieces.next(), pieces.next()) {
-            rest.push((number.parse().unwrap_or_default(), text.to_owned()));
+/// What stands in an object in the place of a whole list that value number `i` brings encoded.
+pub(crate) fn block(i: usize) -> String {
+    format!("@@!{i}!@@")
+}
+
+/// A text cut at its marks.
+pub(crate) fn pieces(text: &str) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    // Between two marks there is text, so texts and numbers take turns.
+    for (i, piece) in text.split("@@").enumerate() {
+        match piece.parse() {
+            Ok(number) if i % 2 == 1 => nodes.push(Node::Value(number)),
+            _ if piece.is_empty() => {}
+            _ => nodes.push(Node::Text(piece.into())),
         }
-        Stencil { head, rest }
+    }
+    nodes
+}
+
+/// The value that stands for a whole list, if one does.
+pub(crate) fn block_in(value: &Value) -> Option<Node> {
+    let number = value.as_str()?.strip_prefix("@@!")?.strip_suffix("!@@")?;
+    number.parse().ok().map(Node::Value)
+}
+
+impl Stencil {
+    /// Of an object whose strings contain marks.
+    pub(crate) fn json(object: &Value) -> Stencil {
+        let text = object.to_string();
+        // A block is a string only until it is filled in.
+        Stencil { nodes: pieces(&text.replace("\"@@!", "@@").replace("!@@\"", "@@")) }
     }
 
-    /// A copy with these values, which need no escapes, at the marks.
-    pub(crate) fn fill(&self, values: &[&str]) -> String {
-        let mut copy = self.head.clone();
-        for (i, text) in &self.rest {
-            copy.push_str(values.get(*i).copied().unwrap_or_default());
-            copy.push_str(text);
-        }
-        copy
+    /// Of parts; those that never change become one.
+    pub(crate) fn of(nodes: Vec<Node>) -> Stencil {
+        Stencil { nodes: joined(nodes) }
     }
+
+    /// Appends a copy with these values at the marks.
+    pub(crate) fn fill(&self, values: &[&[u8]], out: &mut Vec<u8>) {
+        fill(&self.nodes, values, out);
+    }
+}
+
+fn joined(nodes: Vec<Node>) -> Vec<Node> {
+    let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let node = match node {
+            Node::Sized(inner) => match &joined(inner)[..] {
+                [] => Node::Text(vec![0]),
+                [Node::Text(text)] => {
+                    let mut sized = Vec::with_capacity(text.len() + 2);
+                    write_varint(text.len() as u64, &mut sized);
+                    sized.extend_from_slice(text);
+                    Node::Text(sized)
+                }
+                inner => Node::Sized(inner.to_vec()),
+            },
+            node => node,
+        };
+        match (out.last_mut(), node) {
+            (Some(Node::Text(before)), Node::Text(text)) => before.extend_from_slice(&text),
+            (_, node) => out.push(node),
+        }
+    }
+    out
+}
+
+fn fill(nodes: &[Node], values: &[&[u8]], out: &mut Vec<u8>) {
+    for node in nodes {
+        match node {
+            Node::Text(text) => out.extend_from_slice(text),
+            Node::Value(i) => out.extend_from_slice(values.get(*i).copied().unwrap_or_default()),
+            Node::Sized(inner) => {
+                write_varint(size(inner, values), out);
+                fill(inner, values, out);
+            }
+        }
+    }
+}
+
+fn size(nodes: &[Node], values: &[&[u8]]) -> u64 {
+    let of = |node: &Node| match node {
+        Node::Text(text) => text.len() as u64,
+        Node::Value(i) => values.get(*i).map_or(0, |value| value.len() as u64),
+        Node::Sized(inner) => {
+            let inner = size(inner, values);
+            // Seven bits to a byte, and a byte even for nothing.
+            inner + u64::from((inner | 1).ilog2() / 7 + 1)
+        }
+    };
+    nodes.iter().map(of).sum()
 }
 
 #[cfg(test)]
@@ -48,8 +131,24 @@ mod tests {
 
     #[test]
     fn a_copy_is_the_object_with_its_values() {
-        let stencil =
-            Stencil::cut(&json!({"a": mark(0), "b": [format!("x-{}-{}", mark(1), mark(0))]}));
-        assert_eq!(stencil.fill(&["1", "2"]), r#"{"a":"1","b":["x-2-1"]}"#);
+        let object =
+            json!({"a": mark(0), "b": [format!("x-{}-{}", mark(11), mark(0))], "c": block(2)});
+        let mut values: Vec<&[u8]> = vec![b""; 12];
+        (values[0], values[11], values[2]) = (b"1", b"2", b"[3]");
+        let mut out = Vec::new();
+        Stencil::json(&object).fill(&values, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), r#"{"a":"1","b":["x-2-1"],"c":[3]}"#);
+    }
+
+    #[test]
+    fn lengths_follow_what_is_filled_in() {
+        let inner = vec![Node::Text(b"ab".to_vec()), Node::Value(0)];
+        let stencil = Stencil::of(vec![Node::Sized(vec![Node::Sized(inner)])]);
+        for (length, head) in [(0, &[3, 2][..]), (124, &[127, 126]), (126, &[130, 1, 128, 1])] {
+            let mut out = Vec::new();
+            stencil.fill(&[&vec![b'x'; length]], &mut out);
+            assert_eq!(out[..head.len()], *head, "{length}");
+            assert_eq!(out.len(), head.len() + 2 + length);
+        }
     }
 }

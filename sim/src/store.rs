@@ -4,80 +4,27 @@
 //! changes. Watches hold no queue: each remembers the version it has seen and asks for what came after,
 //! so a slow one costs nothing and a very slow one is told 410, as by a real server.
 //!
-//! An object is kept as its JSON bytes. Lists and events are those bytes with a few around them.
+//! What an object looks like is its own affair; the store reads one only where a client changes it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
+
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admit;
+use crate::object::{Name, Object, Sketch};
 use crate::resource::{RESOURCES, Resource};
 use crate::select::Selector;
 use crate::status::ApiError;
 
 /// How many changes of one kind a store remembers unless told otherwise.
 pub const DEFAULT_HISTORY: usize = 2048;
-
-/// Where an object lives; cluster-wide objects have an empty namespace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name {
-    /// The namespace, or nothing.
-    pub namespace: Box<str>,
-    /// The name within it.
-    pub name: Box<str>,
-}
-
-impl Name {
-    /// A name in a namespace; `""` for cluster-wide kinds.
-    pub fn new(namespace: &str, name: &str) -> Name {
-        Name { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-/// One version of one object.
-#[derive(Debug, PartialEq)]
-pub struct Object {
-    /// Where it lives.
-    pub name: Name,
-    /// The resource version at which it was written.
-    pub version: u64,
-    body: Bytes,
-}
-
-impl Object {
-    pub(crate) fn new(version: u64, mut value: Value) -> Object {
-        value["metadata"]["resourceVersion"] = json!(version.to_string());
-        if let Some(fields) = value.as_object_mut() {
-            fields.remove("kind");
-            fields.remove("apiVersion");
-        }
-        let name = Name::new(
-            text(&value, "/metadata/namespace").unwrap_or_default(),
-            text(&value, "/metadata/name").unwrap_or_default(),
-        );
-        let body = serde_json::to_vec(&value).expect("a JSON value encodes").into();
-        Object { name, version, body }
-    }
-
-    /// The JSON object without `kind` and `apiVersion`, as it stands in a list.
-    pub fn body(&self) -> &[u8] {
-        &self.body
-    }
-
-    /// The object as a value, without `kind` and `apiVersion`.
-    pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.body).expect("the store wrote it")
-    }
-
-    /// The same state under another version, as a deletion is reported.
-    pub(crate) fn at_version(&self, version: u64) -> Object {
-        Object::new(version, self.value())
-    }
-}
+/// How many of these, the last ones, are kept in the form that watchers get.
+const DRAWN_MAX: usize = 64;
 
 /// What happened to one object.
 #[derive(Debug, Clone)]
@@ -86,6 +33,21 @@ pub(crate) struct Change {
     /// The state after the change; for a deletion the last state, at the version of the deletion.
     pub(crate) now: Arc<Object>,
     pub(crate) deleted: bool,
+    /// The new state as watchers get it, written for the first of them.
+    pub(crate) drawn: Arc<Drawn>,
+}
+
+/// The two forms of an object, each written when first asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Drawn {
+    pub(crate) json: OnceLock<Bytes>,
+    pub(crate) protobuf: OnceLock<Bytes>,
+}
+
+impl Change {
+    fn new(before: Option<Arc<Object>>, now: Arc<Object>, deleted: bool) -> Change {
+        Change { before, now, deleted, drawn: Arc::default() }
+    }
 }
 
 /// The moment a list shows.
@@ -198,22 +160,15 @@ impl Store {
         }
     }
 
-    /// Adds an object that is encoded already, given its version and UID; its namespace exists and
-    /// nothing has its name. For worlds of a hundred thousand pods, which differ in a few words.
-    pub(crate) fn load(
-        &self,
-        resource: &'static Resource,
-        name: Name,
-        encode: impl FnOnce(u64, &str) -> String,
-    ) {
+    /// Creates or replaces an object of a generated world; its namespace exists.
+    pub(crate) fn put(&self, resource: &'static Resource, name: Name, sketch: Arc<dyn Sketch>) {
         let mut state = self.lock();
         state.version += 1;
         let version = state.version;
-        let uid = uid(&[&self.identity, resource.plural, &name.namespace, &name.name], version);
-        let body = encode(version, &uid).into();
-        let now = Arc::new(Object { name, version, body });
-        let change = Change { before: None, now, deleted: false };
-        state.table(resource).record(change, self.history);
+        let table = state.table(resource);
+        let before = table.objects.get(&name).cloned();
+        let now = Arc::new(Object::sketched(version, name, sketch));
+        table.record(Change::new(before, now, false), self.history);
     }
 
     /// Creates an object, as POST does.
@@ -459,7 +414,7 @@ impl Store {
         self.complete(state, resource, &mut object);
         state.version += 1;
         let now = Arc::new(Object::new(state.version, object));
-        let change = Change { before: None, now: now.clone(), deleted: false };
+        let change = Change::new(None, now.clone(), false);
         state.table(resource).record(change, self.history);
         now
     }
@@ -494,7 +449,7 @@ impl Store {
         }
         state.version += 1;
         let now = Arc::new(Object::new(state.version, wanted));
-        let change = Change { before: Some(current.clone()), now: now.clone(), deleted: false };
+        let change = Change::new(Some(current.clone()), now.clone(), false);
         state.table(resource).record(change, self.history);
         now
     }
@@ -507,7 +462,7 @@ impl Store {
     ) -> Arc<Object> {
         state.version += 1;
         let now = Arc::new(current.at_version(state.version));
-        let change = Change { before: Some(current.clone()), now: now.clone(), deleted: true };
+        let change = Change::new(Some(current.clone()), now.clone(), true);
         state.table(resource).record(change, self.history);
         now
     }
@@ -550,6 +505,10 @@ impl Table {
         }
         let version = change.now.version;
         self.history.push_back(change);
+        // A watcher so far behind pays for itself; the others shall not pay in memory.
+        if let Some(stale) = self.history.len().checked_sub(DRAWN_MAX + 1) {
+            self.history[stale].drawn = Arc::default();
+        }
         while self.history.len() > limit {
             if let Some(oldest) = self.history.pop_front() {
                 self.compacted = oldest.now.version;
@@ -596,7 +555,7 @@ fn differs_beyond_metadata(a: &Value, b: &Value) -> bool {
 }
 
 /// A UUID that follows from its parts, so that the same world has the same UIDs in every run.
-fn uid(parts: &[&str], nonce: u64) -> String {
+pub(crate) fn uid(parts: &[&str], nonce: u64) -> String {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0])).chain(nonce.to_be_bytes());
     // FNV-1a, 128 bits.
     let hash = bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
-use crate::encode::{View, error_event};
+use crate::encode::{CHUNK_BYTES, View};
 use crate::fault::Fault;
 use crate::http::ApiServer;
 use crate::select::Selector;
@@ -42,8 +42,6 @@ pub(crate) struct Watch {
 
 /// Changes taken from the store at once.
 const BATCH: usize = 256;
-/// Initial events are sent in chunks of about this size.
-const CHUNK_BYTES: usize = 256 * 1024;
 
 impl Watch {
     /// Sends events until the watch is over.
@@ -97,7 +95,7 @@ impl Watch {
                     (self.encode(&changes), changes.len() == BATCH)
                 }
                 Err(error) => {
-                    let _ = out.send(error_event(&error).into()).await;
+                    let _ = out.send(self.view.error_event(&error).into()).await;
                     return;
                 }
             };
@@ -128,7 +126,7 @@ impl Watch {
             server.store.list(self.view.resource, &self.selector, At::Now, None, None).ok()?;
         let mut chunk = Vec::new();
         for object in &page.objects {
-            self.view.write_event(&mut chunk, "ADDED", object);
+            self.view.write_event("ADDED", object, &mut chunk);
             if chunk.len() >= CHUNK_BYTES {
                 out.send(std::mem::take(&mut chunk).into()).await.ok()?;
             }
@@ -146,17 +144,18 @@ impl Watch {
     /// enters it is added.
     fn encode(&self, changes: &[Change]) -> Vec<u8> {
         let mut out = Vec::new();
-        for Change { before, now, deleted } in changes {
+        for Change { before, now, deleted, drawn } in changes {
+            let mut shared = |kind| self.view.write_shared_event(kind, now, drawn, &mut out);
             let before = before.as_ref().filter(|object| self.selector.matches(object));
-            let after = (!deleted && self.selector.matches(now)).then_some(now);
-            match (before, after) {
-                (None, None) => {}
-                (None, Some(now)) => self.view.write_event(&mut out, "ADDED", now),
-                (Some(_), Some(now)) => self.view.write_event(&mut out, "MODIFIED", now),
-                (Some(_), None) if *deleted => self.view.write_event(&mut out, "DELETED", now),
-                (Some(before), None) => {
+            let selected = !deleted && self.selector.matches(now);
+            match (before, selected) {
+                (None, false) => {}
+                (None, true) => shared("ADDED"),
+                (Some(_), true) => shared("MODIFIED"),
+                (Some(_), false) if *deleted => shared("DELETED"),
+                (Some(before), false) => {
                     let last = before.at_version(now.version);
-                    self.view.write_event(&mut out, "DELETED", &last);
+                    self.view.write_event("DELETED", &last, &mut out);
                 }
             }
         }

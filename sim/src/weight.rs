@@ -3,8 +3,10 @@
 
 use serde_json::{Value, json};
 
+use crate::resource::Resource;
+
 /// All generated objects are from this moment, so that the same seed gives the same bytes.
-const CREATED: &str = "2026-01-01T00:00:00Z";
+pub(crate) const CREATED: &str = "2026-01-01T00:00:00Z";
 
 /// A Service as an operator applied it with Helm.
 pub(crate) fn service(mut service: Value) -> Value {
@@ -149,4 +151,24 @@ fn with_owner(mut object: Value, manager: &str, fields: Value) -> Value {
         "fieldsType": "FieldsV1", "fieldsV1": fields,
     }]);
     object
+}
+
+/// A definition of a custom kind, without its schema.
+pub(crate) fn definition(row: &Resource) -> Value {
+    let version =
+        |(i, name): (usize, &&str)| json!({"name": name, "served": true, "storage": i == 0});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": row.qualified(), "creationTimestamp": CREATED,
+            "annotations": {"gateway.networking.k8s.io/bundle-version": "v1.4.0"},
+        },
+        "spec": {
+            "group": row.group,
+            "names": {"plural": row.plural, "kind": row.kind, "listKind": format!("{}List", row.kind)},
+            "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
+            "versions": row.versions.iter().enumerate().map(version).collect::<Vec<_>>(),
+        },
+        "status": {"conditions": [{"type": "Established", "status": "True"}]},
+    })
 }

@@ -2,9 +2,13 @@
 //!
 //! Owns the clusters and the plan they were made from, and plays the controllers that a simulated
 //! cluster lacks: it replaces endpoints, scales and rolls out. Each endpoint it writes later carries an
-//! address used once in the world, a stamp by which a receiver recognises the change.
+//! address used once in the world, a stamp by which a receiver recognises the change. As a controller
+//! does, it knows which endpoints a service has and writes over what others make of its slices.
 
-use std::collections::BTreeSet;
+mod plan;
+mod sketches;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,46 +16,20 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::{Value, json};
 
 use crate::cluster::{Options, SimCluster};
-use crate::objects::{self, Endpoint, HTTP, NETWORK_LABEL, Port, TCP};
-use crate::resource::{Family, Resource};
+use crate::object::Name;
+use crate::objects::{self, NETWORK_LABEL};
+use crate::resource::{Family, RESOURCES, Resource};
 use crate::stamps::{self, Noted, Stamp, StampLog};
 use crate::status::ApiError;
-use crate::stencil::{Stencil, mark};
-use crate::store::{Name, Store};
+use crate::store::Store;
 use crate::weight;
+use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
+use sketches::{Scene, What};
 
 /// Slices hold no more endpoints than those of the real controller.
 const SLICE_ENDPOINTS_MAX: usize = 100;
-/// Services share a namespace in groups of this size.
-const NAMESPACE_SERVICES: usize = 100;
-
-const NAMESPACES: [&str; 10] =
-    ["shop", "pay", "media", "search", "mail", "maps", "ads", "auth", "data", "edge"];
-const NAMES: [&str; 20] = [
-    "cart",
-    "checkout",
-    "catalog",
-    "reviews",
-    "ratings",
-    "orders",
-    "stock",
-    "pricing",
-    "users",
-    "sessions",
-    "images",
-    "recommend",
-    "shipping",
-    "invoices",
-    "coupons",
-    "wishlist",
-    "returns",
-    "email",
-    "geo",
-    "feed",
-];
 
 /// What a world is made of.
 #[derive(Debug, Clone)]
@@ -75,6 +53,9 @@ pub struct WorldOptions {
     pub system_namespace: String,
     /// APIs besides the core, all empty.
     pub families: BTreeSet<Family>,
+    /// The cluster whose system namespace has the Secrets of all others. An ID that is none of `c1`
+    /// and on adds a cluster with nothing else in it.
+    pub config_cluster: Option<String>,
 }
 
 impl Default for WorldOptions {
@@ -89,6 +70,7 @@ impl Default for WorldOptions {
             pods: false,
             system_namespace: "strait-system".to_owned(),
             families: BTreeSet::new(),
+            config_cluster: None,
         }
     }
 }
@@ -144,16 +126,10 @@ impl From<ApiError> for WorldError {
 /// A running world.
 #[derive(Debug)]
 pub struct World {
+    scene: Arc<Scene>,
     members: Vec<Member>,
-    pods: bool,
-    /// Held for the whole of a change: two at once would read one slice and write half of it each.
+    /// Held for the whole of a change: two at once would each undo half of the other.
     changes: Mutex<Changes>,
-}
-
-#[derive(Debug)]
-struct Changes {
-    random: StdRng,
-    stamps: StampLog,
 }
 
 #[derive(Debug)]
@@ -163,39 +139,52 @@ struct Member {
     services: Vec<Name>,
 }
 
+#[derive(Debug)]
+struct Changes {
+    random: StdRng,
+    stamps: StampLog,
+    /// The endpoints of the services that are no longer as planned, by cluster and service.
+    places: BTreeMap<(usize, usize), Vec<Place>>,
+}
+
 impl World {
     /// Generates and starts all clusters.
     ///
     /// # Errors
     /// When the addresses of the plan don't suffice, or no port can be had.
     pub async fn generate(options: WorldOptions) -> Result<World, WorldError> {
-        let plan = Arc::new(Plan::new(options)?);
-        let mut members = Vec::new();
-        for index in 0..plan.options.clusters {
+        let random = StdRng::seed_from_u64(options.seed);
+        let scene = Arc::new(Scene::new(Plan::new(options)?));
+        let options = &scene.plan.options;
+        let mut filled = Vec::new();
+        for index in 0..options.clusters {
             let id = format!("c{}", index + 1);
-            let families = plan.options.families.clone();
-            let identity = Some(format!("{id} of world {}", plan.options.seed));
-            let cluster = Options { identity, families, ..Options::default() };
-            let cluster = SimCluster::start(&id, cluster).await.map_err(WorldError::Io)?;
-            let filled = {
-                let (cluster, plan) = (cluster.clone(), plan.clone());
-                tokio::task::spawn_blocking(move || plan.fill(index, cluster.store()))
-            };
-            members.push((cluster, index, filled));
+            let cluster = start(&id, scene.identity(index), options).await?;
+            let (store, scene) = (cluster.clone(), scene.clone());
+            let services = tokio::task::spawn_blocking(move || fill(&scene, index, store.store()));
+            filled.push((cluster, index, services));
         }
-        let mut world = World {
-            members: Vec::new(),
-            pods: plan.options.pods,
-            changes: Mutex::new(Changes {
-                random: StdRng::seed_from_u64(plan.options.seed),
-                stamps: StampLog::new(),
-            }),
-        };
-        for (cluster, index, filled) in members {
-            let services = filled.await.expect("filling a store does not panic")?;
-            world.members.push(Member { cluster, network: plan.network(index), services });
+        let mut members = Vec::new();
+        for (cluster, index, services) in filled {
+            let services = services.await.expect("filling a store does not panic")?;
+            members.push(Member { cluster, network: scene.plan.network(index), services });
         }
-        Ok(world)
+        if let Some(id) = &options.config_cluster {
+            if !members.iter().any(|member| member.cluster.id() == id) {
+                let cluster = start(id, format!("{id} of world {}", options.seed), options).await?;
+                define_kinds(&options.families, cluster.store())?;
+                cluster.store().apply(objects::namespace(&options.system_namespace))?;
+                members.push(Member { cluster, network: String::new(), services: Vec::new() });
+            }
+            let (config, others): (Vec<_>, Vec<_>) =
+                members.iter().map(|member| &member.cluster).partition(|c| c.id() == id);
+            for (config, other) in config.iter().flat_map(|c| others.iter().map(move |o| (c, o))) {
+                config.store().apply(other.member_secret(&options.system_namespace))?;
+            }
+        }
+        let stamps = StampLog::new();
+        let changes = Mutex::new(Changes { random, stamps, places: BTreeMap::new() });
+        Ok(World { scene, members, changes })
     }
 
     /// All clusters, in the order of their numbers.
@@ -234,10 +223,9 @@ impl World {
     pub fn change(&self, id: &str, service: Option<&str>) -> Result<Stamp, WorldError> {
         let changes = &mut *self.lock();
         let (cluster, service) = self.pick(changes, id, service)?;
-        let (member, name) = self.at(cluster, service);
-        let count = endpoints_of(member.cluster.store(), name).len();
+        let count = self.places(changes, cluster, service).len();
         if count == 0 {
-            return Err(WorldError::NoEndpoints(display(name)));
+            return Err(WorldError::NoEndpoints(display(self.at(cluster, service).1)));
         }
         let index = changes.random.random_range(0..count);
         self.replace(changes, cluster, service, index)
@@ -255,10 +243,10 @@ impl World {
         per_second: f64,
     ) -> Result<Vec<Stamp>, WorldError> {
         let (cluster, service) = self.pick(&mut self.lock(), id, service)?;
-        let (member, name) = self.at(cluster, service);
+        let count = self.places(&self.lock(), cluster, service).len();
         let mut pace = tokio::time::interval(Duration::from_secs_f64(1.0 / per_second.max(0.001)));
         let mut stamps = Vec::new();
-        for index in 0..endpoints_of(member.cluster.store(), name).len() {
+        for index in 0..count {
             pace.tick().await;
             stamps.push(self.replace(&mut self.lock(), cluster, service, index)?);
         }
@@ -277,21 +265,34 @@ impl World {
     ) -> Result<Vec<Stamp>, WorldError> {
         let changes = &mut *self.lock();
         let (cluster, service) = self.pick(changes, id, service)?;
-        let (member, name) = self.at(cluster, service);
-        let store = member.cluster.store();
-        let mut all = endpoints_of(store, name);
-        for gone in all.drain(endpoints.min(all.len())..) {
-            self.delete_pod(store, &name.namespace, &gone);
-        }
+        let old = self.places(changes, cluster, service);
+        let mut new = old.clone();
+        new.truncate(endpoints);
         let first = changes.stamps.next();
-        let added = endpoints.saturating_sub(all.len());
-        for seq in (first..).take(added) {
-            let model = Endpoint::new("").to_value(&name.namespace);
-            let endpoint = self.stamped(member, name, all.last().unwrap_or(&model), seq)?;
-            all.push(endpoint);
+        for seq in (first..).take(endpoints.saturating_sub(old.len())) {
+            let node = self.scene.plan.node(cluster, service, new.len());
+            new.push(Place { pod: Pod::Stamped(seq), node });
         }
+        let added = new.get(old.len()..).unwrap_or_default();
+        added.iter().for_each(|place| self.put_pod(cluster, service, *place));
         let at_ns = stamps::now_ns();
-        write_slices(store, name, &all)?;
+        // The first slice stays even when nothing is in it, as with the real controller.
+        let slices = |places: &[Place]| places.len().div_ceil(SLICE_ENDPOINTS_MAX).max(1);
+        for slice in 0..slices(&new) {
+            if in_slice(&old, slice) != in_slice(&new, slice) || slice >= slices(&old) {
+                self.put_slice(cluster, service, slice, &new);
+            }
+        }
+        let (member, name) = self.at(cluster, service);
+        for slice in slices(&new)..slices(&old) {
+            let slice = slice_name(&name.name, slice);
+            // Somebody may have deleted it: nothing is left to do then.
+            let _ = member.cluster.store().delete("EndpointSlice", &name.namespace, &slice);
+        }
+        let gone = old.get(new.len()..).unwrap_or_default();
+        gone.iter().for_each(|place| self.delete_pod(cluster, service, *place));
+        let added = added.len();
+        changes.places.insert((cluster, service), new);
         Ok((0..added).map(|_| self.note(changes, cluster, service, at_ns)).collect())
     }
 
@@ -304,7 +305,7 @@ impl World {
                 let random = &mut self.lock().random;
                 // The gaps of a Poisson process.
                 let gap = -random.random_range(f64::MIN_POSITIVE..1.0).ln() / per_second;
-                (gap, random.random_range(0..self.members.len()))
+                (gap, random.random_range(0..self.scene.plan.options.clusters))
             };
             due += Duration::from_secs_f64(gap);
             tokio::time::sleep_until(due).await;
@@ -353,6 +354,12 @@ impl World {
         (member, &member.services[service])
     }
 
+    /// The endpoints a service has now.
+    fn places(&self, changes: &Changes, cluster: usize, service: usize) -> Vec<Place> {
+        let changed = changes.places.get(&(cluster, service)).cloned();
+        changed.unwrap_or_else(|| self.scene.plan.places(cluster, service))
+    }
+
     /// Puts a stamped endpoint in the place of endpoint `index`: new pod, slice, old pod.
     fn replace(
         &self,
@@ -361,20 +368,17 @@ impl World {
         service: usize,
         index: usize,
     ) -> Result<Stamp, WorldError> {
-        let (member, name) = self.at(cluster, service);
-        let store = member.cluster.store();
-        let slice = slice_name(&name.name, index / SLICE_ENDPOINTS_MAX);
-        let mut slice = read_slice(store, &name.namespace, &slice)
-            .ok_or_else(|| WorldError::NoEndpoints(display(name)))?;
-        let old = slice["endpoints"][index % SLICE_ENDPOINTS_MAX].clone();
-        if old.is_null() {
-            return Err(WorldError::NoEndpoints(display(name)));
-        }
-        let new = self.stamped(member, name, &old, changes.stamps.next())?;
-        slice["endpoints"][index % SLICE_ENDPOINTS_MAX] = new;
+        let mut places = self.places(changes, cluster, service);
+        let place = places.get_mut(index);
+        let place =
+            place.ok_or_else(|| WorldError::NoEndpoints(display(self.at(cluster, service).1)))?;
+        let old = *place;
+        place.pod = Pod::Stamped(changes.stamps.next());
+        self.put_pod(cluster, service, *place);
         let at_ns = stamps::now_ns();
-        store.apply(slice)?;
-        self.delete_pod(store, &name.namespace, &old);
+        self.put_slice(cluster, service, index / SLICE_ENDPOINTS_MAX, &places);
+        self.delete_pod(cluster, service, old);
+        changes.places.insert((cluster, service), places);
         Ok(self.note(changes, cluster, service, at_ns))
     }
 
@@ -398,32 +402,24 @@ impl World {
         }
     }
 
-    /// The endpoint with stamp `seq` at the place of `model`, and its pod if it has one.
-    fn stamped(
-        &self,
-        member: &Member,
-        service: &Name,
-        model: &Value,
-        seq: u64,
-    ) -> Result<Value, WorldError> {
-        let address = stamps::address(seq);
-        let mut endpoint = model.clone();
-        endpoint["addresses"] = json!([address]);
-        if self.pods {
-            let pod = format!("{}-s{seq:x}", service.name);
-            let node = endpoint["nodeName"].as_str().unwrap_or_default();
-            let object = pod_object(service, &pod, &address.to_string(), node);
-            let uid = member.cluster.store().apply(object)?.value()["metadata"]["uid"].clone();
-            endpoint["targetRef"] =
-                json!({"kind": "Pod", "namespace": service.namespace, "name": pod, "uid": uid});
-        }
-        Ok(endpoint)
+    fn put_slice(&self, cluster: usize, service: usize, slice: usize, places: &[Place]) {
+        let (member, name) = self.at(cluster, service);
+        put_slice(&self.scene, member.cluster.store(), (cluster, service), name, slice, places);
     }
 
-    fn delete_pod(&self, store: &Store, namespace: &str, endpoint: &Value) {
-        if let Some(name) = endpoint["targetRef"]["name"].as_str() {
+    fn put_pod(&self, cluster: usize, service: usize, place: Place) {
+        if self.scene.plan.options.pods {
+            let (member, name) = self.at(cluster, service);
+            put_pod(&self.scene, member.cluster.store(), (cluster, service), name, place);
+        }
+    }
+
+    fn delete_pod(&self, cluster: usize, service: usize, place: Place) {
+        if self.scene.plan.options.pods {
+            let (member, name) = self.at(cluster, service);
+            let pod = place.pod.name(&name.name);
             // It may be gone already: nothing is left to do then.
-            let _ = store.delete("Pod", namespace, name);
+            let _ = member.cluster.store().delete("Pod", &name.namespace, &pod);
         }
     }
 
@@ -432,270 +428,98 @@ impl World {
     }
 }
 
+async fn start(
+    id: &str,
+    identity: String,
+    options: &WorldOptions,
+) -> Result<SimCluster, WorldError> {
+    let families = options.families.clone();
+    let options = Options { identity: Some(identity), families, ..Options::default() };
+    SimCluster::start(id, options).await.map_err(WorldError::Io)
+}
+
 fn display(name: &Name) -> String {
     format!("{}/{}", name.namespace, name.name)
 }
 
-fn slice_name(service: &str, number: usize) -> String {
-    format!("{service}-{number:05x}")
+/// The endpoints of slice number `slice`.
+fn in_slice(places: &[Place], slice: usize) -> &[Place] {
+    places.chunks(SLICE_ENDPOINTS_MAX).nth(slice).unwrap_or_default()
 }
 
-fn read_slice(store: &Store, namespace: &str, name: &str) -> Option<Value> {
-    let mut slice = store.get("EndpointSlice", namespace, name)?.value();
-    slice["apiVersion"] = json!("discovery.k8s.io/v1");
-    slice["kind"] = json!("EndpointSlice");
-    Some(slice)
-}
-
-/// The endpoints of all slices of a generated service.
-fn endpoints_of(store: &Store, service: &Name) -> Vec<Value> {
-    (0..)
-        .map_while(|i| read_slice(store, &service.namespace, &slice_name(&service.name, i)))
-        .flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default())
-        .collect()
-}
-
-fn write_slices(store: &Store, service: &Name, endpoints: &[Value]) -> Result<(), ApiError> {
-    let mut chunks = endpoints.chunks(SLICE_ENDPOINTS_MAX);
-    let first = read_slice(store, &service.namespace, &slice_name(&service.name, 0));
-    for i in 0.. {
-        let name = slice_name(&service.name, i);
-        let current = read_slice(store, &service.namespace, &name);
-        // The first slice stays even when nothing is in it, as with the real controller.
-        let wanted = chunks.next().or((i == 0).then_some(&[]));
-        match (wanted, current, &first) {
-            (Some(endpoints), Some(mut slice), _) => {
-                slice["endpoints"] = json!(endpoints);
-                store.apply(slice)?;
-            }
-            (Some(endpoints), None, Some(first)) => {
-                let mut slice = first.clone();
-                slice["metadata"] = json!({
-                    "name": name,
-                    "namespace": service.namespace,
-                    "labels": first["metadata"]["labels"],
-                });
-                slice["endpoints"] = json!(endpoints);
-                store.apply(slice)?;
-            }
-            (None, Some(_), _) => store.delete("EndpointSlice", &service.namespace, &name)?,
-            (_, None, _) => return Ok(()),
+/// Writes all objects of one cluster.
+fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, WorldError> {
+    let plan = &scene.plan;
+    let options = &plan.options;
+    define_kinds(&options.families, store)?;
+    let system = objects::namespace(&options.system_namespace);
+    if options.networks > 1 {
+        let network = plan.network(cluster);
+        store.apply(objects::labelled(system, NETWORK_LABEL, &network))?;
+        let cluster_ip = plan.cluster_ip(cluster, options.services);
+        // 198.18.0.0/15, which is for benchmarks: nobody else has it.
+        let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
+        let namespace = &options.system_namespace;
+        store.apply(objects::gateway_service(namespace, &network, &cluster_ip, &external_ip))?;
+    } else {
+        store.apply(system)?;
+    }
+    for node in 0..plan.nodes() {
+        let (region, zone) = plan.locality(cluster, node);
+        store.apply(weight::node(objects::node(&node_name(cluster, node), &region, &zone)))?;
+    }
+    let services: Vec<_> = (0..options.services).map(|i| plan.service(cluster, i)).collect();
+    for namespace in services.iter().map(|name| &name.namespace).collect::<BTreeSet<_>>() {
+        store.apply(objects::namespace(namespace))?;
+    }
+    for (i, name) in services.iter().enumerate() {
+        let sketch = |what| scene.sketch(cluster, i, what);
+        store.put(resource("Service"), name.clone(), sketch(What::Service));
+        let places = plan.places(cluster, i);
+        if options.pods {
+            store.put(resource("ServiceAccount"), name.clone(), sketch(What::Account));
+            places.iter().for_each(|place| put_pod(scene, store, (cluster, i), name, *place));
         }
+        for slice in 0..places.len().div_ceil(SLICE_ENDPOINTS_MAX).max(1) {
+            put_slice(scene, store, (cluster, i), name, slice, &places);
+        }
+    }
+    Ok(services)
+}
+
+/// Clients that wait for kinds to be defined look for their definitions.
+fn define_kinds(families: &BTreeSet<Family>, store: &Store) -> Result<(), WorldError> {
+    let custom = |row: &&Resource| row.family != Family::Core && families.contains(&row.family);
+    for row in RESOURCES.iter().filter(custom) {
+        store.apply(weight::definition(row))?;
     }
     Ok(())
 }
 
-fn pod_object(service: &Name, name: &str, ip: &str, node: &str) -> Value {
-    weight::pod(objects::pod(&service.namespace, name, &service.name, ip, node))
+fn put_pod(
+    scene: &Arc<Scene>,
+    store: &Store,
+    (cluster, service): (usize, usize),
+    name: &Name,
+    place: Place,
+) {
+    let pod = Name::new(&name.namespace, &place.pod.name(&name.name));
+    store.put(resource("Pod"), pod, scene.sketch(cluster, service, What::Pod(place)));
 }
 
-/// The pods of a service; values: name, address, node, UID, version.
-fn pod_stencil(service: &Name) -> Stencil {
-    let mut pod = pod_object(service, &mark(0), &mark(1), &mark(2));
-    pod["metadata"]["uid"] = json!(mark(3));
-    pod["metadata"]["resourceVersion"] = json!(mark(4));
-    if let Some(fields) = pod.as_object_mut() {
-        fields.retain(|field, _| field != "kind" && field != "apiVersion");
-    }
-    Stencil::cut(&pod)
+fn put_slice(
+    scene: &Arc<Scene>,
+    store: &Store,
+    (cluster, service): (usize, usize),
+    name: &Name,
+    slice: usize,
+    places: &[Place],
+) {
+    let what = What::Slice(as_u32(slice), in_slice(places, slice).into());
+    let slice = Name::new(&name.namespace, &slice_name(&name.name, slice));
+    store.put(resource("EndpointSlice"), slice, scene.sketch(cluster, service, what));
 }
 
-/// Options, and the address plan that follows from them.
-#[derive(Debug)]
-struct Plan {
-    options: WorldOptions,
-    /// Pod addresses of one cluster.
-    pods: u32,
-    /// Service addresses of one cluster.
-    services: u32,
-}
-
-impl Plan {
-    fn new(options: WorldOptions) -> Result<Plan, WorldError> {
-        let block = |n: usize, least: u32| {
-            u32::try_from(n).ok().and_then(u32::checked_next_power_of_two).map(|n| n.max(least))
-        };
-        let room = |block: u32, n: usize, total: u64| u64::from(block) * n as u64 <= total;
-        let networks = options.networks.max(1);
-        let pods =
-            options.services.checked_mul(options.endpoints).and_then(|n| block(n + 1, 1 << 16));
-        // 10.0.0.0/8 for the pods of all clusters of one network, 172.16.0.0/12 for all services.
-        let per_network = options.clusters.div_ceil(networks);
-        let pods = pods.filter(|pods| room(*pods, per_network, 1 << 24));
-        let pods = pods.ok_or(WorldError::TooLarge("endpoints"))?;
-        let services = block(options.services + 16, 1 << 8);
-        let services = services.filter(|services| room(*services, options.clusters, 1 << 20));
-        let services = services.ok_or(WorldError::TooLarge("services"))?;
-        Ok(Plan { options: WorldOptions { networks, ..options }, pods, services })
-    }
-
-    fn network(&self, cluster: usize) -> String {
-        format!("n{}", cluster % self.options.networks + 1)
-    }
-
-    fn pod_ip(&self, cluster: usize, number: usize) -> String {
-        let block = self.pods * as_u32(cluster / self.options.networks);
-        Ipv4Addr::from(0x0a00_0000 + block + as_u32(number) + 1).to_string()
-    }
-
-    fn cluster_ip(&self, cluster: usize, number: usize) -> String {
-        let block = self.services * as_u32(cluster);
-        Ipv4Addr::from(0xac10_0000 + block + as_u32(number) + 1).to_string()
-    }
-
-    fn service(&self, cluster: usize, number: usize) -> Name {
-        let namespace = number / NAMESPACE_SERVICES;
-        let namespace = match namespace / NAMESPACES.len() {
-            0 => NAMESPACES[namespace].to_owned(),
-            round => format!("{}-{}", NAMESPACES[namespace % NAMESPACES.len()], round + 1),
-        };
-        let mut name = NAMES[number % NAMES.len()].to_owned();
-        if number >= NAMES.len() {
-            name += &format!("-{}", number / NAMES.len() + 1);
-        }
-        if !self.options.same_names {
-            name += &format!("-c{}", cluster + 1);
-        }
-        Name::new(&namespace, &name)
-    }
-
-    /// Most services speak HTTP, some have a TCP port as well.
-    fn ports(number: usize) -> &'static [Port] {
-        if number % 5 == 4 { &[HTTP, TCP] } else { &[HTTP] }
-    }
-
-    /// Writes all objects of one cluster.
-    fn fill(&self, cluster: usize, store: &Store) -> Result<Vec<Name>, WorldError> {
-        let options = &self.options;
-        let network = self.network(cluster);
-        let system = objects::namespace(&options.system_namespace);
-        if options.networks > 1 {
-            store.apply(objects::labelled(system, NETWORK_LABEL, &network))?;
-            let cluster_ip = self.cluster_ip(cluster, options.services);
-            // 198.18.0.0/15, which is for benchmarks: nobody else has it.
-            let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
-            let namespace = &options.system_namespace;
-            store.apply(objects::gateway_service(
-                namespace,
-                &network,
-                &cluster_ip,
-                &external_ip,
-            ))?;
-        } else {
-            store.apply(system)?;
-        }
-        let nodes = (options.services * options.endpoints / 50).clamp(3, 100);
-        let place = |node: usize| {
-            let region = format!("region-{network}");
-            let zone = format!("{region}{}", ["a", "b", "c"][node % 3]);
-            (format!("node-{}-{node}", cluster + 1), region, zone)
-        };
-        for node in 0..nodes {
-            let (name, region, zone) = place(node);
-            store.apply(weight::node(objects::node(&name, &region, &zone)))?;
-        }
-        let mut random = StdRng::seed_from_u64(options.seed.wrapping_add(cluster as u64));
-        let pods_resource = Resource::by_name("pods").expect("the table has them");
-        let mut services = Vec::with_capacity(options.services);
-        for number in 0..options.services {
-            let name = self.service(cluster, number);
-            let ports = Plan::ports(number);
-            let (namespace, service) = (&*name.namespace, &*name.name);
-            let ip = self.cluster_ip(cluster, number);
-            store.apply(weight::service(objects::service(namespace, service, &ip, ports)))?;
-            if options.pods {
-                store.apply(json!({
-                    "apiVersion": "v1", "kind": "ServiceAccount",
-                    "metadata": {"namespace": namespace, "name": service},
-                }))?;
-            }
-            let pod_stencil = options.pods.then(|| pod_stencil(&name));
-            let mut endpoints = Vec::with_capacity(options.endpoints);
-            for i in 0..options.endpoints {
-                let (node, _, zone) = place(random.random_range(0..nodes));
-                let ip = self.pod_ip(cluster, number * options.endpoints + i);
-                let mut endpoint = Endpoint::new(&ip);
-                if let Some(pods) = &pod_stencil {
-                    let pod = format!("{service}-7d9c-{i:04x}");
-                    store.load(pods_resource, Name::new(namespace, &pod), |version, uid| {
-                        pods.fill(&[&pod, &ip, &node, uid, &version.to_string()])
-                    });
-                    endpoint = endpoint.with_pod(&pod);
-                }
-                endpoint.node = Some(node);
-                endpoint.zone = Some(zone);
-                endpoints.push(endpoint);
-            }
-            let chunks = endpoints.chunks(SLICE_ENDPOINTS_MAX);
-            let none = endpoints.is_empty().then_some(&[][..]);
-            for (i, chunk) in chunks.chain(none).enumerate() {
-                let slice = slice_name(service, i);
-                let slice = objects::endpoint_slice(namespace, service, &slice, ports, chunk);
-                store.apply(weight::endpoint_slice(slice))?;
-            }
-            services.push(name);
-        }
-        Ok(services)
-    }
-}
-
-/// For numbers that the plan has checked.
-fn as_u32(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(options: WorldOptions) -> Result<Plan, WorldError> {
-        Plan::new(options)
-    }
-
-    #[test]
-    fn clusters_of_different_networks_share_pod_addresses_and_those_of_one_do_not() {
-        let options = WorldOptions { clusters: 4, networks: 2, ..WorldOptions::default() };
-        let plan = plan(options).expect("small");
-        let ips: Vec<_> = (0..4).map(|cluster| plan.pod_ip(cluster, 0)).collect();
-        assert_eq!(ips, ["10.0.0.1", "10.0.0.1", "10.1.0.1", "10.1.0.1"]);
-        let networks: Vec<_> = (0..4).map(|cluster| plan.network(cluster)).collect();
-        assert_eq!(networks, ["n1", "n2", "n1", "n2"]);
-    }
-
-    #[test]
-    fn cluster_ips_differ_between_clusters() {
-        let plan = plan(WorldOptions::default()).expect("small");
-        assert_ne!(plan.cluster_ip(0, 0), plan.cluster_ip(1, 0));
-    }
-
-    #[test]
-    fn a_world_without_room_is_refused() {
-        let options =
-            WorldOptions { services: 1 << 20, endpoints: 1 << 20, ..WorldOptions::default() };
-        assert!(matches!(plan(options), Err(WorldError::TooLarge("endpoints"))));
-        let options = WorldOptions { clusters: 50, services: 2000, ..WorldOptions::default() };
-        assert!(plan(options).is_ok());
-    }
-
-    #[test]
-    fn names_are_the_same_in_all_clusters_or_in_none() {
-        for same_names in [true, false] {
-            let options = WorldOptions { same_names, ..WorldOptions::default() };
-            let plan = plan(options).expect("small");
-            assert_eq!(plan.service(0, 25) == plan.service(1, 25), same_names);
-        }
-    }
-
-    #[test]
-    fn the_same_seed_makes_the_same_objects() {
-        let objects = |seed| {
-            let options = WorldOptions { seed, pods: true, ..WorldOptions::default() };
-            let store = Store::new("c1", 10);
-            plan(options).expect("small").fill(0, &store).expect("valid");
-            let slices = store.all("EndpointSlice");
-            slices.iter().map(|slice| slice.value()["endpoints"].clone()).collect::<Vec<_>>()
-        };
-        assert_eq!(objects(1), objects(1));
-        assert_ne!(objects(1), objects(2));
-    }
+fn resource(kind: &str) -> &'static Resource {
+    Resource::by_name(kind).expect("the table has it")
 }

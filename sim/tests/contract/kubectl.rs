@@ -80,8 +80,10 @@ async fn kubectl_is_at_home() {
         (&["get", "ns", "shop", "-o", "yaml"], "topology.istio.io/network: n1"),
         (&["get", "--raw", "/readyz"], "ok"),
         (&["get", "--raw", "/apis/discovery.k8s.io/v1/endpointslices"], "EndpointSliceList"),
-        // The typed clients of client-go write protobuf, which nobody here reads yet.
-        (&["!", "create", "serviceaccount", "reader", "-n", "shop"], "protobuf"),
+        // The typed clients of client-go write protobuf.
+        (&["create", "serviceaccount", "reader", "-n", "shop"], "created"),
+        (&["create", "configmap", "words", "-n", "shop", "--from-literal=a=b"], "created"),
+        (&["get", "cm", "words", "-n", "shop", "-o", "jsonpath={.data.a}"], "b"),
         (&["describe", "pod", "cart-1", "-n", "shop"], "10.0.0.1"),
         (&["delete", "pod", "cart-1", "-n", "shop"], "deleted"),
         (&["delete", "pod", "--all", "-n", "shop"], "cart-2"),

@@ -1,0 +1,309 @@
+//! Kubernetes' protobuf form of objects, from and to their JSON.
+//!
+//! Everything follows from one table of messages, `protobuf/messages.txt`; this module owns the two
+//! translations and the envelope that Kubernetes puts around each body. JSON stays the truth: what the
+//! table does not name is left out, as a real server leaves out what its types do not have.
+
+mod messages;
+mod wire;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+pub(crate) use messages::Message;
+use messages::{Count, Field, Kind};
+pub(crate) use wire::write_varint;
+use wire::{Malformed, Payload, Reader, write_tag};
+
+use crate::stencil::{Node, Stencil, block_in, pieces};
+
+/// What every body starts with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// A value as `message`, for a stencil: its strings may contain marks.
+pub(crate) fn nodes(message: &Message, value: &Value) -> Vec<Node> {
+    let mut out = Vec::new();
+    write_message(message, value, &mut out);
+    out
+}
+
+/// A value as `message`.
+pub(crate) fn encode(message: &Message, value: &Value) -> Vec<u8> {
+    let mut out = Vec::new();
+    Stencil::of(nodes(message, value)).fill(&[], &mut out);
+    out
+}
+
+/// The head of a field that holds a message or text; its length and content follow.
+pub(crate) fn open_field(number: u32, out: &mut Vec<u8>) {
+    write_tag(number, wire::LENGTH_DELIMITED, out);
+}
+
+/// Puts `content` into the envelope: `k8s\0` and a `runtime.Unknown`.
+pub(crate) fn envelope(api_version: &str, kind: &str, content: &[u8]) -> Vec<u8> {
+    let mut out = envelope_head(api_version, kind, content.len());
+    out.extend_from_slice(content);
+    out.extend_from_slice(ENVELOPE_TAIL);
+    out
+}
+
+/// What comes before `length` bytes of content.
+pub(crate) fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec<u8> {
+    let mut type_meta = Vec::new();
+    for (number, text) in [(1, api_version), (2, kind)] {
+        open_field(number, &mut type_meta);
+        write_sized(text.as_bytes(), &mut type_meta);
+    }
+    let mut out = Vec::with_capacity(length + type_meta.len() + 32);
+    out.extend_from_slice(MAGIC);
+    open_field(1, &mut out);
+    write_sized(&type_meta, &mut out);
+    open_field(2, &mut out);
+    write_varint(length as u64, &mut out);
+    out
+}
+
+/// What comes after the content: contentEncoding and contentType, both empty.
+pub(crate) const ENVELOPE_TAIL: &[u8] = &[0x1a, 0, 0x22, 0];
+
+/// Appends bytes after their length.
+pub(crate) fn write_sized(bytes: &[u8], out: &mut Vec<u8>) {
+    write_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// The object in an enveloped body, with its kind; nothing if it is none, or of a kind the table lacks.
+pub(crate) fn open(body: &[u8]) -> Option<Value> {
+    let (api_version, kind, content) = open_envelope(body).ok()?;
+    let mut value = decode(Message::named(&api_version, &kind)?, &content).ok()?;
+    value["apiVersion"] = json!(api_version);
+    value["kind"] = json!(kind);
+    Some(value)
+}
+
+fn open_envelope(body: &[u8]) -> Result<(String, String, Vec<u8>), Malformed> {
+    let mut reader = Reader::new(body.strip_prefix(MAGIC).ok_or(Malformed)?);
+    let (mut api_version, mut kind, mut content) = Default::default();
+    while let Some((number, payload)) = reader.field()? {
+        match number {
+            1 => {
+                let mut reader = Reader::new(payload.bytes()?);
+                while let Some((number, payload)) = reader.field()? {
+                    match number {
+                        1 => api_version = payload.text()?.to_owned(),
+                        2 => kind = payload.text()?.to_owned(),
+                        _ => {}
+                    }
+                }
+            }
+            2 => content = payload.bytes()?.to_vec(),
+            _ => {}
+        }
+    }
+    Ok((api_version, kind, content))
+}
+
+fn write_message(message: &Message, value: &Value, out: &mut Vec<Node>) {
+    for field in &message.fields {
+        let found = match field.is_inline() {
+            true => Some(value),
+            false => value.get(field.name).filter(|value| !value.is_null()),
+        };
+        match (field.count, found) {
+            (Count::Many, Some(Value::Array(items))) => {
+                items.iter().for_each(|item| write_field(field.number, field.kind, item, out));
+            }
+            (Count::Many, Some(other)) => out.extend(block_in(other)),
+            (Count::Map, Some(Value::Object(entries))) => {
+                for (key, value) in entries {
+                    let mut entry = Vec::new();
+                    write_field(1, Kind::String, &json!(key), &mut entry);
+                    write_field(2, field.kind, value, &mut entry);
+                    open_node(field.number, out);
+                    out.push(Node::Sized(entry));
+                }
+            }
+            (Count::One, Some(value)) => write_field(field.number, field.kind, value, out),
+            (Count::One, None) if field.always => {
+                write_field(field.number, field.kind, &Value::Null, out);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn open_node(number: u32, out: &mut Vec<Node>) {
+    let mut tag = Vec::new();
+    open_field(number, &mut tag);
+    out.push(Node::Text(tag));
+}
+
+fn write_field(number: u32, kind: Kind, value: &Value, out: &mut Vec<Node>) {
+    if let Kind::Int | Kind::Bool = kind {
+        let value = match value {
+            Value::Bool(value) => u64::from(*value),
+            // Negative numbers of 32 bits too take ten bytes.
+            value => value.as_i64().unwrap_or_default().cast_unsigned(),
+        };
+        let mut text = Vec::new();
+        write_tag(number, wire::VARINT, &mut text);
+        write_varint(value, &mut text);
+        out.push(Node::Text(text));
+        return;
+    }
+    open_node(number, out);
+    let text = value.as_str().unwrap_or_default();
+    let mut inner = Vec::new();
+    match kind {
+        Kind::String => inner = pieces(text),
+        Kind::Bytes => inner.push(Node::Text(STANDARD.decode(text).unwrap_or_default())),
+        Kind::Quantity => {
+            let text = if value.is_number() { value.to_string() } else { text.to_owned() };
+            write_field(1, Kind::String, &json!(text), &mut inner);
+        }
+        Kind::FieldsV1 => write_field(1, Kind::String, &json!(value.to_string()), &mut inner),
+        Kind::Time | Kind::MicroTime => {
+            if let Ok(time) = text.parse::<jiff::Timestamp>() {
+                // Plain times have whole seconds.
+                let nanos = if kind == Kind::Time { 0 } else { time.subsec_nanosecond() };
+                write_field(1, Kind::Int, &json!(time.as_second()), &mut inner);
+                write_field(2, Kind::Int, &json!(nanos), &mut inner);
+            }
+        }
+        Kind::IntOrString => {
+            write_field(1, Kind::Int, &json!(i64::from(value.is_string())), &mut inner);
+            write_field(2, Kind::Int, value, &mut inner);
+            write_field(3, Kind::String, value, &mut inner);
+        }
+        Kind::Message(index) => write_message(Message::at(index), value, &mut inner),
+        Kind::Int | Kind::Bool => {}
+    }
+    out.push(Node::Sized(inner));
+}
+
+/// The JSON object that `message` holds in `bytes`.
+pub(crate) fn decode(message: &Message, bytes: &[u8]) -> Result<Value, Malformed> {
+    let mut object = Map::new();
+    let mut reader = Reader::new(bytes);
+    while let Some((number, payload)) = reader.field()? {
+        let Some(field) = message.fields.iter().find(|field| field.number == number) else {
+            continue;
+        };
+        read_field(field, &payload, &mut object)?;
+    }
+    Ok(Value::Object(object))
+}
+
+fn read_field(
+    field: &Field,
+    payload: &Payload<'_>,
+    object: &mut Map<String, Value>,
+) -> Result<(), Malformed> {
+    match field.count {
+        Count::Map => {
+            let (mut key, mut value) = (String::new(), Value::Null);
+            let mut reader = Reader::new(payload.bytes()?);
+            while let Some((number, payload)) = reader.field()? {
+                match number {
+                    1 => payload.text()?.clone_into(&mut key),
+                    _ => value = read_value(field.kind, &payload)?,
+                }
+            }
+            object.entry(field.name).or_insert_with(|| json!({}))[key] = value;
+        }
+        Count::Many => {
+            let value = read_value(field.kind, payload)?;
+            let items = object.entry(field.name).or_insert_with(|| json!([]));
+            if let Some(items) = items.as_array_mut() {
+                items.push(value);
+            }
+        }
+        Count::One => {
+            let value = read_value(field.kind, payload)?;
+            match value {
+                Value::Object(inner) if field.is_inline() => object.extend(inner),
+                // Written only because it always is.
+                value if field.always && is_zero(&value) => {}
+                value => {
+                    object.insert(field.name.to_owned(), value);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_value(kind: Kind, payload: &Payload<'_>) -> Result<Value, Malformed> {
+    Ok(match kind {
+        Kind::Int => json!(payload.number()?.cast_signed()),
+        Kind::Bool => json!(payload.number()? != 0),
+        Kind::String => json!(payload.text()?),
+        Kind::Bytes => json!(STANDARD.encode(payload.bytes()?)),
+        Kind::Quantity => read_wrapped(payload)?,
+        Kind::FieldsV1 => {
+            let text = read_wrapped(payload)?;
+            serde_json::from_str(text.as_str().unwrap_or_default()).map_err(|_| Malformed)?
+        }
+        Kind::Time | Kind::MicroTime => {
+            let [seconds, nanos] = read_numbers(payload.bytes()?)?;
+            let time = i32::try_from(nanos).map_err(|_| Malformed)?;
+            let time = jiff::Timestamp::new(seconds, time).map_err(|_| Malformed)?;
+            match kind {
+                _ if payload.bytes()?.is_empty() => Value::Null,
+                Kind::Time => json!(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+                _ => json!(time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()),
+            }
+        }
+        Kind::IntOrString => {
+            let bytes = payload.bytes()?;
+            let [kind, number] = read_numbers(bytes)?;
+            let mut reader = Reader::new(bytes);
+            let mut text = String::new();
+            while let Some((field, payload)) = reader.field()? {
+                if field == 3 {
+                    payload.text()?.clone_into(&mut text);
+                }
+            }
+            if kind == 0 { json!(number) } else { json!(text) }
+        }
+        Kind::Message(index) => decode(Message::at(index), payload.bytes()?)?,
+    })
+}
+
+/// Field 1 of a message that is nothing else, as text.
+fn read_wrapped(payload: &Payload<'_>) -> Result<Value, Malformed> {
+    let mut reader = Reader::new(payload.bytes()?);
+    match reader.field()? {
+        Some((1, text)) => Ok(json!(text.text()?)),
+        _ => Ok(json!("")),
+    }
+}
+
+/// Fields 1 and 2 of a message, as numbers.
+fn read_numbers(bytes: &[u8]) -> Result<[i64; 2], Malformed> {
+    let mut numbers = [0; 2];
+    let mut reader = Reader::new(bytes);
+    while let Some((field, payload)) = reader.field()? {
+        match field {
+            1 => numbers[0] = payload.number()?.cast_signed(),
+            2 => numbers[1] = payload.number()?.cast_signed(),
+            _ => {}
+        }
+    }
+    Ok(numbers)
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

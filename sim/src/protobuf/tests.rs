@@ -1,0 +1,96 @@
+use serde_json::json;
+
+use super::*;
+use crate::objects::{self, Endpoint, HTTP};
+use crate::weight;
+
+fn named(object: &Value) -> &'static Message {
+    let text = |field: &str| object[field].as_str().expect("it has its kind");
+    Message::named(text("apiVersion"), text("kind")).expect("a row of the table")
+}
+
+/// What protobuf can't tell apart from nothing.
+fn without_nothings(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().map(|(key, value)| (key.clone(), without_nothings(value)));
+            kept.filter(|(_, value)| !is_zero(value)).collect()
+        }
+        Value::Array(items) => items.iter().map(without_nothings).collect(),
+        value => value.clone(),
+    }
+}
+
+fn same_both_ways(object: &Value) {
+    let body = envelope(
+        object["apiVersion"].as_str().unwrap(),
+        object["kind"].as_str().unwrap(),
+        &encode(named(object), object),
+    );
+    let read = open(&body).expect("it can be read again");
+    assert_eq!(without_nothings(&read), without_nothings(object));
+}
+
+#[test]
+fn objects_are_the_same_after_protobuf() {
+    let endpoint = Endpoint::new("10.0.0.1").with_pod("cart-1");
+    same_both_ways(&weight::pod(objects::pod("shop", "cart-1", "cart", "10.0.0.1", "n1")));
+    same_both_ways(&weight::service(objects::service("shop", "cart", "10.96.0.1", &[HTTP])));
+    same_both_ways(&weight::node(objects::node("n1", "r1", "r1a")));
+    same_both_ways(&weight::endpoint_slice(objects::endpoint_slice(
+        "shop",
+        "cart",
+        "cart-1",
+        &[HTTP],
+        &[endpoint],
+    )));
+    same_both_ways(&objects::namespace("shop"));
+    same_both_ways(&objects::gateway_service("istio-system", "n1", "10.96.0.9", "198.18.0.1"));
+    same_both_ways(&json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "data": {"k": "AAEC/w=="}, "type": "Opaque",
+    }));
+    same_both_ways(&json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"},
+        "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.123456Z"},
+    }));
+}
+
+#[test]
+fn what_is_special_in_json_is_read_as_written() {
+    // Fields that stand in the JSON of the message around them, quantities, negative numbers, ports.
+    same_both_ways(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "deletionGracePeriodSeconds": -1},
+        "spec": {
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "containers": [{
+                "name": "c",
+                "resources": {"limits": {"cpu": "100m"}},
+                "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 2},
+            }],
+        },
+    }));
+}
+
+#[test]
+fn bodies_that_are_no_protobuf_are_refused() {
+    let good =
+        envelope("v1", "Namespace", &encode(Message::called("Namespace").unwrap(), &json!({})));
+    assert!(open(&good).is_some());
+    for end in 0..21 {
+        assert!(open(&good[..end]).is_none(), "{end}");
+    }
+    assert!(open(b"{}").is_none());
+    assert!(open(&envelope("v1", "Unheard", b"")).is_none());
+    assert!(
+        open(&envelope("v1", "Namespace", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+            .is_none()
+    );
+}
+
+#[test]
+fn custom_kinds_have_no_protobuf_even_under_a_known_name() {
+    assert!(Message::named("networking.k8s.io/v1", "Ingress").is_some());
+    assert!(Message::named("gateway.networking.k8s.io/v1", "Ingress").is_none());
+    assert!(Message::named("example.org/v1", "Service").is_none());
+}

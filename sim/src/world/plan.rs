@@ -1,0 +1,241 @@
+//! Which names, addresses, nodes and networks a world gives out: all of it computed from the options,
+//! nothing kept, so that any object can be written at any time.
+
+use std::net::Ipv4Addr;
+
+use super::{WorldError, WorldOptions};
+use crate::object::Name;
+use crate::objects::{HTTP, Port, TCP};
+use crate::stamps;
+
+/// Services share a namespace in groups of this size.
+const NAMESPACE_SERVICES: usize = 100;
+
+const NAMESPACES: [&str; 10] =
+    ["shop", "pay", "media", "search", "mail", "maps", "ads", "auth", "data", "edge"];
+const NAMES: [&str; 20] = [
+    "cart",
+    "checkout",
+    "catalog",
+    "reviews",
+    "ratings",
+    "orders",
+    "stock",
+    "pricing",
+    "users",
+    "sessions",
+    "images",
+    "recommend",
+    "shipping",
+    "invoices",
+    "coupons",
+    "wishlist",
+    "returns",
+    "email",
+    "geo",
+    "feed",
+];
+
+/// Options, and the address plan that follows from them.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) options: WorldOptions,
+    /// Pod addresses of one cluster.
+    pods: u32,
+    /// Service addresses of one cluster.
+    services: u32,
+}
+
+impl Plan {
+    pub(super) fn new(options: WorldOptions) -> Result<Plan, WorldError> {
+        let block = |n: usize, least: u32| {
+            u32::try_from(n).ok().and_then(u32::checked_next_power_of_two).map(|n| n.max(least))
+        };
+        let room = |block: u32, n: usize, total: u64| u64::from(block) * n as u64 <= total;
+        let networks = options.networks.max(1);
+        let pods =
+            options.services.checked_mul(options.endpoints).and_then(|n| block(n + 1, 1 << 16));
+        // 10.0.0.0/8 for the pods of all clusters of one network, 172.16.0.0/12 for all services.
+        let per_network = options.clusters.div_ceil(networks);
+        let pods = pods.filter(|pods| room(*pods, per_network, 1 << 24));
+        let pods = pods.ok_or(WorldError::TooLarge("endpoints"))?;
+        let services = block(options.services + 16, 1 << 8);
+        let services = services.filter(|services| room(*services, options.clusters, 1 << 20));
+        let services = services.ok_or(WorldError::TooLarge("services"))?;
+        Ok(Plan { options: WorldOptions { networks, ..options }, pods, services })
+    }
+
+    pub(super) fn network(&self, cluster: usize) -> String {
+        format!("n{}", cluster % self.options.networks + 1)
+    }
+
+    pub(super) fn pod_ip(&self, cluster: usize, number: usize) -> String {
+        let block = self.pods * as_u32(cluster / self.options.networks);
+        Ipv4Addr::from(0x0a00_0000 + block + as_u32(number) + 1).to_string()
+    }
+
+    pub(super) fn cluster_ip(&self, cluster: usize, number: usize) -> String {
+        let block = self.services * as_u32(cluster);
+        Ipv4Addr::from(0xac10_0000 + block + as_u32(number) + 1).to_string()
+    }
+
+    pub(super) fn service(&self, cluster: usize, number: usize) -> Name {
+        let namespace = number / NAMESPACE_SERVICES;
+        let namespace = match namespace / NAMESPACES.len() {
+            0 => NAMESPACES[namespace].to_owned(),
+            round => format!("{}-{}", NAMESPACES[namespace % NAMESPACES.len()], round + 1),
+        };
+        let mut name = NAMES[number % NAMES.len()].to_owned();
+        if number >= NAMES.len() {
+            name += &format!("-{}", number / NAMES.len() + 1);
+        }
+        if !self.options.same_names {
+            name += &format!("-c{}", cluster + 1);
+        }
+        Name::new(&namespace, &name)
+    }
+
+    /// Most services speak HTTP, some have a TCP port as well.
+    pub(super) fn ports(number: usize) -> &'static [Port] {
+        if number % 5 == 4 { &[HTTP, TCP] } else { &[HTTP] }
+    }
+
+    /// The nodes of one cluster.
+    pub(super) fn nodes(&self) -> usize {
+        (self.options.services * self.options.endpoints / 50).clamp(3, 100)
+    }
+
+    /// Region and zone of a node.
+    pub(super) fn locality(&self, cluster: usize, node: usize) -> (String, String) {
+        let region = format!("region-{}", self.network(cluster));
+        let zone = format!("{region}{}", ["a", "b", "c"][node % 3]);
+        (region, zone)
+    }
+
+    /// The endpoints a service has before anything changes.
+    pub(super) fn places(&self, cluster: usize, service: usize) -> Vec<Place> {
+        let place = |number| Place {
+            pod: Pod::Planned(as_u32(number)),
+            node: self.node(cluster, service, number),
+        };
+        (0..self.options.endpoints).map(place).collect()
+    }
+
+    /// The node on which endpoint `number` of a service is put.
+    pub(super) fn node(&self, cluster: usize, service: usize, number: usize) -> u32 {
+        let mut hash = self.options.seed;
+        for part in [cluster, service, number] {
+            hash = scramble(hash ^ part as u64);
+        }
+        as_u32((hash % self.nodes() as u64) as usize)
+    }
+
+    /// The address of an endpoint.
+    pub(super) fn address(&self, cluster: usize, service: usize, pod: Pod) -> String {
+        match pod {
+            Pod::Planned(number) => {
+                self.pod_ip(cluster, service * self.options.endpoints + number as usize)
+            }
+            Pod::Stamped(seq) => stamps::address(seq).to_string(),
+        }
+    }
+}
+
+/// An endpoint of a service and where it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) pod: Pod,
+    pub(super) node: u32,
+}
+
+/// Which pod of a service it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pod {
+    /// One of the first, by its number.
+    Planned(u32),
+    /// One that a change brought, by the number of its stamp.
+    Stamped(u64),
+}
+
+impl Pod {
+    pub(super) fn name(self, service: &str) -> String {
+        match self {
+            Pod::Planned(number) => format!("{service}-7d9c-{number:04x}"),
+            Pod::Stamped(seq) => format!("{service}-s{seq:x}"),
+        }
+    }
+}
+
+pub(super) fn node_name(cluster: usize, node: usize) -> String {
+    format!("node-{}-{node}", cluster + 1)
+}
+
+pub(super) fn slice_name(service: &str, number: usize) -> String {
+    format!("{service}-{number:05x}")
+}
+
+/// For numbers that the plan has checked.
+pub(super) fn as_u32(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// A random-looking number that follows from another (the finalizer of splitmix64).
+fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(options: WorldOptions) -> Result<Plan, WorldError> {
+        Plan::new(options)
+    }
+
+    #[test]
+    fn clusters_of_different_networks_share_pod_addresses_and_those_of_one_do_not() {
+        let options = WorldOptions { clusters: 4, networks: 2, ..WorldOptions::default() };
+        let plan = plan(options).expect("small");
+        let ips: Vec<_> = (0..4).map(|cluster| plan.pod_ip(cluster, 0)).collect();
+        assert_eq!(ips, ["10.0.0.1", "10.0.0.1", "10.1.0.1", "10.1.0.1"]);
+        let networks: Vec<_> = (0..4).map(|cluster| plan.network(cluster)).collect();
+        assert_eq!(networks, ["n1", "n2", "n1", "n2"]);
+    }
+
+    #[test]
+    fn cluster_ips_differ_between_clusters() {
+        let plan = plan(WorldOptions::default()).expect("small");
+        assert_ne!(plan.cluster_ip(0, 0), plan.cluster_ip(1, 0));
+    }
+
+    #[test]
+    fn a_world_without_room_is_refused() {
+        let options =
+            WorldOptions { services: 1 << 20, endpoints: 1 << 20, ..WorldOptions::default() };
+        assert!(matches!(plan(options), Err(WorldError::TooLarge("endpoints"))));
+        let options = WorldOptions { clusters: 50, services: 2000, ..WorldOptions::default() };
+        assert!(plan(options).is_ok());
+    }
+
+    #[test]
+    fn names_are_the_same_in_all_clusters_or_in_none() {
+        for same_names in [true, false] {
+            let options = WorldOptions { same_names, ..WorldOptions::default() };
+            let plan = plan(options).expect("small");
+            assert_eq!(plan.service(0, 25) == plan.service(1, 25), same_names);
+        }
+    }
+
+    #[test]
+    fn endpoints_follow_from_the_seed() {
+        let places = |seed| {
+            let options = WorldOptions { seed, endpoints: 20, ..WorldOptions::default() };
+            plan(options).expect("small").places(0, 0)
+        };
+        assert_eq!(places(1), places(1));
+        assert_ne!(places(1), places(2));
+    }
+}
