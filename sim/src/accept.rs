@@ -5,6 +5,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 use serde_json::Value;
 
+use crate::discovery;
 use crate::encode::{Form, Wire};
 use crate::protobuf::{self, Message};
 use crate::route::Target;
@@ -19,6 +20,11 @@ pub(crate) fn header(headers: &HeaderMap, name: http::HeaderName) -> &str {
 /// A content type without its parameters.
 pub(crate) fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
+}
+
+/// Whether the client takes all of discovery in one document.
+pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
+    header(headers, ACCEPT).split(',').any(|offer| offer.trim() == discovery::AGGREGATED)
 }
 
 /// The first form the client takes that we have. Tables are an offer that a server may leave out:

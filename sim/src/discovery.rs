@@ -12,11 +12,77 @@ const VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 /// Kinds that are only posted and answered, never stored: group, kind, plural.
-const REVIEWS: [(&str, &str, &str); 3] = [
+const REVIEWS: [(&str, &str, &str); 4] = [
     ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
     ("authentication.k8s.io", "TokenReview", "tokenreviews"),
     ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"),
 ];
+
+/// How clients ask for all kinds of `/api` or `/apis` at once, and the type of the answer.
+pub(crate) const AGGREGATED: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// All kinds of `/api` or `/apis` at once, or nothing if the path is neither.
+pub(crate) fn aggregated(path: &str, families: &BTreeSet<Family>) -> Option<Value> {
+    let groups = match path.trim_end_matches('/') {
+        "/api" => BTreeMap::from([("", &["v1"][..])]),
+        "/apis" => groups(families),
+        _ => return None,
+    };
+    let items = groups.iter().map(|(group, versions)| {
+        let version = |version: &&str| {
+            json!({
+                "version": version, "freshness": "Current",
+                "resources": aggregated_resources(group, version, families),
+            })
+        };
+        let versions: Vec<_> = versions.iter().map(version).collect();
+        let metadata = match *group {
+            "" => json!({"creationTimestamp": null}),
+            group => json!({"name": group, "creationTimestamp": null}),
+        };
+        json!({"metadata": metadata, "versions": versions})
+    });
+    Some(json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
+        "items": items.collect::<Vec<_>>(),
+    }))
+}
+
+/// The rows of a resource list in their other form: subresources stand within their resource.
+fn aggregated_resources(group: &str, version: &str, families: &BTreeSet<Family>) -> Vec<Value> {
+    let list = resource_list(group, version, families).unwrap_or_default();
+    let mut resources: Vec<Value> = Vec::new();
+    for row in list["resources"].as_array().into_iter().flatten() {
+        let kind = json!({"group": group, "version": version, "kind": row["kind"]});
+        match row["name"].as_str().unwrap_or_default().split_once('/') {
+            Some((_, subresource)) => {
+                let Some(resource) = resources.last_mut() else { continue };
+                let subresource = json!({
+                    "subresource": subresource, "responseKind": kind, "verbs": row["verbs"],
+                });
+                match &mut resource["subresources"] {
+                    Value::Array(all) => all.push(subresource),
+                    none => *none = json!([subresource]),
+                }
+            }
+            None => {
+                let namespaced = row["namespaced"] == true;
+                let mut resource = json!({
+                    "resource": row["name"], "responseKind": kind, "verbs": row["verbs"],
+                    "scope": if namespaced { "Namespaced" } else { "Cluster" },
+                    "singularResource": row["singularName"],
+                });
+                if !row["shortNames"].is_null() {
+                    resource["shortNames"] = row["shortNames"].clone();
+                }
+                resources.push(resource);
+            }
+        }
+    }
+    resources
+}
 
 /// The answer for a discovery path, or nothing if the path is none.
 pub(crate) fn answer(path: &str, families: &BTreeSet<Family>) -> Option<Value> {

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use crate::accept::{accepted, accepted_status, header, media_type, parse};
+use crate::accept::{accepted, accepted_status, header, media_type, parse, wants_aggregated};
 use crate::admit::{self, Part};
 use crate::body::Answer;
 use crate::discovery;
@@ -171,6 +171,13 @@ impl ApiServer {
             _ => {}
         }
         let user = self.user(&parts.headers).ok_or_else(ApiError::unauthorized)?;
+        if reading && wants_aggregated(&parts.headers) {
+            let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(document) = discovery::aggregated(path, &families) {
+                let body = Answer::Whole(Some(document.to_string().into()));
+                return Ok(with_type(StatusCode::OK, discovery::AGGREGATED, body));
+            }
+        }
         if reading && let Ok(document) = discovery_of(self, path) {
             return Ok(json_answer(StatusCode::OK, &document));
         }
@@ -501,6 +508,7 @@ impl ApiServer {
     ) -> Result<Option<Value>, ApiError> {
         let kind = match path {
             "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => "SelfSubjectAccessReview",
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews" => "SubjectAccessReview",
             "/apis/authentication.k8s.io/v1/selfsubjectreviews" => "SelfSubjectReview",
             "/apis/authentication.k8s.io/v1/tokenreviews" => "TokenReview",
             _ => return Ok(None),
@@ -510,14 +518,23 @@ impl ApiServer {
         }
         let mut review = parse(content_type, body)?;
         review["status"] = match kind {
-            "SelfSubjectAccessReview" => {
+            "SelfSubjectAccessReview" | "SubjectAccessReview" => {
                 let asked = text(&review, "/spec/resourceAttributes/resource").unwrap_or_default();
                 let forbidden = Fault::Forbidden { resource: asked.to_owned() };
                 json!({"allowed": !self.faults.has(&forbidden)})
             }
             "SelfSubjectReview" => json!({"userInfo": {"username": user}}),
             _ => match text(&review, "/spec/token").and_then(|token| self.tokens.user_of(token)) {
-                Some(user) => json!({"authenticated": true, "user": {"username": user}}),
+                Some(user) => {
+                    let mut groups = vec!["system:authenticated"];
+                    if user.starts_with("system:serviceaccount:") {
+                        groups.push("system:serviceaccounts");
+                    }
+                    json!({
+                        "authenticated": true, "user": {"username": user, "groups": groups},
+                        "audiences": review["spec"]["audiences"],
+                    })
+                }
                 None => json!({"authenticated": false}),
             },
         };

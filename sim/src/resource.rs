@@ -169,6 +169,12 @@ pub static RESOURCES: &[Resource] = &[
     grouped("apps", &["v1"], "DaemonSet", "daemonsets").short(&["ds"]).with_status(),
     grouped("apps", &["v1"], "StatefulSet", "statefulsets").short(&["sts"]).with_status(),
     grouped("apps", &["v1"], "ReplicaSet", "replicasets").short(&["rs"]).with_status(),
+    grouped("policy", &["v1"], "PodDisruptionBudget", "poddisruptionbudgets")
+        .short(&["pdb"])
+        .with_status(),
+    grouped("autoscaling", &["v2"], "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+        .short(&["hpa"])
+        .with_status(),
     grouped("networking.k8s.io", &["v1"], "Ingress", "ingresses").short(&["ing"]).with_status(),
     grouped("networking.k8s.io", &["v1"], "IngressClass", "ingressclasses").cluster_wide(),
     grouped(ADMISSION, &["v1"], "MutatingWebhookConfiguration", "mutatingwebhookconfigurations")

@@ -4,6 +4,16 @@ use super::*;
 use crate::objects::{self, Endpoint, HTTP};
 use crate::weight;
 
+macro_rules! real {
+    ($($name:literal),*) => {
+        [$((
+            $name,
+            &include_bytes!(concat!("real/", $name, ".json"))[..],
+            &include_bytes!(concat!("real/", $name, ".protobuf"))[..],
+        )),*]
+    };
+}
+
 fn named(object: &Value) -> &'static Message {
     let text = |field: &str| object[field].as_str().expect("it has its kind");
     Message::named(text("apiVersion"), text("kind")).expect("a row of the table")
@@ -53,6 +63,30 @@ fn objects_are_the_same_after_protobuf() {
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"},
         "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.123456Z"},
     }));
+}
+
+/// `real/` holds objects as kube-apiserver 1.36 sent them, in both forms.
+#[test]
+fn bytes_are_those_of_a_real_server() {
+    let cases: [(&str, &[u8], &[u8]); 9] = real!(
+        "configmap",
+        "lease",
+        "namespace",
+        "node",
+        "pod",
+        "secret",
+        "service",
+        "slice",
+        "status"
+    );
+    for (name, json, real) in cases {
+        let object: Value = serde_json::from_slice(json).unwrap();
+        let text = |field: &str| object[field].as_str().unwrap();
+        let ours = envelope(text("apiVersion"), text("kind"), &encode(named(&object), &object));
+        let read = open(real).expect(name);
+        assert_eq!(without_nothings(&read), without_nothings(&object), "{name}");
+        assert_eq!(ours, real, "{name}");
+    }
 }
 
 #[test]
