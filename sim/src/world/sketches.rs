@@ -294,3 +294,56 @@ impl Sketched {
         self.scene.endpoint.get(form).fill(&values, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+    use crate::world::{WorldOptions, fill};
+
+    /// Protobuf says less than JSON only where there is nothing to say.
+    #[test]
+    fn both_forms_of_an_object_are_the_same() {
+        for pods in [true, false] {
+            let options = WorldOptions { pods, endpoints: 120, ..WorldOptions::default() };
+            let plan = Plan::new(options).expect("small");
+            let store = Store::new("c1 of world 1", 10);
+            fill(&Arc::new(Scene::new(plan)), 0, &store).expect("valid");
+            for kind in ["Service", "EndpointSlice", "Pod", "ServiceAccount"] {
+                let message = Message::called(kind).expect("the table has it");
+                for object in store.all(kind) {
+                    let mut bytes = Vec::new();
+                    object.write_protobuf(message, &mut bytes);
+                    let again = protobuf::decode(message, &bytes).expect("it can be read");
+                    assert_eq!(bytes, protobuf::encode(message, &object.value()), "{kind}");
+                    assert_eq!(again["metadata"], object.value()["metadata"]);
+                }
+            }
+            let slices = store.all("EndpointSlice").len();
+            assert_eq!(slices, 20, "120 endpoints need two slices");
+        }
+    }
+
+    #[test]
+    fn selectors_find_in_a_sketch_what_is_in_the_object() {
+        let plan = Plan::new(WorldOptions { pods: true, ..WorldOptions::default() });
+        let store = Store::new("c1 of world 1", 10);
+        fill(&Arc::new(Scene::new(plan.expect("small"))), 0, &store).expect("valid");
+        for kind in ["Service", "EndpointSlice", "Pod", "ServiceAccount"] {
+            let object = store.all(kind).pop().expect("some");
+            let (little, whole) = (object.selectable(), object.value());
+            for field in ["namespace", "name", "labels"] {
+                assert_eq!(little["metadata"][field], whole["metadata"][field], "{kind}");
+            }
+            for field in [
+                "/spec/nodeName",
+                "/spec/clusterIP",
+                "/spec/type",
+                "/status/phase",
+                "/status/podIP",
+            ] {
+                assert_eq!(little.pointer(field), whole.pointer(field), "{kind} {field}");
+            }
+        }
+    }
+}

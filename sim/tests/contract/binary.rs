@@ -165,7 +165,8 @@ async fn every_verb_answers() {
 
 #[tokio::test]
 async fn a_stamp_is_what_a_client_then_sees() {
-    let program = start(&["--clusters", "1", "--services", "1", "--endpoints", "1"]).await;
+    let program = start(&["--world", "W1d/1000"]).await;
+    assert_eq!(program.line["clusters"].as_array().map(Vec::len), Some(10));
     let (_, first) = program.post("change", json!({"cluster": "c1"})).await;
     let (_, second) = program.post("change", json!({"cluster": "c1"})).await;
     assert_eq!(first["address"], "100.64.0.1");
@@ -198,6 +199,9 @@ async fn a_signal_ends_it_well_and_wrong_usage_does_not_start_it() {
         &["--clusters", "0", "--services", "1", "--endpoints", "1"],
         &["--clusters", "1", "--services", "x", "--endpoints", "1"],
         &["--clusters", "1", "--services", "1", "--endpoints", "1", "--churn", "fast"],
+        &["--world", "W3"],
+        &["--world", "W1/0"],
+        &["--world", "W1", "--services", "1"],
         &["--clusters", "9999", "--services", "9999", "--endpoints", "9999"],
     ];
     for arguments in wrong {

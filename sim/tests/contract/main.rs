@@ -8,6 +8,7 @@ mod binary;
 mod cases;
 mod faults;
 mod kubectl;
+mod protobuf;
 mod script;
 mod worlds;
 

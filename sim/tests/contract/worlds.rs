@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use strait_sim::{Object, SimCluster, World, WorldOptions};
+use strait_sim::{Family, Object, SimCluster, World, WorldOptions};
 
 async fn world(options: WorldOptions) -> World {
     World::generate(options).await.expect("a small world")
@@ -99,4 +99,44 @@ async fn churn_changes_the_world_at_its_rate() {
             reached.expect("twenty changes");
         }
     }
+}
+
+#[tokio::test]
+async fn a_config_cluster_has_the_secrets_of_all_others() {
+    for (id, expected) in [("c2", vec!["c1", "c3"]), ("config", vec!["c1", "c2", "c3"])] {
+        let config_cluster = Some(id.to_owned());
+        let options = WorldOptions { clusters: 3, config_cluster, ..WorldOptions::default() };
+        let world = world(options).await;
+        let config = world.cluster(id).expect("there");
+        let secrets = config.store().all("Secret");
+        let keys = secrets.iter().flat_map(|secret| {
+            assert_eq!(text(secret, "/metadata/labels/istio~1multiCluster"), "true");
+            secret.value()["data"].as_object().expect("data").keys().cloned().collect::<Vec<_>>()
+        });
+        assert_eq!(keys.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[tokio::test]
+async fn kinds_that_are_served_are_defined() {
+    let families = BTreeSet::from([Family::Istio]);
+    let world = world(WorldOptions { families, ..WorldOptions::default() }).await;
+    let store = world.cluster("c1").expect("there").store();
+    assert!(store.get("crd", "", "virtualservices.networking.istio.io").is_some());
+    assert!(store.get("crd", "", "httproutes.gateway.networking.k8s.io").is_none());
+}
+
+#[tokio::test]
+async fn what_a_client_writes_into_a_generated_object_stays() {
+    let world = world(WorldOptions::default()).await;
+    let store = world.cluster("c1").expect("there").store();
+    let mut service = store.get("Service", "shop", "cart").expect("there").value();
+    service["apiVersion"] = "v1".into();
+    service["kind"] = "Service".into();
+    let uid = service["metadata"]["uid"].clone();
+    service["metadata"]["labels"]["tier"] = "front".into();
+    store.apply(service).expect("valid");
+    let service = store.get("Service", "shop", "cart").expect("there");
+    assert_eq!(text(&service, "/metadata/labels/tier"), "front");
+    assert_eq!(service.value()["metadata"]["uid"], uid);
 }
