@@ -49,6 +49,13 @@ impl CertificateService {
             return Err(Status::permission_denied("this CA signs for the caller only"));
         }
         let identity = Arc::clone(&self.identity.borrow());
+        // The connection may be older than the roots are: a certificate must not outlive its trust by
+        // being exchanged for a new one.
+        if !identity.still_trusts(caller, now) {
+            return Err(Status::unauthenticated(
+                "STR0707: the client certificate has ended or no longer chains to a trusted root",
+            ));
+        }
         let Some(authority) = &identity.authority else {
             return Err(Status::unimplemented("this control plane has no CA"));
         };

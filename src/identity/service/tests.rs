@@ -55,6 +55,22 @@ async fn a_caller_gets_a_certificate_for_itself_with_the_roots_last() {
 }
 
 #[tokio::test]
+async fn a_caller_that_is_no_longer_believed_gets_nothing() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    // It was let in under other roots than those that count now.
+    let (service, _tasks) = service(&ca);
+    let status = service.create_certificate(request(Some(&other), |_| {})).await;
+    let status = status.expect_err("refused");
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+    // Its certificate has ended while its connection lasted.
+    let request = request(Some(&ca), |_| {});
+    let caller = request.extensions().get::<PeerIdentity>().expect("a caller").clone();
+    let later = caller.not_after() + Duration::from_secs(1);
+    let status = service.sign(&caller, request.get_ref(), later).expect_err("refused");
+    assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+}
+
+#[tokio::test]
 async fn what_the_caller_has_no_right_to_is_refused() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
