@@ -9,7 +9,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Our own files: they become Rust code.
-const OURS: [&str; 2] = ["istio/ca.proto", "istio/nds.proto"];
+const OURS: [&str; 3] = ["grpc/health.proto", "istio/ca.proto", "istio/nds.proto"];
 
 /// Envoy's files that no other file leads to: resources, admin answers, and what travels in an `Any`.
 /// `envoy-types` holds the Rust code of all; listed here is what JSON must be able to show.
@@ -65,6 +65,7 @@ const ENVOY: &[&str] = &[
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=grpc");
     println!("cargo::rerun-if-changed=istio");
     // The lock file names the version of envoy-types, and so the folder to read.
     println!("cargo::rerun-if-changed=../Cargo.lock");

@@ -1,4 +1,4 @@
-//! Wire types: Envoy's API, two services of Istio's agent, and their JSON form.
+//! Wire types: Envoy's API, two services of Istio's agent, health checking, and their JSON form.
 //!
 //! A crate of its own because it never changes while the product does. It holds generated code and the
 //! means to show it; it knows nothing of Strait.
@@ -10,6 +10,12 @@ pub mod json;
 /// A binary `google.protobuf.FileDescriptorSet`: our own files, the files of Envoy's API that we send or
 /// show, and all they import.
 pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Health checking, `grpc.health.v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications)]
+pub mod health {
+    tonic::include_proto!("grpc.health.v1");
+}
 
 /// What Istio's agent speaks beside Envoy's API.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications)]
