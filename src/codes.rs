@@ -361,6 +361,13 @@ One identity may hold four streams for one node id: a reconnecting proxy has two
 The proxy keeps what it had before, and is not sent the same again until it changes. The resource
 and the text of the refusal are shown with the proxy.";
 
+    /// A panic in a stream.
+    STREAM_FAULT = "STR0508", "a fault of the server ended the stream",
+        "Report it with the server's log; the proxy reconnects by itself.", "\
+What the server did for one stream panicked. That stream ended with INTERNAL; no other is affected,
+and the proxy keeps what it has. It is counted under reason \"panic\" in
+strait_xds_streams_closed_total.";
+
     /// A node's claim against its certificate.
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
         "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\

@@ -38,11 +38,14 @@ pub struct Connection {
     state: Mutex<State>,
 }
 
+type HeldByName = OrdMap<Arc<str>, Held>;
+
 #[derive(Debug)]
 struct State {
     admitted: Admitted,
-    progress: BTreeMap<ResourceType, Progress>,
-    held: BTreeMap<ResourceType, OrdMap<Arc<str>, Held>>,
+    /// In the order of their types; lists, since there is one of each for every stream.
+    progress: Box<[(ResourceType, Progress)]>,
+    held: Box<[(ResourceType, HeldByName)]>,
 }
 
 /// A stream's own entry; dropping it takes the entry out.
@@ -76,7 +79,7 @@ impl Connections {
             identity,
             form,
             connected_at: SystemTime::now(),
-            state: Mutex::new(State { admitted, progress: BTreeMap::new(), held: BTreeMap::new() }),
+            state: Mutex::new(State { admitted, progress: Box::default(), held: Box::default() }),
         });
         self.streams.insert(number, Arc::clone(&connection));
         Some(Entry { connections: Arc::clone(self), connection })
@@ -159,7 +162,7 @@ impl Connection {
 
     /// What it was last sent, by type and name, in Envoy's JSON form.
     pub fn config_dump(&self) -> Value {
-        let held = self.state().held.clone();
+        let held: BTreeMap<_, _> = self.state().held.iter().cloned().collect();
         let clusters = held.get(&ResourceType::Cluster);
         let shown = |kind, name: &str, version| match (self.form, kind) {
             (Form::Delta, ResourceType::Endpoint) => joined(clusters, name, version),
@@ -201,8 +204,8 @@ impl Entry {
     /// Shows where the session stands.
     pub(super) fn show(&self, session: &Session) {
         let mut state = self.connection.state();
-        state.progress = session.progress();
-        state.held = session.held();
+        state.progress = session.progress().into_iter().collect();
+        state.held = session.held().into_iter().collect();
     }
 
     /// Shows that the proxy is in another network now, or that its pod has been seen.

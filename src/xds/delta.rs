@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::BufMut;
 use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
 use super::resource::{ResourceType, Version};
+use super::rope::Rope;
 use super::session::{Handled, Response, Session, Violation, check_names};
 use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
 
@@ -105,7 +105,7 @@ mod field {
 }
 
 /// Writes a response as a `DeltaDiscoveryResponse`.
-pub(super) fn encode(response: &Response, out: &mut impl BufMut) {
+pub(super) fn encode(response: &Response, out: &mut Rope) {
     put_bytes(field::SYSTEM_VERSION_INFO, response.version.to_string().as_bytes(), out);
     for resource in response.resources.iter() {
         let version = resource.version.to_string();

@@ -9,13 +9,18 @@ pub mod names;
 pub mod resource;
 
 mod delta;
+mod rope;
 pub mod session;
 mod sotw;
 mod subscription;
 mod wire;
 
 pub mod admission;
+mod connection;
 pub mod connections;
+mod grpc;
+mod handshakes;
+mod health;
 pub mod node;
 pub mod server;
 mod stats;

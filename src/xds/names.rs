@@ -34,7 +34,8 @@ impl OutboundName {
             None => (true, name.strip_prefix("outbound_.")?),
         };
         let (port, hostname) = rest.split_once(if sni { "_._." } else { "||" })?;
-        if hostname.is_empty() || hostname.contains('|') {
+        // One name only for one port: what reads back must be what was read.
+        if hostname.is_empty() || hostname.contains('|') || port.starts_with(['+', '0']) {
             return None;
         }
         Some(Self { hostname: hostname.into(), port: port.parse().ok()?, sni })
@@ -75,6 +76,9 @@ mod tests {
             "outbound|80||",
             "outbound|x||a",
             "outbound|65536||a",
+            "outbound|+80||a",
+            "outbound|080||a",
+            "outbound|0||a",
             "BlackHoleCluster",
         ] {
             assert_eq!(OutboundName::parse(name), None, "{name}");

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::BufMut;
+use bytes::{Buf, Bytes};
 use imbl::OrdMap;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
+use super::rope::Rope;
 use super::subscription::{Batch, Gone, Held, Progress, Subscription};
 use super::{delta, sotw};
 use crate::model::Hostname;
@@ -63,11 +64,27 @@ pub struct Response {
 
 impl Response {
     /// Writes it as a message of its form.
-    pub fn encode(&self, out: &mut impl BufMut) {
+    pub(super) fn encode(&self, out: &mut Rope) {
         match self.form {
             Form::Delta => delta::encode(self, out),
             Form::Sotw => sotw::encode(self, out),
         }
+    }
+
+    /// The message of its form in one piece.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut rope = Rope::default();
+        self.encode(&mut rope);
+        let length = rope.len();
+        rope.take(length).copy_to_bytes(length)
+    }
+
+    /// Writes it as a gRPC message.
+    pub(super) fn encode_message(&self, out: &mut Rope) {
+        let length = u32::try_from(self.encoded_len()).expect("less than 4 GiB fit into memory");
+        out.put_slice(&[0]);
+        out.put_slice(&length.to_be_bytes());
+        self.encode(out);
     }
 
     /// The length of what [`Self::encode`] writes, in bytes.
@@ -129,7 +146,8 @@ pub struct Session {
     form: Form,
     complete_answers: bool,
     node: Option<String>,
-    watches: BTreeMap<ResourceType, Subscription>,
+    /// Boxed: a map's node has room for eleven, and there are four at most.
+    watches: BTreeMap<ResourceType, Box<Subscription>>,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: BTreeSet<Arc<str>>,
     hosts: WatchedHosts,
@@ -166,14 +184,16 @@ impl Session {
         }
         if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
             for host in &dirty.endpoints {
-                self.hosts.names_of(host).for_each(|name| endpoints.mark(name));
+                for name in self.hosts.names_of(host) {
+                    endpoints.mark_watched(&name.to_string());
+                }
             }
         }
     }
 
     /// Whether there may be something to send.
     pub fn is_due(&self) -> bool {
-        self.watches.values().any(Subscription::is_due)
+        self.watches.values().any(|watch| watch.is_due())
     }
 
     /// The next response, of about `limit_bytes` at most where the form can be cut (a SotW response
@@ -223,7 +243,7 @@ impl Session {
 
     /// The hostnames whose endpoints the client watches.
     pub fn watched_hosts(&self) -> BTreeSet<Hostname> {
-        self.hosts.by_host.keys().cloned().collect()
+        self.hosts.names.iter().map(|name| name.hostname.clone()).collect()
     }
 
     /// How far the client has followed, by type.
@@ -271,7 +291,7 @@ impl Session {
         let mut first = false;
         let watch = self.watches.entry(kind).or_insert_with(|| {
             first = true;
-            Subscription::new(kind)
+            Box::new(Subscription::new(kind))
         });
         (watch, first)
     }
@@ -302,7 +322,7 @@ impl Session {
             }
         }
         if kind == ResourceType::Endpoint {
-            added.into_iter().for_each(|name| self.hosts.add(name));
+            added.iter().for_each(|name| self.hosts.add(name));
         }
     }
 
@@ -350,7 +370,7 @@ impl Session {
     /// See [`joined`].
     pub(super) fn joined(&self, name: &str, version: Version) -> Version {
         let clusters = self.watches.get(&ResourceType::Cluster);
-        joined(clusters.map(Subscription::held), name, version)
+        joined(clusters.map(|clusters| clusters.held()), name, version)
     }
 
     fn answers_whole(&self, kind: ResourceType) -> bool {
@@ -397,32 +417,31 @@ const SILENT_TYPES: [&str; 12] = [
 /// From a hostname to the names of the assignments that hold its endpoints.
 #[derive(Debug, Default)]
 struct WatchedHosts {
-    by_host: BTreeMap<Hostname, BTreeSet<Arc<str>>>,
+    /// Sorted by hostname first.
+    names: BTreeSet<OutboundName>,
     changed: bool,
 }
 
 impl WatchedHosts {
-    fn names_of(&self, host: &Hostname) -> impl Iterator<Item = &Arc<str>> {
-        self.by_host.get(host).into_iter().flatten()
+    fn names_of(&self, host: &Hostname) -> impl Iterator<Item = &OutboundName> {
+        let first = OutboundName { hostname: host.clone(), port: 0, sni: false };
+        self.names.range(first..).take_while(move |name| name.hostname == *host)
     }
 
-    fn add(&mut self, name: Arc<str>) {
-        if let Some(OutboundName { hostname, .. }) = OutboundName::parse(&name) {
-            let names = self.by_host.entry(hostname).or_default();
-            self.changed |= names.is_empty();
-            names.insert(name);
+    fn add(&mut self, name: &str) {
+        if let Some(name) = OutboundName::parse(name) {
+            let first = self.names_of(&name.hostname).next().is_none();
+            self.changed |= first;
+            self.names.insert(name);
         }
     }
 
     fn remove(&mut self, name: &str) {
-        if let Some(OutboundName { hostname, .. }) = OutboundName::parse(name)
-            && let Some(names) = self.by_host.get_mut(&hostname)
+        if let Some(name) = OutboundName::parse(name)
+            && self.names.remove(&name)
         {
-            names.remove(name);
-            if names.is_empty() {
-                self.by_host.remove(&hostname);
-                self.changed = true;
-            }
+            let last = self.names_of(&name.hostname).next().is_none();
+            self.changed |= last;
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::BufMut;
 use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
 
 use super::delta::take_everything;
+use super::rope::Rope;
 use super::session::{Handled, Response, Session, Violation, check_names};
 use super::subscription::Subscription;
 use super::wire::{any_len, bytes_len, put_any, put_bytes};
@@ -81,7 +81,7 @@ mod field {
 }
 
 /// Writes a response as a `DiscoveryResponse`.
-pub(super) fn encode(response: &Response, out: &mut impl BufMut) {
+pub(super) fn encode(response: &Response, out: &mut Rope) {
     put_bytes(field::VERSION_INFO, response.version.to_string().as_bytes(), out);
     for resource in response.resources.iter() {
         put_any(field::RESOURCES, response.kind, resource, out);

@@ -4,26 +4,29 @@
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
 use std::future::pending;
-use std::pin::Pin;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use futures::FutureExt;
+use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::time::Instant;
-use tonic::{Status, Streaming};
-use tracing::{debug, info, warn};
+use tonic::Status;
+use tracing::{debug, error, info, warn};
 
 use super::admission::{self, admit};
 use super::connections::Entry;
 use super::generate::Picture;
+use super::grpc::Requests;
 use super::node;
 use super::resource::ResourceType;
-use super::server::{Ending, Peer, Shared};
+use super::rope::Rope;
+use super::server::{Line, Shared};
 use super::session::{Form, Handled, Response, Session, Violation};
 use crate::codes;
-use crate::identity::PeerIdentity;
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
 use crate::push::interest::Subscription;
@@ -34,6 +37,8 @@ const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CHANGES_SPACING: Duration = Duration::from_millis(50);
 /// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
 const RESPONSE_BYTES: usize = 512 << 10;
+/// Responses are put together until they have this many bytes, and written at once.
+const WRITE_BYTES: usize = 64 << 10;
 /// Requests that answer nothing: at most this many a second, and in a burst.
 const REQUESTS_PER_SECOND: f64 = 50.0;
 /// See [`REQUESTS_PER_SECOND`].
@@ -42,7 +47,7 @@ const REQUESTS_BURST: f64 = 500.0;
 const PROXYLESS: &str = "grpc";
 
 /// A request of either form.
-pub(super) trait Request: Sized + Send + 'static {
+pub(super) trait Request: Message + Default + Send + 'static {
     /// Its form.
     const FORM: Form;
 
@@ -89,9 +94,11 @@ impl Request for DiscoveryRequest {
 }
 
 /// Why a stream ended. The word is a label of a metric.
+#[derive(Debug)]
 pub(super) struct Ended {
-    reason: &'static str,
-    status: Option<Status>,
+    pub(super) reason: &'static str,
+    /// What the client is told; fine if nothing.
+    pub(super) status: Option<Status>,
 }
 
 impl Ended {
@@ -100,34 +107,19 @@ impl Ended {
     }
 }
 
-/// When the transport last took a response that it has not come back from.
-#[derive(Debug, Default)]
-pub(super) struct Stall {
-    /// Milliseconds since `Shared::started` at which a response was handed over; 0 while the transport
-    /// waits for us.
-    since: AtomicU64,
-}
-
-impl Stall {
-    pub(super) fn since_millis(&self) -> Option<u64> {
-        Some(self.since.load(Ordering::Relaxed)).filter(|since| *since != 0)
-    }
-}
-
 /// The state of one stream.
-pub(super) struct Stream<R> {
+pub(super) struct Stream {
     shared: Arc<Shared>,
-    peer: Arc<PeerIdentity>,
-    ended: Pin<Box<dyn Future<Output = Ending> + Send>>,
-    requests: Streaming<R>,
+    line: Arc<Line>,
     session: Session,
     /// The proxy, once its first request has been let in.
     admitted: Option<AdmittedStream>,
     opened: Instant,
     /// Changes wait until then.
     hold_until: Instant,
+    /// What is due was looked at, and there is nothing to send before something else happens.
+    idle: bool,
     budget: Budget,
-    stall: Arc<Stall>,
 }
 
 struct AdmittedStream {
@@ -149,61 +141,34 @@ impl AdmittedStream {
     }
 }
 
-impl<R: Request> Stream<R> {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        peer: &Peer,
-        requests: Streaming<R>,
-        stall: Arc<Stall>,
-    ) -> Self {
+impl Stream {
+    pub(super) fn new(shared: Arc<Shared>, line: Arc<Line>, form: Form) -> Self {
         let now = Instant::now();
-        let identity = &peer.identity;
-        let ended = Arc::clone(&shared).ended(Arc::clone(identity), peer.believed);
         Self {
             shared,
-            peer: Arc::clone(identity),
-            ended: Box::pin(ended),
-            requests,
-            session: Session::new(R::FORM),
+            line,
+            session: Session::new(form),
             admitted: None,
             opened: now,
             hold_until: now,
+            idle: false,
             budget: Budget::full(now),
-            stall,
         }
     }
 
-    /// The next response; the stream's end as `None` or an error.
-    pub(super) async fn next(&mut self) -> Option<Result<Response, Status>> {
-        self.stall.since.store(0, Ordering::Relaxed);
-        match self.step().await {
-            Ok(response) => {
-                self.stall.since.store(self.shared.millis().max(1), Ordering::Relaxed);
-                Some(Ok(response))
-            }
-            Err(Ended { reason, status }) => {
-                self.shared.stats.closed(reason);
-                self.admitted = None;
-                if let Some(status) = &status {
-                    debug!(reason, %status, "stream ended");
-                }
-                status.map(Err)
-            }
-        }
-    }
-
-    async fn step(&mut self) -> Result<Response, Ended> {
-        loop {
-            if let Some(response) = self.due() {
-                return Ok(response);
-            }
+    /// Takes requests and changes until there may be something to send.
+    pub(super) async fn until_due<R: Request>(
+        &mut self,
+        requests: &mut Requests<R>,
+    ) -> Result<(), Ended> {
+        while self.idle || self.admitted.is_none() || !self.session.is_due() {
             let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
             tokio::select! {
                 biased;
-                ended = &mut self.ended => {
-                    return Err(Ended::by(ended.reason(), Status::unavailable(ended.text())));
+                ending = self.line.ended() => {
+                    return Err(Ended::by(ending.reason(), Status::unavailable(ending.text())));
                 }
-                request = self.requests.message() => match request {
+                request = requests.message() => match request {
                     Ok(Some(request)) => self.take(request)?,
                     Ok(None) => return Err(Ended { reason: "client", status: None }),
                     Err(status) => return Err(Ended::by("transport", status)),
@@ -215,6 +180,19 @@ impl<R: Request> Stream<R> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// What is to be sent now, of all types that have something, within a limit for one write.
+    pub(super) fn responses(&mut self) -> Rope {
+        let mut rope = Rope::default();
+        while rope.len() < WRITE_BYTES
+            && let Some(response) = self.due()
+        {
+            response.encode_message(&mut rope);
+        }
+        self.idle = rope.is_empty();
+        rope
     }
 
     /// What the session has to send now.
@@ -246,13 +224,14 @@ impl<R: Request> Stream<R> {
         Some(response)
     }
 
-    fn take(&mut self, request: R) -> Result<(), Ended> {
+    fn take<R: Request>(&mut self, request: R) -> Result<(), Ended> {
+        self.idle = false;
         self.shared.stats.requests.fetch_add(1, Ordering::Relaxed);
         if self.admitted.is_none()
             && let Some(node) = request.node()
         {
             let node = node.clone();
-            let admitted = self.let_in(&node)?;
+            let admitted = self.let_in(&node, R::FORM)?;
             if admitted.proxy.generator.as_deref() == Some(PROXYLESS) {
                 self.session.answer_completely();
             }
@@ -293,10 +272,10 @@ impl<R: Request> Stream<R> {
         );
     }
 
-    fn let_in(&self, node: &Node) -> Result<AdmittedStream, Ended> {
+    fn let_in(&self, node: &Node, form: Form) -> Result<AdmittedStream, Ended> {
         let refuse = |text: String| {
             self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
-            warn!(identity = %self.peer.id(), "proxy refused: {text}");
+            warn!(identity = %self.line.peer.id(), "proxy refused: {text}");
             text
         };
         let proxy = node::read(node).map_err(|error| {
@@ -313,16 +292,16 @@ impl<R: Request> Stream<R> {
         // Entered before the context is read, so that no change is missed.
         let subscription = self.shared.interest.subscribe(Some(key));
         let context = self.context()?;
-        let admitted = admit(&context, &proxy, self.peer.id()).map_err(|refusal| {
+        let admitted = admit(&context, &proxy, self.line.peer.id()).map_err(|refusal| {
             Ended::by("refused", Status::permission_denied(refuse(refusal.to_string())))
         })?;
         let proxy = Arc::new(proxy);
         let verified = admitted.verified;
-        let identity = self.peer.id().clone();
+        let identity = self.line.peer.id().clone();
         let entry = self
             .shared
             .connections
-            .enter(Arc::clone(&proxy), identity, R::FORM, admitted)
+            .enter(Arc::clone(&proxy), identity, form, admitted)
             .ok_or_else(|| {
                 let text = format!("STR0504: {} has 4 streams open already", proxy.id);
                 Ended::by("refused", Status::resource_exhausted(refuse(text)))
@@ -330,7 +309,7 @@ impl<R: Request> Stream<R> {
         info!(
             proxy = %proxy.id,
             cluster = %proxy.cluster,
-            identity = %self.peer.id(),
+            identity = %self.line.peer.id(),
             verified,
             "connected"
         );
@@ -338,13 +317,14 @@ impl<R: Request> Stream<R> {
     }
 
     fn take_changes(&mut self) -> Result<(), Ended> {
+        self.idle = false;
         let context = self.context()?;
         let Some(admitted) = &self.admitted else { return Ok(()) };
         let dirty = admitted.subscription.take();
         if dirty.everything {
             // The pod may have come, or the network of its cluster changed.
             let before = admitted.entry.connection().network();
-            let now = admission::readmit(&context, &admitted.proxy, self.peer.id(), before);
+            let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
             admitted.entry.readmit(now);
         }
         self.session.on_change(&dirty);
@@ -360,7 +340,17 @@ impl<R: Request> Stream<R> {
     }
 }
 
-impl<R> Drop for Stream<R> {
+/// Does a part of a stream's work. If that panics the stream ends with a status, and nothing else does.
+pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+    // What a panic leaves behind is the state of this stream, which ends with it.
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+        error!(code = %codes::STREAM_FAULT, "a stream panicked; it ends, everything else goes on");
+        let text = format!("{}: {}", codes::STREAM_FAULT, codes::STREAM_FAULT.title);
+        Err(Ended::by("panic", Status::internal(text)))
+    })
+}
+
+impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(admitted) = &self.admitted {
             info!(proxy = %admitted.proxy.id, "disconnected");
@@ -373,19 +363,14 @@ fn violation_status(violation: &Violation) -> Ended {
 }
 
 /// Waits until there is something to look at, and the spacing is over.
-fn changed<'a>(
-    admitted: Option<&'a AdmittedStream>,
-    hold_until: Instant,
-) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-    Box::pin(async move {
-        match admitted {
-            Some(admitted) => {
-                admitted.subscription.changed().await;
-                tokio::time::sleep_until(hold_until).await;
-            }
-            None => pending().await,
+async fn changed(admitted: Option<&AdmittedStream>, hold_until: Instant) {
+    match admitted {
+        Some(admitted) => {
+            admitted.subscription.changed().await;
+            tokio::time::sleep_until(hold_until).await;
         }
-    })
+        None => pending().await,
+    }
 }
 
 /// A token bucket for requests that answer nothing.
@@ -418,8 +403,6 @@ mod tests {
     use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
     use strait_proto::envoy::google::rpc;
     use tokio::sync::watch;
-    use tonic::codec::Codec;
-    use tonic_prost::ProstCodec;
 
     use super::*;
     use crate::fixtures::{endpoint, host, removed, service, shard};
@@ -434,13 +417,11 @@ mod tests {
     use crate::xds::server::Config;
 
     /// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
-    fn stream<R: Request + prost::Message + Default>() -> Stream<R> {
-        stream_of(watch::channel(Some(version(&mut mesh()))).1)
+    fn stream(form: Form) -> Stream {
+        stream_of(form, watch::channel(Some(version(&mut mesh()))).1)
     }
 
-    fn stream_of<R: Request + prost::Message + Default>(
-        context: watch::Receiver<Option<Arc<PushContext>>>,
-    ) -> Stream<R> {
+    fn stream_of(form: Form, context: watch::Receiver<Option<Arc<PushContext>>>) -> Stream {
         let now = SystemTime::now();
         let files = AuthorityPem::generate(now).expect("a CA can be made");
         let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
@@ -466,10 +447,8 @@ mod tests {
             max_connections: 1,
             drain: tokio_util::sync::CancellationToken::new(),
         });
-        let decoder = ProstCodec::<R, R>::default().decoder();
-        let silence = Streaming::new_request(decoder, tonic::body::Body::empty(), None, None);
-        let peer = Peer { identity: Arc::new(peer), believed: 0 };
-        Stream::new(Arc::new(shared), &peer, silence, Arc::default())
+        let line = Line::new(Arc::new(peer), 0);
+        Stream::new(Arc::new(shared), Arc::new(line), form)
     }
 
     fn mesh() -> Mesh {
@@ -519,13 +498,13 @@ mod tests {
         (ResourceType::Endpoint.url().into(), names.collect())
     }
 
-    fn sent<R: Request>(stream: &mut Stream<R>) -> usize {
+    fn sent(stream: &mut Stream) -> usize {
         stream.due().expect("a response").resources.len()
     }
 
     #[tokio::test]
     async fn names_in_a_refusal_are_heard_of_when_they_change() {
-        let mut stream = stream::<DeltaDiscoveryRequest>();
+        let mut stream = stream(Form::Delta);
         for (names, nonce) in [(&["a.ns"], ""), (&["b.ns"], "1")] {
             let (type_url, resource_names_subscribe) = endpoints(names);
             let refused = || rpc::Status { message: "no".into(), ..Default::default() };
@@ -546,10 +525,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_panic_ends_its_stream_with_a_status() {
+        let work = async { panic!("on purpose") };
+        let ended = contained::<()>(work).await.expect_err("it ends");
+        let code = ended.status.map(|status| status.code());
+        assert_eq!((ended.reason, code), ("panic", Some(tonic::Code::Internal)));
+    }
+
+    #[tokio::test]
     async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
         let mut mesh = mesh();
         let (versions, context) = watch::channel(Some(version(&mut mesh)));
-        let mut stream = stream_of::<DeltaDiscoveryRequest>(context);
+        let mut stream = stream_of(Form::Delta, context);
         let everything = || Dirty { everything: true, ..Dirty::default() };
         let request = DeltaDiscoveryRequest {
             node: node(&[("CLUSTER_ID", "east")]),
@@ -575,7 +562,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_proxyless_client_gets_complete_answers() {
         for (generator, second) in [("grpc", 2), ("", 1)] {
-            let mut stream = stream::<DiscoveryRequest>();
+            let mut stream = stream(Form::Sotw);
             for (names, nonce, expected) in
                 [(&["a.ns"][..], "", 1), (&["a.ns", "b.ns"], "1", second)]
             {

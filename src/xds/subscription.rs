@@ -220,6 +220,13 @@ impl Subscription {
         self.due.entry(Arc::clone(name)).or_insert(Due::Compare);
     }
 
+    /// Notes that a name may have changed, if it is watched.
+    pub(super) fn mark_watched(&mut self, name: &str) {
+        if let Some(name) = self.names.get(name) {
+            self.due.entry(Arc::clone(name)).or_insert(Due::Compare);
+        }
+    }
+
     /// Notes that anything may have changed.
     pub(super) fn mark_all(&mut self) {
         self.compare_all |= self.wildcard;
@@ -265,11 +272,11 @@ impl Subscription {
             match self.current(source, &name) {
                 Some(now) if due == Due::Send || self.differs(&now) => {
                     bytes += now.body.len() + name.len();
-                    self.hold(name, Held::Sent(Arc::clone(&now)));
+                    self.hold_shared(&now);
                     batch.changed.push(now);
                 }
                 // The same bytes may be another copy by now: keep the one that everybody shares.
-                Some(now) => self.hold(name, Held::Sent(now)),
+                Some(now) => self.hold_shared(&now),
                 None if gone == Gone::Stays => _ = self.going.insert(name, due),
                 None => {
                     if self.drop_held(&name) || due == Due::Send {
@@ -367,6 +374,14 @@ impl Subscription {
 
     fn differs(&self, now: &Resource) -> bool {
         self.held.get(&now.name).and_then(Held::version) != Some(now.version)
+    }
+
+    /// Holds what was sent, under the name that all streams share: each has thousands of them.
+    fn hold_shared(&mut self, now: &Arc<Resource>) {
+        if self.names.contains(&now.name) {
+            self.names.replace(Arc::clone(&now.name));
+        }
+        self.hold(Arc::clone(&now.name), Held::Sent(Arc::clone(now)));
     }
 
     fn hold(&mut self, name: Arc<str>, now: Held) {

@@ -1,10 +1,9 @@
-//! The parts of a response that both forms share, written straight into the stream's buffer: a
-//! resource's bytes are copied once, from where all streams share them.
+//! The parts of a response that both forms share. A resource's bytes stay where all streams share them.
 
-use bytes::{Buf, BufMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::resource::{Resource, ResourceType};
+use super::rope::Rope;
 
 /// Field numbers of `google.protobuf.Any`.
 mod any {
@@ -13,7 +12,7 @@ mod any {
 }
 
 /// Writes a field of text or bytes; an empty one is left out, as proto3 does.
-pub(super) fn put_bytes(tag: u32, value: &[u8], out: &mut impl BufMut) {
+pub(super) fn put_bytes(tag: u32, value: &[u8], out: &mut Rope) {
     if !value.is_empty() {
         put_head(tag, value.len(), out);
         out.put_slice(value);
@@ -26,9 +25,11 @@ pub(super) fn bytes_len(tag: u32, value: &[u8]) -> usize {
 }
 
 /// Writes the head of a field of `length` bytes.
-pub(super) fn put_head(tag: u32, length: usize, out: &mut impl BufMut) {
-    encode_key(tag, WireType::LengthDelimited, out);
-    encode_varint(length as u64, out);
+pub(super) fn put_head(tag: u32, length: usize, out: &mut Rope) {
+    out.write(|text| {
+        encode_key(tag, WireType::LengthDelimited, text);
+        encode_varint(length as u64, text);
+    });
 }
 
 /// The length of a field whose content has `length` bytes.
@@ -37,12 +38,12 @@ pub(super) fn message_len(tag: u32, length: usize) -> usize {
 }
 
 /// Writes a resource as an `Any`.
-pub(super) fn put_any(tag: u32, kind: ResourceType, resource: &Resource, out: &mut impl BufMut) {
+pub(super) fn put_any(tag: u32, kind: ResourceType, resource: &Resource, out: &mut Rope) {
     put_head(tag, any_content_len(kind, resource), out);
     put_bytes(any::TYPE_URL, kind.url().as_bytes(), out);
-    if resource.body.has_remaining() {
+    if !resource.body.is_empty() {
         put_head(any::VALUE, resource.body.len(), out);
-        out.put(resource.body.clone());
+        out.put_shared(&resource.body);
     }
 }
 

@@ -11,6 +11,7 @@ mod cli;
 mod demo;
 mod golden;
 mod harness;
+mod hostile;
 mod identity;
 mod layering;
 mod members;

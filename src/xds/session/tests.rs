@@ -891,8 +891,7 @@ fn what_is_written_is_what_a_client_of_protobuf_reads() {
     let mut random = StdRng::seed_from_u64(7);
     for _ in 0..500 {
         let response = random_response(&mut random);
-        let mut bytes = Vec::new();
-        response.encode(&mut bytes);
+        let bytes = Vec::from(response.to_bytes());
         assert_eq!(bytes.len(), response.encoded_len(), "{response:?}");
         check_bytes(&response, &bytes);
     }

@@ -108,9 +108,8 @@ async fn converse(
             session.on_change(&Dirty { everything: true, ..Dirty::default() });
         }
         while let Some(response) = session.next_response(&mut source, usize::MAX, now) {
-            let mut bytes = Vec::new();
-            response.encode(&mut bytes);
-            let message = DeltaDiscoveryResponse::decode(&*bytes).expect("our own bytes");
+            let message =
+                DeltaDiscoveryResponse::decode(response.to_bytes()).expect("our own bytes");
             if responses.send(Ok(message)).await.is_err() {
                 return;
             }

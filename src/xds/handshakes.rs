@@ -1,0 +1,230 @@
+//! Whose handshake comes next. A handshake costs more than anything else a stranger can ask for, and may
+//! be left unfinished: so many at once in all, fewer for one source, and sources take turns.
+//!
+//! Owns the turns and who waits for one; knows nothing of TLS. The lock is held for look-ups only.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Handshakes at once in all.
+pub(super) const TURNS_MAX: usize = 64;
+/// Handshakes at once of one source: whoever holds all of these holds up only itself.
+pub(super) const TURNS_PER_SOURCE_MAX: usize = 32;
+/// Unfinished handshakes of one source, those that wait included. A whole mesh may come from behind one
+/// address, so this is far above the turns.
+pub(super) const UNFINISHED_PER_SOURCE_MAX: usize = 4096;
+
+/// The handshakes of one server.
+#[derive(Debug, Default)]
+pub(super) struct Handshakes {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    turns: usize,
+    sources: BTreeMap<IpAddr, Source>,
+    /// The sources of which somebody waits; the first is the next to be given a turn.
+    waiting: VecDeque<IpAddr>,
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    turns: usize,
+    unfinished: usize,
+    queue: VecDeque<oneshot::Sender<()>>,
+}
+
+/// The right to an unfinished handshake; dropping it is the end of that handshake.
+#[derive(Debug)]
+pub(super) struct Place {
+    handshakes: Arc<Handshakes>,
+    source: IpAddr,
+    turn: Option<oneshot::Receiver<()>>,
+}
+
+impl Handshakes {
+    /// Enters a handshake. `None` where its source has too many unfinished ones.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let source = source(address);
+        let (sender, turn) = oneshot::channel();
+        let mut table = self.table();
+        let entry = table.sources.entry(source).or_default();
+        if entry.unfinished >= UNFINISHED_PER_SOURCE_MAX {
+            return None;
+        }
+        entry.unfinished += 1;
+        entry.queue.push_back(sender);
+        if entry.queue.len() == 1 {
+            table.waiting.push_back(source);
+        }
+        table.give_turns();
+        drop(table);
+        Some(Place { handshakes: Arc::clone(self), source, turn: Some(turn) })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Waits for the turn.
+    pub(super) async fn turn(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            // The sender is dropped with the table only, and the table is ours as well.
+            let _ = turn.await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.handshakes.table();
+        // Sent or not is decided under the lock: nobody can give the turn after this.
+        let had_turn = self.turn.as_mut().is_some_and(|turn| {
+            let given = turn.try_recv().is_ok() || turn.is_terminated();
+            turn.close();
+            given
+        });
+        table.leave(self.source, had_turn);
+    }
+}
+
+impl Table {
+    fn leave(&mut self, source: IpAddr, had_turn: bool) {
+        if let Some(entry) = self.sources.get_mut(&source) {
+            entry.unfinished -= 1;
+            if had_turn {
+                entry.turns -= 1;
+                self.turns -= 1;
+            } else {
+                entry.queue.retain(|waiting| !waiting.is_closed());
+                if entry.queue.is_empty() {
+                    self.waiting.retain(|waiting| *waiting != source);
+                }
+            }
+            if entry.unfinished == 0 {
+                self.sources.remove(&source);
+            }
+        }
+        self.give_turns();
+    }
+
+    /// Gives what turns there are, to one source after the other.
+    fn give_turns(&mut self) {
+        let mut passed_over = 0;
+        while self.turns < TURNS_MAX
+            && passed_over < self.waiting.len()
+            && let Some(source) = self.waiting.pop_front()
+        {
+            let Some(entry) = self.sources.get_mut(&source) else { continue };
+            if entry.turns < TURNS_PER_SOURCE_MAX {
+                while let Some(waiting) = entry.queue.pop_front() {
+                    if waiting.send(()).is_ok() {
+                        entry.turns += 1;
+                        self.turns += 1;
+                        passed_over = 0;
+                        break;
+                    }
+                }
+            } else {
+                passed_over += 1;
+            }
+            if !entry.queue.is_empty() {
+                self.waiting.push_back(source);
+            }
+        }
+    }
+}
+
+/// What counts as one source: an IPv4 address, or the network of an IPv6 host, which can have any address
+/// in it.
+fn source(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn enter(handshakes: &Arc<Handshakes>, from: u8, count: usize) -> Vec<Place> {
+        (0..count).map(|_| handshakes.enter(address(from)).expect("room")).collect()
+    }
+
+    /// Which of these have their turn.
+    fn turns(places: &mut [Place]) -> usize {
+        let has_turn = |place: &mut Place| {
+            let turn = place.turn.as_mut().expect("not taken");
+            turn.is_terminated() || turn.try_recv().is_ok()
+        };
+        places.iter_mut().filter_map(|place| has_turn(place).then_some(())).count()
+    }
+
+    #[test]
+    fn one_source_never_holds_all_turns() {
+        let handshakes = Arc::new(Handshakes::default());
+        let mut attacker = enter(&handshakes, 1, 1000);
+        let mut proxy = enter(&handshakes, 2, 1);
+        assert_eq!(turns(&mut attacker), TURNS_PER_SOURCE_MAX);
+        assert_eq!(turns(&mut proxy), 1);
+    }
+
+    #[test]
+    fn sources_take_turns_when_all_are_taken() {
+        let handshakes = Arc::new(Handshakes::default());
+        let first = enter(&handshakes, 1, TURNS_PER_SOURCE_MAX);
+        let second = enter(&handshakes, 2, TURNS_PER_SOURCE_MAX);
+        let mut third = enter(&handshakes, 3, 100);
+        let mut fourth = enter(&handshakes, 4, 1);
+        assert_eq!((turns(&mut third), turns(&mut fourth)), (0, 0));
+        drop(first.into_iter().take(2).collect::<Vec<_>>());
+        drop(second);
+        assert!(turns(&mut third) > 0, "the longest that waits");
+        assert_eq!(turns(&mut fourth), 1, "it waits for one of each other source at most");
+    }
+
+    #[test]
+    fn who_gives_up_waiting_leaves_no_trace() {
+        let handshakes = Arc::new(Handshakes::default());
+        let mut holding = enter(&handshakes, 1, TURNS_PER_SOURCE_MAX);
+        drop(enter(&handshakes, 1, 500));
+        let mut last = enter(&handshakes, 1, 1);
+        assert_eq!(turns(&mut last), 0);
+        holding.pop();
+        assert_eq!(turns(&mut last), 1);
+        drop((holding, last));
+        let table = handshakes.table();
+        assert_eq!((table.turns, table.sources.len(), table.waiting.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_source_with_too_many_unfinished_is_refused() {
+        let handshakes = Arc::new(Handshakes::default());
+        let mut places = enter(&handshakes, 1, UNFINISHED_PER_SOURCE_MAX);
+        assert!(handshakes.enter(address(1)).is_none());
+        assert!(handshakes.enter(address(2)).is_some());
+        places.pop();
+        assert!(handshakes.enter(address(1)).is_some());
+    }
+
+    #[test]
+    fn a_host_is_one_source_whichever_of_its_addresses_it_uses() {
+        let parse = |text: &str| source(text.parse().expect("an address"));
+        assert_eq!(parse("2001:db8::1"), parse("2001:db8::ffff:1"));
+        assert_ne!(parse("2001:db8::1"), parse("2001:db8:0:1::1"));
+        assert_eq!(parse("::ffff:192.0.2.1"), parse("192.0.2.1"));
+    }
+}

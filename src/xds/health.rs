@@ -1,0 +1,85 @@
+//! Health checking over gRPC, for probes and load balancers that speak it: serving as soon as the mesh is
+//! known completely, until the server drains. The same is `/readyz` of the admin address.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::stream::{Stream, unfold};
+use strait_proto::health::health_check_response::ServingStatus;
+use strait_proto::health::health_server::Health;
+use strait_proto::health::{HealthCheckRequest, HealthCheckResponse};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::push::PushContext;
+
+/// The services whose health can be asked for; the empty name is the server's.
+const SERVICES: [&str; 3] = [
+    "",
+    "envoy.service.discovery.v3.AggregatedDiscoveryService",
+    "istio.v1.auth.IstioCertificateService",
+];
+
+/// Says whether proxies are served.
+#[derive(Debug, Clone)]
+pub(super) struct HealthService {
+    pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
+    pub(super) drain: CancellationToken,
+}
+
+impl HealthService {
+    fn status(&self) -> ServingStatus {
+        let ready = self.context.borrow().is_some() && !self.drain.is_cancelled();
+        if ready { ServingStatus::Serving } else { ServingStatus::NotServing }
+    }
+
+    /// Waits until the status is another one than `told`.
+    async fn changed(&mut self, told: Option<ServingStatus>) -> ServingStatus {
+        while Some(self.status()) == told {
+            tokio::select! {
+                () = self.drain.cancelled(), if !self.drain.is_cancelled() => {}
+                changed = self.context.changed() => if changed.is_err() {
+                    std::future::pending::<()>().await;
+                },
+            }
+        }
+        self.status()
+    }
+}
+
+fn answer(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}
+
+#[tonic::async_trait]
+impl Health for HealthService {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        if !SERVICES.contains(&request.get_ref().service.as_str()) {
+            return Err(Status::not_found("no such service"));
+        }
+        Ok(Response::new(answer(self.status())))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let known = SERVICES.contains(&request.get_ref().service.as_str());
+        let statuses = unfold((self.clone(), None), move |(mut health, told)| async move {
+            let status = match (known, told) {
+                (true, _) => health.changed(told).await,
+                // It may be known one day, says the protocol; not here.
+                (false, None) => ServingStatus::ServiceUnknown,
+                (false, Some(_)) => std::future::pending().await,
+            };
+            Some((Ok(answer(status)), (health, Some(status))))
+        });
+        Ok(Response::new(Box::pin(statuses)))
+    }
+}

@@ -1,0 +1,344 @@
+//! Peers that mean harm, or are broken: what they cost, and that nobody else notices. Frames are written by
+//! hand where no honest library would.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use strait::xds::client::{Client, channel};
+use strait::xds::resource::ResourceType;
+use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::health::HealthCheckRequest;
+use strait_proto::health::health_check_response::ServingStatus;
+use strait_proto::health::health_client::HealthClient;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::Code;
+
+use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, wait_until};
+
+/// A ready server with one member, `east` in `n1`, which has the pod `web-10-0-0-1.shop`, and the sidecar of
+/// that pod.
+struct Mesh {
+    setup: Setup,
+    east: Member,
+    server: Server,
+    healthy: Client,
+    addresses: Vec<String>,
+}
+
+impl Mesh {
+    async fn start() -> Self {
+        let east = Member::start("east", "n1", "198.18.0.1").await;
+        east.serve("web", &["10.0.0.1"]);
+        let setup = Setup::new();
+        setup.join(&[&east]);
+        let server = setup.start_ready().await;
+        let healthy = server.connect(&setup, &web()).await;
+        let addresses = vec!["10.0.0.1".to_owned()];
+        let mut mesh = Self { setup, east, server, healthy, addresses };
+        mesh.still_serves().await;
+        mesh
+    }
+
+    /// A change reaches the proxy that was there before.
+    async fn still_serves(&mut self) {
+        self.addresses.push(format!("10.0.0.{}", self.addresses.len() + 1));
+        let addresses: Vec<&str> = self.addresses.iter().map(String::as_str).collect();
+        self.east.serve("web", &addresses);
+        let expected: Vec<(String, u32)> =
+            addresses.iter().map(|address| (format!("{address}:8080"), 1)).collect();
+        let expected: Vec<(&str, u32)> =
+            expected.iter().map(|(address, weight)| (address.as_str(), *weight)).collect();
+        endpoints_until(&self.healthy, "web", &expected).await;
+    }
+
+    fn certificate(&self) -> Arc<ClientConfig> {
+        self.setup.certificate(SHOP, "web")
+    }
+
+    /// A connection over which HTTP/2 has begun, for frames made by hand.
+    async fn raw(&self) -> TlsStream<TcpStream> {
+        let socket = TcpStream::connect(self.server.bound.xds).await.expect("connected");
+        let name = ServerName::try_from("localhost").expect("valid");
+        let connector = TlsConnector::from(self.certificate());
+        let mut stream = connector.connect(name, socket).await.expect("a handshake");
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("written");
+        stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.expect("written");
+        stream
+    }
+
+    async fn closed(&self, reason: &str) -> bool {
+        let (_, metrics) = self.server.admin.text("/metrics").await;
+        metrics.contains(&format!("strait_xds_streams_closed_total{{reason=\"{reason}\"}}"))
+    }
+}
+
+/// The sidecar of the pod.
+fn web() -> Proxy {
+    let (name, account, ip) = ("web-10-0-0-1", "web", "10.0.0.1".to_owned());
+    Proxy { name, account, ip, ..Proxy::sidecar("east") }
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let mut bytes = length[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// The head of a call of ADS, without any compression.
+fn call() -> Vec<u8> {
+    let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "localhost"),
+        (":path", path),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).expect("less than 127"));
+            block.extend(text.as_bytes());
+        }
+    }
+    block
+}
+
+/// Writes `frames` until the other side has had enough; whether it had.
+async fn flood(stream: &mut TlsStream<TcpStream>, frames: impl Iterator<Item = Vec<u8>>) -> bool {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let written = async {
+        for bytes in frames {
+            if write.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let ended = async {
+        let mut buffer = [0; 4096];
+        while matches!(read.read(&mut buffer).await, Ok(count) if count > 0) {}
+    };
+    tokio::select! {
+        () = written => false,
+        ended = tokio::time::timeout(SOON, ended) => ended.is_ok(),
+    }
+}
+
+#[tokio::test]
+async fn floods_of_frames_end_their_own_connection() {
+    let mut mesh = Mesh::start().await;
+    fn stream(number: u32) -> u32 {
+        2 * number + 1
+    }
+    let resets = (0..20_000).flat_map(|number| {
+        let reset = frame(RST_STREAM, 0, stream(number), &8_u32.to_be_bytes());
+        [frame(HEADERS, END_HEADERS, stream(number), &call()), reset]
+    });
+    let endless_head = std::iter::once(frame(HEADERS, 0, 1, &call()))
+        .chain((0..20_000).map(|_| frame(CONTINUATION, 0, 1, &[0, 1, b'a', 1, b'b'])));
+    let calls = (0..20_000).map(|number| frame(HEADERS, END_HEADERS, stream(number), &call()));
+    let headless = std::iter::once(frame(DATA, 0, 1, &[0; 100]));
+    type Frames = Box<dyn Iterator<Item = Vec<u8>> + Send>;
+    let floods: [(&str, Frames); 4] = [
+        ("resets", Box::new(resets)),
+        ("an endless head", Box::new(endless_head)),
+        ("calls over the limit", Box::new(calls)),
+        ("data of no stream", Box::new(headless)),
+    ];
+    for (what, frames) in floods {
+        let mut raw = mesh.raw().await;
+        assert!(flood(&mut raw, frames).await, "{what}");
+        mesh.still_serves().await;
+    }
+}
+
+#[tokio::test]
+async fn pings_and_settings_whose_answers_nobody_reads_cost_only_their_sender() {
+    let mut mesh = Mesh::start().await;
+    for bytes in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
+        let mut raw = mesh.raw().await;
+        let flood = bytes.repeat(1000);
+        // Once our answers fill the socket, nothing more is read from it.
+        let blocked = async {
+            while let Ok(written) =
+                tokio::time::timeout(Duration::from_millis(300), raw.write_all(&flood)).await
+            {
+                if written.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, blocked).await.expect("it is not read forever");
+        mesh.still_serves().await;
+    }
+}
+
+#[tokio::test]
+async fn handshakes_left_unfinished_hold_up_nobody_elsewhere() {
+    let mut mesh = Mesh::start().await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).expect("an address of our own");
+        silent.push(socket.connect(mesh.server.bound.xds).await.expect("connected"));
+    }
+    let other = Proxy { name: "web-other", ip: "10.0.0.8".into(), ..web() };
+    // Twice as fast as the handshakes that hold turns are given up.
+    let connected = mesh.server.connect(&mesh.setup, &other);
+    tokio::time::timeout(Duration::from_secs(4), connected).await.expect("not held up");
+    mesh.still_serves().await;
+    // And each is closed in the end.
+    let mut byte = [0];
+    for mut socket in silent {
+        let read = tokio::time::timeout(SOON, socket.read(&mut byte)).await.expect("in time");
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_diagnostic_request_leaves_a_proxys_stream_alone() {
+    let mesh = Mesh::start().await;
+    let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
+    let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
+    let request = |type_url: &str| DeltaDiscoveryRequest {
+        node: Some(web().node()),
+        type_url: type_url.to_owned(),
+        ..Default::default()
+    };
+    let agents = [
+        ResourceType::Cluster.url(),
+        "istio.io/debug/syncz",
+        "type.googleapis.com/istio.workload.Workload",
+        ResourceType::Listener.url(),
+    ];
+    let requests = tokio_stream::iter(agents.map(request));
+    let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
+    let mut responses =
+        client.delta_aggregated_resources(requests).await.expect("served").into_inner();
+    for kind in [ResourceType::Cluster, ResourceType::Listener] {
+        let next = tokio::time::timeout(SOON, responses.message()).await.expect("in time");
+        assert_eq!(next.expect("served").expect("a response").type_url, kind.url());
+    }
+    // Who asks for nothing else is told where to ask.
+    let requests = tokio_stream::iter([request("istio.io/debug/syncz")]);
+    let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
+    let mut responses =
+        client.delta_aggregated_resources(requests).await.expect("served").into_inner();
+    let status = responses.message().await.expect_err("refused");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("/debug/proxies"), "{status}");
+}
+
+#[tokio::test]
+async fn health_is_told_over_the_same_port() {
+    let mesh = Mesh::start().await;
+    let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
+    let mut client = HealthClient::new(channel.expect("connected"));
+    let ask = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    let ads = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+    for service in ["", ads] {
+        let answer = client.check(ask(service)).await.expect("known").into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving, "{service:?}");
+    }
+    assert_eq!(client.check(ask("no.such")).await.expect_err("unknown").code(), Code::NotFound);
+    let mut watched = client.watch(ask("")).await.expect("served").into_inner();
+    let first = watched.message().await.expect("served").expect("a status");
+    assert_eq!(first.status(), ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn calls_that_are_no_grpc_end_alone() {
+    let mut mesh = Mesh::start().await;
+    let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
+    let mut channel = channel.expect("connected");
+    let ads = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+    for (method, path, content_type, status) in [
+        ("GET", ads, "application/grpc", 405),
+        ("POST", ads, "text/plain", 415),
+        // gRPC's own way to say that there is no such call.
+        ("POST", "/no/such", "application/grpc", 200),
+        ("POST", &format!("/{ads}"), "application/grpc", 200),
+    ] {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", content_type);
+        let request = request.body(tonic::body::Body::empty()).expect("a request");
+        let ready =
+            std::future::poll_fn(|context| tower::Service::poll_ready(&mut channel, context));
+        ready.await.expect("ready");
+        let answer = tower::Service::call(&mut channel, request).await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), status, "{method} {path}");
+        let code = answer.headers().get("grpc-status").map(|code| code.as_bytes().to_vec());
+        assert_eq!(code, (status == 200).then(|| b"12".to_vec()), "{method} {path}");
+    }
+    mesh.still_serves().await;
+    assert!(!mesh.closed("panic").await);
+}
+
+/// The program as a process of its own, with few file descriptors; ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
+    let setup = Setup::new();
+    let xds: SocketAddr = (IpAddr::from([127, 0, 0, 1]), free_port()).into();
+    let mut flags = setup.arguments();
+    let at = flags.iter().position(|flag| flag == "127.0.0.1:0").expect("the address");
+    flags[at] = xds.to_string();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 48; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_strait"), "serve"]);
+    let _process = Process(command.args(flags).stderr(Stdio::null()).spawn().expect("started"));
+    let tls = setup.certificate(SHOP, "web");
+    let asks = async || {
+        let channel = channel(xds, "localhost", Arc::clone(&tls)).await;
+        let mut client = HealthClient::new(channel.map_err(|error| error.to_string())?);
+        let answer = client.check(HealthCheckRequest::default()).await;
+        answer.map_err(|status| status.to_string())
+    };
+    // Sooner than handshakes are given up that hold a descriptor.
+    let serves = async || {
+        let answer = tokio::time::timeout(Duration::from_secs(2), asks()).await;
+        answer.unwrap_or_else(|_| Err("no answer".to_owned()))
+    };
+    wait_until(SOON, serves).await;
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(TcpStream::connect(xds).await.expect("the backlog takes it"));
+    }
+    serves().await.expect_err("nothing left to accept with");
+    drop(held);
+    wait_until(SOON, serves).await;
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
