@@ -211,29 +211,52 @@ impl Session {
             ResourceType::Cluster => (kind, Gone::Stays),
             _ => (kind, Gone::Goes),
         });
-        makes.into_iter().chain([(ResourceType::Cluster, Gone::Goes)]).find_map(|(kind, gone)| {
-            let whole = self.answers_whole(kind);
-            let watch = self.watches.get_mut(&kind)?;
-            let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
-            let mut resources: Arc<[Arc<Resource>]> = if whole {
-                watch.held().values().filter_map(sent).collect()
-            } else {
-                batch.changed.iter().map(Arc::clone).collect()
-            };
-            if self.form == Form::Delta && kind == ResourceType::Endpoint {
-                resources =
-                    resources.iter().map(|one| Arc::new(self.for_its_cluster(one))).collect();
-            }
-            let watch = self.watches.get_mut(&kind)?;
-            self.last_nonce += 1;
-            let version = watch.sent(self.last_nonce, &resources, now);
-            if kind == ResourceType::Cluster {
-                self.follow_with_assignments(&batch);
-            }
-            let removed = if self.form == Form::Delta { batch.removed } else { Vec::new() };
-            let nonce = format!("{:x}", self.last_nonce);
-            Some(Response { form: self.form, kind, version, nonce, resources, removed })
-        })
+        let mut makes = makes.into_iter().chain([(ResourceType::Cluster, Gone::Goes)]);
+        makes.find_map(|(kind, gone)| self.response_of(kind, gone, source, limit_bytes, now))
+    }
+
+    /// The next response for a client that keeps its configuration as it is: assignments of what
+    /// `is_known`, and nothing else. The rest waits for [`Self::next_response`], and what isn't known
+    /// for the next change.
+    pub fn next_assignments(
+        &mut self,
+        source: &mut dyn ResourceSource,
+        is_known: impl Fn(&str) -> bool,
+        limit_bytes: usize,
+        now: SystemTime,
+    ) -> Option<Response> {
+        self.watches.get_mut(&ResourceType::Endpoint)?.pass_over(|name| !is_known(name));
+        self.response_of(ResourceType::Endpoint, Gone::Goes, source, limit_bytes, now)
+    }
+
+    fn response_of(
+        &mut self,
+        kind: ResourceType,
+        gone: Gone,
+        source: &mut dyn ResourceSource,
+        limit_bytes: usize,
+        now: SystemTime,
+    ) -> Option<Response> {
+        let whole = self.answers_whole(kind);
+        let watch = self.watches.get_mut(&kind)?;
+        let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
+        let mut resources: Arc<[Arc<Resource>]> = if whole {
+            watch.held().values().filter_map(sent).collect()
+        } else {
+            batch.changed.iter().map(Arc::clone).collect()
+        };
+        if self.form == Form::Delta && kind == ResourceType::Endpoint {
+            resources = resources.iter().map(|one| Arc::new(self.for_its_cluster(one))).collect();
+        }
+        let watch = self.watches.get_mut(&kind)?;
+        self.last_nonce += 1;
+        let version = watch.sent(self.last_nonce, &resources, now);
+        if kind == ResourceType::Cluster {
+            self.follow_with_assignments(&batch);
+        }
+        let removed = if self.form == Form::Delta { batch.removed } else { Vec::new() };
+        let nonce = format!("{:x}", self.last_nonce);
+        Some(Response { form: self.form, kind, version, nonce, resources, removed })
     }
 
     /// The hostnames whose endpoints the client watches, if that changed since this was last called.

@@ -21,6 +21,7 @@ use super::admission::{self, admit};
 use super::connections::Entry;
 use super::generate::Picture;
 use super::grpc::Requests;
+use super::names::OutboundName;
 use super::node;
 use super::resource::ResourceType;
 use super::rope::Rope;
@@ -131,9 +132,10 @@ struct AdmittedStream {
 }
 
 impl AdmittedStream {
-    /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy is told
-    /// nothing more: it keeps what it has, as it would if it reconnected and was refused. Else its
-    /// workload would lose its own listeners because somebody removed a Secret elsewhere.
+    /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
+    /// configuration, as it would if it reconnected and was refused: else its workload would lose its
+    /// own listeners because somebody removed a Secret elsewhere. It still hears of the endpoints of
+    /// services that other clusters have.
     fn is_withdrawn(&mut self, context: &PushContext) -> bool {
         let there = context.network_labels.contains_key(&self.proxy.cluster);
         self.cluster_seen |= there;
@@ -202,14 +204,20 @@ impl Stream {
             return None;
         }
         let context = self.shared.context()?;
-        if admitted.is_withdrawn(&context) {
-            return None;
-        }
+        let withdrawn = admitted.is_withdrawn(&context);
         let proxy = &admitted.proxy;
         let network = admitted.entry.connection().network();
         let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
-        let response =
-            self.session.next_response(&mut picture, RESPONSE_BYTES, SystemTime::now())?;
+        let (session, now) = (&mut self.session, SystemTime::now());
+        let response = if withdrawn {
+            let is_known = |name: &str| {
+                let name = OutboundName::parse(name);
+                name.is_some_and(|name| context.services.contains_key(&name.hostname))
+            };
+            session.next_assignments(&mut picture, is_known, RESPONSE_BYTES, now)?
+        } else {
+            session.next_response(&mut picture, RESPONSE_BYTES, now)?
+        };
         let bytes = response.encoded_len();
         self.shared.stats.sent(response.kind, response.resources.len(), bytes);
         admitted.entry.show(&self.session);
@@ -413,7 +421,6 @@ mod tests {
     use crate::push::interest::{Changes, Dirty};
     use crate::registry::RegistryUpdate;
     use crate::task::Supervisor;
-    use crate::xds::names::OutboundName;
     use crate::xds::server::Config;
 
     /// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.

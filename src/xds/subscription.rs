@@ -242,6 +242,11 @@ impl Subscription {
         }
     }
 
+    /// Looks at these names no more until they change again.
+    pub(super) fn pass_over(&mut self, skipped: impl Fn(&str) -> bool) {
+        self.due.retain(|name, _| !skipped(name));
+    }
+
     /// Whether there may be something to send.
     pub(super) fn is_due(&self) -> bool {
         self.owed || self.compare_all || !self.due.is_empty() || !self.going.is_empty()
