@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{
     ClusterId, Endpoint, ExportTo, Health, Hostname, Labels, Locality, NetworkId, PodState, Port,
-    Protocol, Proxy, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    Profile, Protocol, Proxy, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
 };
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -134,8 +134,10 @@ impl Shard {
         self
     }
 
-    pub(crate) fn pod(mut self, workload: Workload) -> Self {
-        self.contents().workloads.insert(workload.key.clone(), Some(Arc::new(workload)));
+    pub(crate) fn pod(mut self, workload: (WorkloadKey, Workload)) -> Self {
+        let (key, pod) = workload;
+        let namespace = Arc::from(key.namespace.as_str());
+        self.contents().workloads.get_or_insert_default().insert(&namespace, &key.name, pod);
         self
     }
 
@@ -151,18 +153,20 @@ pub(crate) fn removed(cluster: &str, epoch: u64) -> RegistryUpdate {
 }
 
 /// A pod `name.namespace` at `address`.
-pub(crate) fn workload(name: &str, address: &str, pairs: &[(&str, &str)]) -> Workload {
+pub(crate) fn workload(
+    name: &str,
+    address: &str,
+    pairs: &[(&str, &str)],
+) -> (WorkloadKey, Workload) {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
-    Workload {
-        key: WorkloadKey::new(namespace, short),
-        addresses: vec![ip(address)],
-        labels: Arc::new(labels(pairs)),
-        service_account: "app".into(),
-        network_label: None,
-        locality: Arc::default(),
+    let profile =
+        Profile { labels: labels(pairs), service_account: "app".into(), ..Profile::default() };
+    let pod = Workload {
+        profile: Arc::new(profile),
+        addresses: [ip(address)].into_iter().collect(),
         node: None,
-        named_ports: Default::default(),
-    }
+    };
+    (WorkloadKey::new(namespace, short), pod)
 }
 
 /// A sidecar `name.namespace` of `cluster` at 10.0.0.1.

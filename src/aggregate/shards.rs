@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
-use crate::model::{ClusterId, Hostname, NetworkId, Service, Workload, WorkloadKey};
+use crate::model::{ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads};
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
 
 /// All shards.
@@ -18,7 +18,7 @@ pub struct Aggregate {
 struct Shard {
     epoch: Epoch,
     services: BTreeMap<Hostname, ServiceRecord>,
-    workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    workloads: Workloads,
     network_label: Option<NetworkId>,
 }
 
@@ -67,8 +67,9 @@ impl Aggregate {
                     touched.placements.insert(key.cluster.clone());
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
+                    let pods = shard.workloads.differences(&Workloads::default());
                     touched.workloads =
-                        shard.workloads.into_keys().map(|pod| (key.cluster.clone(), pod)).collect();
+                        pods.into_iter().map(|pod| (key.cluster.clone(), pod)).collect();
                 }
             }
             Change::Reset(mut contents) => {
@@ -85,9 +86,7 @@ impl Aggregate {
                 for host in shard.services.keys() {
                     contents.services.entry(host.clone()).or_insert(None);
                 }
-                for pod in shard.workloads.keys() {
-                    contents.workloads.entry(pod.clone()).or_insert(None);
-                }
+                contents.workloads.get_or_insert_default();
                 contents.network_label.get_or_insert(None);
                 shard.apply(&key.cluster, contents, &mut touched);
             }
@@ -124,9 +123,9 @@ impl Aggregate {
         of_cluster.flat_map(|(_, shard)| shard.services.keys().cloned()).collect()
     }
 
-    /// The pod of this name.
-    pub fn workload(&self, cluster: &ClusterId, pod: &WorkloadKey) -> Option<&Arc<Workload>> {
-        self.shards.get(&ShardKey::kubernetes(cluster.clone()))?.workloads.get(pod)
+    /// The pods of a cluster; `None` where nothing is known of it.
+    pub fn workloads(&self, cluster: &ClusterId) -> Option<&Workloads> {
+        self.shards.get(&ShardKey::kubernetes(cluster.clone())).map(|shard| &shard.workloads)
     }
 
     /// The network that each cluster's system namespace names.
@@ -156,7 +155,12 @@ impl Aggregate {
 
 impl Shard {
     fn empty(epoch: Epoch) -> Self {
-        Self { epoch, services: BTreeMap::new(), workloads: BTreeMap::new(), network_label: None }
+        Self {
+            epoch,
+            services: BTreeMap::new(),
+            workloads: Workloads::default(),
+            network_label: None,
+        }
     }
 
     fn apply(&mut self, cluster: &ClusterId, contents: Contents, touched: &mut Touched) {
@@ -176,15 +180,10 @@ impl Shard {
             };
             touched.hosts.insert(host);
         }
-        for (pod, record) in contents.workloads {
-            if self.workloads.get(&pod) == record.as_ref() {
-                continue;
-            }
-            match record {
-                Some(record) => self.workloads.insert(pod.clone(), record),
-                None => self.workloads.remove(&pod),
-            };
-            touched.workloads.insert((cluster.clone(), pod));
+        if let Some(workloads) = contents.workloads {
+            let differ = self.workloads.differences(&workloads).into_iter();
+            touched.workloads.extend(differ.map(|pod| (cluster.clone(), pod)));
+            self.workloads = workloads;
         }
         if let Some(label) = contents.network_label
             && self.network_label != label

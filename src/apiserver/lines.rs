@@ -31,7 +31,7 @@ impl Lines {
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         loop {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
-            let Some(found) = unsearched.iter().position(|&byte| byte == b'\n') else {
+            let Some(found) = memchr::memchr(b'\n', unsearched) else {
                 self.searched = self.buffer.len();
                 return if self.searched > self.longest { Err(TooLong) } else { Ok(None) };
             };

@@ -4,28 +4,38 @@
 //! followed, and where a name leads is checked on the address that is dialled. Knows nothing of
 //! services or the mesh.
 //!
-//! [`Client::watch`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
-//! when, `backoff.rs` for how long to wait, `lines.rs` and `object.rs` turn bytes into objects.
+//! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
+//! when, `backoff.rs` for how long to wait. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
+//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, and `decode.rs` makes one
+//! of both forms.
 
 mod access;
 mod address;
 mod backoff;
 mod connect;
 mod course;
+mod decode;
 mod error;
+mod json;
 mod lines;
 mod object;
 mod probe;
+mod protobuf;
 mod request;
 #[cfg(test)]
 mod tests;
+mod text;
 mod verify;
 mod watch;
+mod wire;
 
 pub use access::{Access, Credential, Loopback, Redacted};
 pub use connect::{Client, ConnectError, connector};
+pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
-pub use object::{Key, Metadata, Object, Odd, null_as_default};
+pub use object::{Form, Identity, Key, Kind, Meta, Metadata, Object, Odd, null_as_default};
 pub use probe::Probed;
 pub use request::Patch;
+pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
 pub use watch::{Event, Limits, Selection};
+pub use wire::{Malformed, Message, Value};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 
-use super::{Client, Error};
+use super::decode::Encoding;
+use super::{Client, Error, protobuf};
 
 /// How long the head of an answer, and each further piece of it, may take. Not the whole answer:
 /// a slow server is read to the end, a silent one is left.
@@ -22,6 +23,13 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// The longest error answer that is read for its message, and for how long.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 const ERROR_LIMIT: Duration = Duration::from_secs(5);
+
+/// The content types of the two forms an answer may have.
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Protobuf where the server has it; proxies and extension servers often have JSON only.
+const EITHER: HeaderValue =
+    HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
 
 /// How a patch is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,22 +95,26 @@ impl Client {
         path: &str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<T, Error> {
-        let mut answer = self.ask(method, path, body).await?;
+        let mut answer = self.ask(method, path, body, Encoding::Json).await?;
         let bytes = answer.whole(ANSWER_BYTES_MAX).await?;
         serde_json::from_slice(&bytes)
             .map_err(|error| Error::Broken { request: answer.request, fact: error.to_string() })
     }
 
-    /// Sends a request and waits for the head of a good answer in JSON.
+    /// Sends a request and waits for the head of a good answer: in JSON, or also in `best`.
     pub(super) async fn ask(
         &self,
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
+        best: Encoding,
     ) -> Result<Answer, Error> {
         let (plain_path, _) = path.split_once('?').unwrap_or((path, ""));
         let description = format!("{method} {plain_path}");
         let mut request = Request::builder().method(method);
+        if best == Encoding::Protobuf {
+            request = request.header(ACCEPT, EITHER);
+        }
         let bytes = match body {
             Some((content_type, bytes)) => {
                 request = request.header(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -128,7 +140,7 @@ impl Client {
             }
             Err(_) => return Err(Error::Silent { request: description, limit: SILENCE_LIMIT }),
         };
-        Answer::begin(description, response).await
+        Answer::begin(description, response, best).await
     }
 }
 
@@ -137,24 +149,36 @@ impl Client {
 pub(super) struct Answer {
     /// What was asked, for messages.
     pub(super) request: String,
+    /// The form it is written in.
+    pub(super) encoding: Encoding,
     body: Incoming,
 }
 
 impl Answer {
-    async fn begin(request: String, response: Response<Incoming>) -> Result<Self, Error> {
+    async fn begin(
+        request: String,
+        response: Response<Incoming>,
+        best: Encoding,
+    ) -> Result<Self, Error> {
         let (head, body) = response.into_parts();
-        let mut answer = Self { request, body };
+        let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        let encoding = match content_type {
+            given if given.starts_with(JSON.as_bytes()) => Some(Encoding::Json),
+            given if given.starts_with(PROTOBUF.as_bytes()) => Some(Encoding::Protobuf),
+            _ => None,
+        };
+        let mut answer = Self { request, encoding: encoding.unwrap_or(Encoding::Json), body };
         if !head.status.is_success() {
             let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
             let message = answer.message(head.status).await;
             return Err(Error::of_status(head.status.as_u16(), &message, retry_after));
         }
         // A captive portal or a load balancer answers 200 with a page: that is not an empty list.
-        let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-        if !content_type.starts_with(b"application/json") {
+        // Nor is protobuf an answer to who didn't ask for it.
+        if encoding.is_none_or(|encoding| encoding != Encoding::Json && encoding != best) {
             let content_type = super::error::one_line(&String::from_utf8_lossy(content_type));
             return Err(Error::Misbehaving(format!(
-                "the answer to {} is {content_type:?} in place of application/json",
+                "the answer to {} is {content_type:?} in place of {JSON}",
                 answer.request
             )));
         }
@@ -203,14 +227,14 @@ impl Answer {
             message: String,
         }
         let body = timeout(ERROR_LIMIT, self.whole(ERROR_BYTES_MAX)).await;
-        let status_object = match body {
-            Ok(Ok(body)) => serde_json::from_slice::<Status>(&body).ok(),
+        let message = match (body, self.encoding) {
+            (Ok(Ok(body)), Encoding::Json) => {
+                serde_json::from_slice::<Status>(&body).ok().map(|status| status.message)
+            }
+            (Ok(Ok(body)), Encoding::Protobuf) => protobuf::status_message(&body),
             _ => None,
         };
-        status_object.map_or_else(
-            || status.canonical_reason().unwrap_or("unknown status").to_owned(),
-            |status| status.message,
-        )
+        message.unwrap_or_else(|| status.canonical_reason().unwrap_or("unknown status").to_owned())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Lists a kind and watches it, for as long as somebody wants to know.
 //!
-//! Moves bytes and keeps bounds; [`Course`] decides. Data is only ever replaced as a whole: what was
+//! Moves bytes and keeps bounds; [`Course`] decides. An object is decoded when its last byte is there,
+//! and what is kept of it is all that a list costs. Data is only ever replaced as a whole: what was
 //! gathered of a list that breaks off is dropped, and readers keep what they had.
 
 use std::fmt::Write as _;
@@ -11,9 +12,10 @@ use http::Method;
 use tokio::sync::mpsc;
 
 use super::course::{Ask, Course};
-use super::lines::{Lines, TooLong};
-use super::object::{Line, decode_line, decode_page};
-use super::request::{SILENCE_LIMIT, percent_encode};
+use super::decode::{self, CutError, Encoding, Events, Line, List};
+use super::lines::TooLong;
+use super::object::{AsIs, Kind};
+use super::request::{Answer, SILENCE_LIMIT, percent_encode};
 use super::{Client, Error, Key, Object, Odd};
 
 /// How many objects are asked for in one page.
@@ -89,8 +91,8 @@ pub enum Event<T> {
 /// The most that one reader takes from one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one line of a watch, that is of one object.
-    pub line_bytes: usize,
+    /// Bytes of one object, in a list or in an event.
+    pub object_bytes: usize,
     /// Bytes of one page of a list.
     pub page_bytes: usize,
     /// Objects of one kind.
@@ -101,7 +103,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { line_bytes: 4 << 20, page_bytes: 256 << 20, objects: 500_000, pages: 4_000 }
+        Self { object_bytes: 4 << 20, page_bytes: 256 << 20, objects: 500_000, pages: 4_000 }
     }
 }
 
@@ -114,8 +116,24 @@ impl Client {
         T: Object,
         E: From<Event<T>>,
     {
+        self.read(AsIs::<T>::new(), selection, limits, sink).await;
+    }
+
+    /// As [`Client::watch`], for a kind of which little is kept and which may be read from protobuf.
+    pub async fn read<K, E>(
+        &self,
+        kind: K,
+        selection: Selection,
+        limits: Limits,
+        sink: &mpsc::Sender<E>,
+    ) where
+        K: Kind,
+        E: From<Event<K::Kept>>,
+    {
         let mut reader = Reader {
             client: self,
+            kind,
+            best: if K::PROTOBUF { Encoding::Protobuf } else { Encoding::Json },
             selection,
             limits,
             sink: Sink { sender: sink, answering: false, told: PhantomData },
@@ -151,13 +169,16 @@ impl From<Closed> for Stop {
     }
 }
 
-struct Reader<'a, T, E> {
+struct Reader<'a, K: Kind, E> {
     client: &'a Client,
+    kind: K,
+    /// The form that is asked for besides JSON.
+    best: Encoding,
     selection: Selection,
     limits: Limits,
-    sink: Sink<'a, T, E>,
+    sink: Sink<'a, K::Kept, E>,
     course: Course,
-    gathered: Gathered<T>,
+    gathered: Gathered<K::Kept>,
 }
 
 /// A list that is not complete yet.
@@ -176,7 +197,7 @@ enum Begin {
     Changes,
 }
 
-impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
+impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
@@ -230,19 +251,32 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         }
     }
 
+    /// Reads a page. Of what is received no more than one object is held.
     async fn page(&mut self, path: &str) -> Result<(), Stop> {
-        let mut answer = self.client.ask(Method::GET, path, None).await?;
-        let json = answer.whole(self.limits.page_bytes).await?;
-        let page = decode_page(&json).map_err(|fact| self.broken(&fact))?;
-        drop(json);
+        let mut answer = self.client.ask(Method::GET, path, None, self.best).await?;
+        let mut list = List::new(answer.encoding, self.limits.object_bytes);
+        let mut received = 0;
+        while let Some(piece) = answer.piece(SILENCE_LIMIT).await? {
+            received += piece.len();
+            if received > self.limits.page_bytes {
+                return Err(self.page_too_long().into());
+            }
+            list.push(&piece);
+            while let Some(object) = list.next().map_err(|error| self.uncut(&answer, error))? {
+                match decode::object(&self.kind, answer.encoding, &object) {
+                    Ok(object) => self.gathered.objects.push(object),
+                    Err(odd) => self.gathered.odd.push(odd),
+                }
+                self.check_budget()?;
+            }
+        }
+        let end = list.end().map_err(|fact| self.unread(&answer, &fact))?;
         self.sink.answered().await?;
-        self.gathered.objects.extend(page.objects);
-        self.gathered.odd.extend(page.odd);
         self.gathered.pages += 1;
         self.check_budget()?;
-        match page.next {
+        match end.next {
             Some(token) => self.course.page_read(token),
-            None => self.listed(page.version).await?,
+            None => self.listed(end.version).await?,
         }
         Ok(())
     }
@@ -257,11 +291,11 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         let began = Instant::now();
         let end = began + lifetime + LIFETIME_GRACE;
         let mut initial = begin == Begin::Everything;
-        let mut answer = self.client.ask(Method::GET, path, None).await?;
+        let mut answer = self.client.ask(Method::GET, path, None, self.best).await?;
         if !initial {
             self.sink.answered().await?;
         }
-        let mut lines = Lines::new(self.limits.line_bytes);
+        let mut events = Events::new(answer.encoding, self.limits.object_bytes);
         let mut told = false;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -279,9 +313,10 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
                 piece => piece?,
             };
             let Some(piece) = piece else { break };
-            lines.push(&piece);
-            while let Some(line) = lines.next().map_err(|TooLong| self.too_long())? {
-                let line = decode_line::<T>(&line).map_err(|fact| self.broken(&fact))?;
+            events.push(&piece);
+            while let Some(event) = events.next().map_err(|TooLong| self.too_long())? {
+                let line = decode::line(&self.kind, answer.encoding, &event)
+                    .map_err(|fact| self.unread(&answer, &fact))?;
                 told = true;
                 if initial {
                     initial = !self.gather(line).await?;
@@ -293,24 +328,24 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         if initial {
             return Err(self.broken("it ended before the initial events did").into());
         }
-        if lines.has_rest() {
-            return Err(self.broken("it ended within a line").into());
+        if events.has_rest() {
+            return Err(self.broken("it ended within an event").into());
         }
         Ok(self.course.watch_ended(began.elapsed(), told, random()))
     }
 
     /// Takes one of the initial events. Returns whether it was the last.
-    async fn gather(&mut self, line: Line<T>) -> Result<bool, Stop> {
+    async fn gather(&mut self, line: Line<K::Kept>) -> Result<bool, Stop> {
         match line {
             Line::Applied { object, .. } => {
                 self.gathered.objects.push(object);
                 self.check_budget()?;
             }
             // What changes while the initial events are sent: the last word counts.
-            Line::Deleted { key, .. } => self.gathered.forget(&key),
+            Line::Deleted { key, .. } => self.gathered.forget(&self.kind, &key),
             Line::Odd { odd, .. } => {
                 if let Some(key) = &odd.key {
-                    self.gathered.forget(key);
+                    self.gathered.forget(&self.kind, key);
                 }
                 self.gathered.odd.push(odd);
                 self.check_budget()?;
@@ -337,7 +372,7 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         Ok(())
     }
 
-    async fn tell(&mut self, line: Line<T>) -> Result<(), Stop> {
+    async fn tell(&mut self, line: Line<K::Kept>) -> Result<(), Stop> {
         let version = match line {
             Line::Applied { object, version } => {
                 self.sink.send(Event::Applied(object)).await?;
@@ -363,6 +398,22 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
         Error::Broken { request: format!("GET {}", path.trim_end_matches('?')), fact: fact.into() }
     }
 
+    /// An answer that can't be read. Something between us and the server may not be able to carry
+    /// protobuf: from then on it is JSON.
+    fn unread(&mut self, answer: &Answer, fact: &str) -> Error {
+        if answer.encoding == Encoding::Protobuf {
+            self.best = Encoding::Json;
+        }
+        self.broken(fact)
+    }
+
+    fn uncut(&mut self, answer: &Answer, error: CutError) -> Error {
+        match error {
+            CutError::TooLong => self.too_long(),
+            CutError::Malformed(fact) => self.unread(answer, &fact),
+        }
+    }
+
     fn check_budget(&self) -> Result<(), Error> {
         let Gathered { objects, odd, pages } = &self.gathered;
         let (limit, what) = if objects.len() + odd.len() > self.limits.objects {
@@ -380,19 +431,27 @@ impl<T: Object, E: From<Event<T>>> Reader<'_, T, E> {
 
     fn too_long(&self) -> Error {
         Error::Misbehaving(format!(
-            "an event of {} is longer than {} bytes",
-            self.selection.plural, self.limits.line_bytes
+            "one of its {} is longer than {} bytes",
+            self.selection.plural, self.limits.object_bytes
+        ))
+    }
+
+    fn page_too_long(&self) -> Error {
+        Error::Misbehaving(format!(
+            "a page of its {} is longer than {} MiB",
+            self.selection.plural,
+            self.limits.page_bytes >> 20
         ))
     }
 }
 
-impl<T: Object> Gathered<T> {
+impl<T> Gathered<T> {
     fn new() -> Self {
         Self { objects: Vec::new(), odd: Vec::new(), pages: 0 }
     }
 
-    fn forget(&mut self, key: &Key) {
-        self.objects.retain(|object| object.metadata().key() != *key);
+    fn forget(&mut self, kind: &impl Kind<Kept = T>, key: &Key) {
+        self.objects.retain(|object| kind.key(object) != *key);
     }
 }
 

@@ -10,6 +10,7 @@ mod known_clusters;
 mod proxy;
 mod service;
 mod workload;
+mod workloads;
 
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
 pub use gateway::{GatewayHost, GatewaySource};
@@ -19,4 +20,5 @@ pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
     ExportTo, Labels, Port, Protocol, Resolution, Service, TargetPort, labels_match,
 };
-pub use workload::{Workload, WorkloadKey};
+pub use workload::{Addresses, Profile, Workload, WorkloadKey};
+pub use workloads::Workloads;

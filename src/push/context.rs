@@ -2,6 +2,7 @@
 //!
 //! Made by the event loop only. Parts that did not change are shared with the version before.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use crate::aggregate::{MergedService, Place};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
     ClusterId, Endpoint, Hostname, KnownClusters, NetworkId, Proxy, Workload, WorkloadKey,
+    Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 
@@ -51,7 +53,7 @@ pub struct PushContext {
     /// Merged services by name.
     pub services: OrdMap<Hostname, Arc<MergedService>>,
     /// Pods of synced clusters.
-    pub workloads: OrdMap<(ClusterId, WorkloadKey), Arc<Workload>>,
+    pub workloads: BTreeMap<ClusterId, Workloads>,
 }
 
 impl PushContext {
@@ -82,8 +84,9 @@ impl PushContext {
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.
-    pub fn workload_of(&self, proxy: &Proxy) -> Option<&Arc<Workload>> {
-        self.workloads.get(&(proxy.cluster.clone(), proxy.workload.clone()))
+    pub fn workload_of(&self, proxy: &Proxy) -> Option<&Workload> {
+        let WorkloadKey { namespace, name } = &proxy.workload;
+        self.workloads.get(&proxy.cluster)?.get(namespace.as_str(), name)
     }
 }
 

@@ -4,7 +4,7 @@
 //! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
 //! is known to be complete, so that no proxy is ever given half a picture.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use super::debounce::Debounce;
 use super::interest::{Changes, Interest};
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
-use crate::model::{ClusterId, Hostname, IgnoredClaim, KnownClusters, Workload, WorkloadKey};
+use crate::model::{ClusterId, Hostname, IgnoredClaim, KnownClusters, Workloads};
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::registry::RegistryUpdate;
 
@@ -94,7 +94,7 @@ pub struct Mesh {
     resolved: Arc<ResolvedNames>,
     networks: Arc<Networks>,
     services: OrdMap<Hostname, Arc<MergedService>>,
-    workloads: OrdMap<(ClusterId, WorkloadKey), Arc<Workload>>,
+    workloads: BTreeMap<ClusterId, Workloads>,
     version: u64,
     definitions: u64,
     touched: Touched,
@@ -117,7 +117,7 @@ impl Mesh {
             resolved: Arc::default(),
             networks: Arc::default(),
             services: OrdMap::new(),
-            workloads: OrdMap::new(),
+            workloads: BTreeMap::new(),
             version: 0,
             definitions: 0,
             touched: Touched::default(),
@@ -209,12 +209,14 @@ impl Mesh {
             self.merge(&host, &mut changes);
         }
         for (cluster, pod) in touched.workloads {
-            let key = (cluster, pod);
-            match self.aggregate.workload(&key.0, &key.1) {
-                Some(workload) => self.workloads.insert(key.clone(), Arc::clone(workload)),
-                None => self.workloads.remove(&key),
+            changes.workloads.insert((cluster, pod));
+        }
+        let clusters: BTreeSet<_> = changes.workloads.iter().map(|(cluster, _)| cluster).collect();
+        for cluster in clusters {
+            match self.aggregate.workloads(cluster) {
+                Some(workloads) => self.workloads.insert(cluster.clone(), workloads.clone()),
+                None => self.workloads.remove(cluster),
             };
-            changes.workloads.insert(key);
         }
         self.refresh_networks();
         changes.everything |= std::mem::take(&mut self.everything);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{ClusterId, Endpoint, Hostname, NetworkId, Service, Workload, WorkloadKey};
+use crate::model::{ClusterId, Endpoint, Hostname, NetworkId, Service, Workloads};
 
 /// The kind of source a shard comes from. The order is the order in which sources are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,8 +83,9 @@ pub enum Change {
 pub struct Contents {
     /// Services by hostname; `None` where the service has gone.
     pub services: BTreeMap<Hostname, Option<ServiceRecord>>,
-    /// Pods by key; `None` where the pod has gone.
-    pub workloads: BTreeMap<WorkloadKey, Option<Arc<Workload>>>,
+    /// All pods of the shard, where the word is about them. What is not in it has gone; what differs
+    /// from an earlier value is cheap to find ([`Workloads::differences`]).
+    pub workloads: Option<Workloads>,
     /// The network named by the label of the cluster's system namespace, where the word is about
     /// it: `Some(None)` says there is no label.
     pub network_label: Option<Option<NetworkId>>,

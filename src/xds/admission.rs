@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::codes::{self, Code};
 use crate::identity::SpiffeId;
@@ -145,7 +144,7 @@ fn network(context: &PushContext, proxy: &Proxy) -> NetworkId {
 fn derive(
     context: &PushContext,
     proxy: &Proxy,
-    workload: Option<&Arc<Workload>>,
+    workload: Option<&Workload>,
 ) -> (NetworkId, PlacedBy) {
     let label = workload.and_then(|workload| workload.network_label.as_ref());
     let label = label.cloned().or_else(|| {
@@ -159,7 +158,7 @@ fn derive(
 }
 
 fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Result<(), Refusal> {
-    let pod = &workload.key;
+    let pod = &proxy.workload;
     let cluster = &proxy.cluster;
     if *workload.service_account != *identity.service_account() {
         return Err(Refusal {
@@ -179,7 +178,7 @@ fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Resul
     if !known.is_empty() && !holds {
         let claimed: BTreeSet<IpAddr> = of_id.into_iter().chain(proxy.addresses.clone()).collect();
         let claimed: Vec<_> = claimed.iter().map(ToString::to_string).collect();
-        let known: Vec<_> = known.iter().map(ToString::to_string).collect();
+        let known: Vec<_> = known.iter().map(|address| address.to_string()).collect();
         return Err(Refusal {
             code: &codes::CLAIM_POD,
             fact: format!(
@@ -233,7 +232,7 @@ mod tests {
         let clusters = [(ClusterId::from("east"), known)].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         let mut pod = workload("web.ns", "10.0.0.1", &[]);
-        pod.network_label = network_label.map(NetworkId::from);
+        Arc::make_mut(&mut pod.1.profile).network_label = network_label.map(NetworkId::from);
         let mut word = shard("east", 1).pod(pod);
         if let Some(label) = namespace_label {
             word = word.network(label);

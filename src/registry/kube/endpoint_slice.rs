@@ -1,12 +1,18 @@
 //! EndpointSlices: which addresses stand behind a Service, and how they fare.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use crate::apiserver::{Key, Metadata, Object, null_as_default};
-use crate::model::Health;
+use super::index::{Kept, Reads};
+use super::scope::Scope;
+use crate::apiserver::{
+    Form, Identity, Key, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
+};
+use crate::model::{Health, Locality};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Made from other clusters' services by a multi-cluster services controller: those clusters are
@@ -14,51 +20,55 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 const IMPORTED_LABEL: &str = "multicluster.kubernetes.io/service-name";
 
 /// What is decoded of an EndpointSlice.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct SliceObject {
-    #[serde(default, deserialize_with = "null_as_default")]
-    metadata: Metadata,
-    #[serde(default, deserialize_with = "null_as_default")]
-    address_type: String,
-    #[serde(default, deserialize_with = "null_as_default")]
-    endpoints: Vec<EndpointObject>,
-    #[serde(default, deserialize_with = "null_as_default")]
-    ports: Vec<PortObject>,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct SliceForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(borrow)]
+    address_type: Text<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    endpoints: Vec<EndpointForm<'a>>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    ports: Vec<PortForm<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct EndpointObject {
-    #[serde(deserialize_with = "null_as_default")]
-    addresses: Vec<String>,
+struct EndpointForm<'a> {
+    #[serde(borrow)]
+    addresses: First<'a>,
     #[serde(deserialize_with = "null_as_default")]
     conditions: Conditions,
-    target_ref: Option<TargetRef>,
-    node_name: Option<Arc<str>>,
-    zone: Option<Arc<str>>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    target_ref: Target<'a>,
+    #[serde(borrow)]
+    node_name: Raw<'a>,
+    #[serde(borrow)]
+    zone: Raw<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// The first of a list; further addresses are the same endpoint once more (EndpointSlice API).
+#[derive(Debug, Default, PartialEq)]
+struct First<'a>(Option<Raw<'a>>);
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct TargetRef {
-    kind: Option<String>,
-    namespace: Option<Arc<str>>,
-    name: Option<Arc<str>>,
+struct Target<'a> {
+    #[serde(borrow)]
+    kind: Raw<'a>,
+    #[serde(borrow)]
+    namespace: Raw<'a>,
+    #[serde(borrow)]
+    name: Raw<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct PortObject {
-    #[serde(deserialize_with = "null_as_default")]
-    name: Arc<str>,
+struct PortForm<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
     port: Option<i64>,
-}
-
-impl Object for SliceObject {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
 }
 
 /// What the API server says of an endpoint; each may be unknown.
@@ -68,6 +78,107 @@ pub(super) struct Conditions {
     pub(super) ready: Option<bool>,
     pub(super) serving: Option<bool>,
     pub(super) terminating: Option<bool>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = First<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of text")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(First(None))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let first = list.next_element()?;
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(First(first))
+            }
+        }
+        deserializer.deserialize_any(List)
+    }
+}
+
+// Field numbers: k8s.io/api/discovery/v1/generated.proto; of a target, core/v1.
+
+impl<'a> Message<'a> for SliceForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.message(&mut self.metadata)?,
+            2 => value.push(&mut self.endpoints)?,
+            3 => value.push(&mut self.ports)?,
+            4 => self.address_type = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for EndpointForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 if self.addresses.0.is_none() => self.addresses.0 = Some(Raw::of(value)?),
+            2 => value.message(&mut self.conditions)?,
+            4 => value.message(&mut self.target_ref)?,
+            6 => self.node_name = Raw::of(value)?,
+            7 => self.zone = Raw::of(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Conditions {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.ready = Some(value.flag()?),
+            2 => self.serving = Some(value.flag()?),
+            3 => self.terminating = Some(value.flag()?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Target<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.kind = Raw::of(value)?,
+            2 => self.namespace = Raw::of(value)?,
+            3 => self.name = Raw::of(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for PortForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.name = value.text()?,
+            3 => self.port = Some(value.number()?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Form<'a> for SliceForm<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        // An endpoint takes some 150 bytes on the wire and here: the list grows once, if at all.
+        let endpoints = Vec::with_capacity(bytes.len() / 150);
+        let mut form = Self { endpoints, ..Self::default() };
+        form.merge(bytes).map(|()| form)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
 }
 
 impl Conditions {
@@ -93,8 +204,10 @@ pub(super) struct Slice {
     /// The Service it belongs to.
     pub(super) service: Key,
     /// Name and target port of each port.
-    pub(super) ports: Vec<(Arc<str>, u16)>,
-    pub(super) members: Vec<Member>,
+    pub(super) ports: Box<[(Arc<str>, u16)]>,
+    pub(super) members: Box<[Member]>,
+    /// The names of the pods that members name, one after the other.
+    names: Box<str>,
 }
 
 /// One endpoint of a slice, on all its ports.
@@ -102,69 +215,165 @@ pub(super) struct Slice {
 pub(super) struct Member {
     pub(super) address: IpAddr,
     pub(super) conditions: Conditions,
-    /// The pod it names.
-    pub(super) pod: Option<Key>,
-    pub(super) node: Option<Arc<str>>,
-    pub(super) zone: Option<Arc<str>>,
+    /// Where in the slice's names that of its pod begins and ends; empty where it names none.
+    pod: (u32, u32),
+    pub(super) node: Option<Arc<Arc<str>>>,
+    /// The locality of which only the zone is known.
+    pub(super) zone: Option<Arc<Locality>>,
 }
 
-impl SliceObject {
-    /// Keeps what is needed, `None` where nothing is: a slice of names, without a Service, or
-    /// imported. The second value says what of it makes no sense.
-    pub(super) fn convert(self) -> (Option<Slice>, Option<String>) {
-        let labels = &self.metadata.labels;
-        let Some(owner) = labels.get(SERVICE_LABEL).filter(|owner| !owner.is_empty()) else {
-            return (None, None);
-        };
-        if self.address_type == "FQDN" || labels.contains_key(IMPORTED_LABEL) {
-            return (None, None);
-        }
-        let namespace = &self.metadata.namespace;
-        let service = Key { namespace: Arc::clone(namespace), name: Arc::clone(owner) };
-        let mut odd = None;
+impl Slice {
+    /// Namespace and name of the pod that a member names.
+    pub(super) fn pod_of(&self, member: &Member) -> Option<(&str, &str)> {
+        let place = |at: u32| usize::try_from(at).ok();
+        let text = self.names.get(place(member.pod.0)?..place(member.pod.1)?)?;
+        let own = &*self.service.namespace;
+        // Pods of the slice's own namespace go without it.
+        (!text.is_empty()).then(|| text.split_once('/').unwrap_or((own, text)))
+    }
 
-        let mut ports = Vec::with_capacity(self.ports.len());
-        for port in self.ports {
+    /// The addresses of the members that name no pod.
+    pub(super) fn unnamed(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let unnamed = self.members.iter().filter(|member| member.pod.0 == member.pod.1);
+        unnamed.map(|member| member.address)
+    }
+}
+
+impl Reads for Slice {
+    type Form<'a> = SliceForm<'a>;
+
+    /// Keeps nothing of a slice of names, without a Service, or imported.
+    fn keep(form: SliceForm<'_>, scope: &Scope) -> Kept<Self> {
+        let SliceForm { metadata, address_type, endpoints, ports: all_ports } = form;
+        let key = scope.key(metadata.identity());
+        let owner = metadata.labels.get(SERVICE_LABEL).filter(|owner| !owner.is_empty());
+        let imported = metadata.labels.get(IMPORTED_LABEL).is_some();
+        let Some(owner) = owner.filter(|_| !imported && *address_type != *"FQDN") else {
+            return Kept { key, value: None, odd: None };
+        };
+        let service = Key { namespace: Arc::clone(&key.namespace), name: scope.text(owner) };
+        let mut odd: Option<Box<str>> = None;
+
+        let mut ports = Vec::with_capacity(all_ports.len());
+        for port in all_ports {
             // No number means every port, of which a proxy can make nothing.
             let Some(number) = port.port else { continue };
             match u16::try_from(number) {
-                Ok(number) if number > 0 => ports.push((port.name, number)),
-                _ => odd = Some(format!("{number} is no port")),
+                Ok(number) if number > 0 => ports.push((scope.text(&port.name), number)),
+                _ => odd = Some(format!("{number} is no port").into()),
             }
         }
 
-        let mut members = Vec::with_capacity(self.endpoints.len());
-        for endpoint in self.endpoints {
-            // Further addresses are the same endpoint once more (EndpointSlice API).
-            let Some(text) = endpoint.addresses.first() else {
+        let mut members: Vec<Member> = Vec::with_capacity(endpoints.len());
+        let length = endpoints.iter().map(|one| one.target_ref.name.len()).sum();
+        let mut names: Vec<u8> = Vec::with_capacity(length);
+        for endpoint in endpoints {
+            let Some(text) = endpoint.addresses.0 else {
                 odd = Some("an endpoint has no address".into());
                 continue;
             };
-            let Ok(address) = text.parse() else {
-                odd = Some(format!("{text:?} is no address"));
+            let Some(address) = address(&text) else {
+                odd = Some(format!("{text:?} is no address").into());
                 continue;
             };
-            let pod = endpoint.target_ref.filter(|target| target.kind.as_deref() == Some("Pod"));
+            let begin = names.len();
+            let Target { kind, namespace, name } = endpoint.target_ref;
+            if *kind == *b"Pod" && !name.is_empty() {
+                if !namespace.is_empty() && *namespace != *key.namespace.as_bytes() {
+                    names.extend_from_slice(&namespace);
+                    names.push(b'/');
+                }
+                names.extend_from_slice(&name);
+            }
+            // Neighbours mostly share their zone.
+            let zone = match (given(&endpoint.zone), members.last()) {
+                (Some(zone), Some(Member { zone: Some(last), .. }))
+                    if last.zone.as_bytes() == zone =>
+                {
+                    Some(Arc::clone(last))
+                }
+                (zone, _) => zone.and_then(|zone| scope.zone(zone)),
+            };
+            // An object is bounded far below 4 GiB.
+            let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
             members.push(Member {
                 address,
                 conditions: endpoint.conditions,
-                pod: pod.and_then(|pod| {
-                    Some(Key {
-                        namespace: pod.namespace.unwrap_or_else(|| Arc::clone(namespace)),
-                        name: pod.name?,
-                    })
-                }),
-                node: endpoint.node_name,
-                zone: endpoint.zone,
+                pod: (place(begin), place(names.len())),
+                node: given(&endpoint.node_name).and_then(|name| scope.node(name)),
+                zone,
             });
         }
-        (Some(Slice { service, ports, members }), odd)
+        let Ok(names) = String::from_utf8(names) else {
+            return Kept { key, value: None, odd: Some("the name of a pod is not UTF-8".into()) };
+        };
+        let (ports, members) = (ports.into(), members.into());
+        let value = Self { service, ports, members, names: names.into() };
+        Kept { key, value: Some(value), odd }
     }
+}
+
+fn given<'a>(text: &'a Raw<'_>) -> Option<&'a [u8]> {
+    Some(&**text).filter(|text| !text.is_empty())
+}
+
+/// Reads an address. Nearly all are of IPv4, in the one way the standard library reads them.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    ipv4(text).map(IpAddr::from).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
+}
+
+fn ipv4(text: &[u8]) -> Option<[u8; 4]> {
+    let mut octets = [0; 4];
+    let mut parts = text.split(|byte| *byte == b'.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        let leads = part.len() > 1 && part.starts_with(b"0");
+        if part.is_empty() || part.len() > 3 || leads {
+            return None;
+        }
+        let mut number = 0_u16;
+        for byte in part {
+            number = 10 * number + u16::from(byte.wrapping_sub(b'0').min(100));
+            if !byte.is_ascii_digit() {
+                return None;
+            }
+        }
+        *octet = u8::try_from(number).ok()?;
+    }
+    parts.next().is_none().then_some(octets)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_standard_library_does() {
+        for text in [
+            "10.0.0.1",
+            "255.255.255.255",
+            "256.0.0.1",
+            "1.2.3",
+            "1.2.3.4.5",
+            "01.2.3.4",
+            "0.0.0.0",
+            "1.2.3.",
+            "1..2.3",
+            "",
+            "a.b.c.d",
+            "1.2.3.4 ",
+            "1.2.3.999",
+            "fd00::1",
+            "::ffff:1.2.3.4",
+            "fe80::1%eth0",
+            "1:2.3.4.5",
+            "9.9.9.1/",
+            "1.2.3.0004",
+        ] {
+            assert_eq!(address(text.as_bytes()), text.parse().ok(), "{text:?}");
+        }
+        assert_eq!(address(b"\xff"), None);
+    }
 
     #[test]
     fn conditions_say_whether_an_endpoint_may_take_traffic() {

@@ -5,53 +5,43 @@
 //! in which objects came: a slice may come before its pod, a pod before its node, a service last.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Skipped;
-use super::endpoint_slice::{Member, Slice, SliceObject};
-use super::namespace::{NamespaceFacts, NamespaceObject};
-use super::node::{Node, NodeObject};
-use super::pod::{Pod, PodObject};
-use super::service::{KubeService, ServiceObject};
-use crate::apiserver::{Event, Key, Object, Odd};
+use super::endpoint_slice::{Member, Slice};
+use super::namespace::NamespaceFacts;
+use super::node::Node;
+use super::scope::Scope;
+use super::service::KubeService;
+use super::slices::{Reference, Slices};
+use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    Endpoint, Hostname, Locality, Namespace, NetworkId, PodState, TlsMode, WorkloadKey,
+    Endpoint, Hostname, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadKey,
+    Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
 
 /// The namespace whose UID is the identity of a cluster.
 const KUBE_SYSTEM: &str = "kube-system";
 
-/// What objects are read with.
-#[derive(Debug, Clone)]
-pub(super) struct Settings {
-    /// The DNS domain of services.
-    pub(super) domain: String,
-    /// The trust domain of identities.
-    pub(super) trust_domain: String,
-    /// The namespace whose label names the network.
-    pub(super) system_namespace: String,
-}
-
 /// The objects of one cluster.
 #[derive(Debug)]
 pub(super) struct Index {
-    settings: Settings,
+    scope: Arc<Scope>,
     services: BTreeMap<Key, KubeService>,
-    slices: BTreeMap<Key, Slice>,
-    pods: BTreeMap<Key, Pod>,
+    slices: Slices,
+    pods: Workloads,
     /// Whether pods have been listed: else a pod that is not here is not missing, but unknown.
     pods_listed: bool,
+    /// The pods at those addresses for which slices name no pod, by namespace and address.
+    asked: BTreeMap<(Arc<str>, IpAddr), Asked>,
     nodes: BTreeMap<Arc<str>, Node>,
     namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
     /// Objects that make no sense, wholly or in part, and why.
-    odd: BTreeMap<(Kind, Option<Key>), String>,
+    odd: BTreeMap<(Kind, Option<Key>), Box<str>>,
     last_odd: Option<String>,
-    /// Who has to be looked at again when something changes.
-    slices_of: BTreeMap<Reference, BTreeSet<Key>>,
-    pods_on: BTreeMap<Arc<str>, BTreeSet<Key>>,
-    pods_at: BTreeMap<(Arc<str>, IpAddr), BTreeSet<Key>>,
     /// What was said last: equal content is not said again.
     said: Said,
 }
@@ -59,21 +49,17 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct Said {
     services: BTreeMap<Key, ServiceRecord>,
+    workloads: Option<Workloads>,
     network: Option<Option<NetworkId>>,
     endpoints: usize,
 }
 
-/// What a slice depends on besides itself.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Reference {
-    /// The service it belongs to.
-    Service(Key),
-    /// A pod it names.
-    Pod(Key),
-    /// An address for which it names no pod, and its namespace.
-    Address(Arc<str>, IpAddr),
-    /// A node it names.
-    Node(Arc<str>),
+/// The pods at an address.
+#[derive(Debug, Default)]
+struct Asked {
+    /// How many members of slices ask.
+    by: usize,
+    pods: BTreeSet<Arc<str>>,
 }
 
 /// The kinds an index holds, also as words for messages.
@@ -116,7 +102,7 @@ impl Kind {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Touched {
     services: BTreeSet<Key>,
-    workloads: BTreeSet<Key>,
+    workloads: bool,
     system_namespace: bool,
 }
 
@@ -124,57 +110,99 @@ impl Touched {
     /// Adds what another change touched.
     pub(super) fn merge(&mut self, other: Self) {
         self.services.extend(other.services);
-        self.workloads.extend(other.workloads);
+        self.workloads |= other.workloads;
         self.system_namespace |= other.system_namespace;
     }
 
     /// Whether it is nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.workloads.is_empty() && !self.system_namespace
+        self.services.is_empty() && !self.workloads && !self.system_namespace
+    }
+}
+
+/// What is made of an object when it is read.
+#[derive(Debug, Clone)]
+pub(super) struct Kept<T> {
+    /// Which object.
+    pub(super) key: Key,
+    /// What is kept of it; `None` where it means nothing here.
+    pub(super) value: Option<T>,
+    /// What of it makes no sense.
+    pub(super) odd: Option<Box<str>>,
+}
+
+/// What is kept of an object of a kind.
+pub(super) trait Reads: Sized + Send + 'static {
+    /// What is decoded of it.
+    type Form<'a>: Form<'a>;
+
+    /// Keeps what is needed.
+    fn keep(form: Self::Form<'_>, scope: &Scope) -> Kept<Self>;
+}
+
+/// How objects of which a `T` is kept are read.
+pub(super) struct Reading<'a, T>(&'a Scope, PhantomData<fn() -> T>);
+
+impl<'a, T> Reading<'a, T> {
+    pub(super) fn with(scope: &'a Scope) -> Self {
+        Self(scope, PhantomData)
+    }
+}
+
+impl<T: Reads> apiserver::Kind for Reading<'_, T> {
+    type Form<'a> = T::Form<'a>;
+    type Kept = Kept<T>;
+
+    const PROTOBUF: bool = true;
+
+    fn keep(&self, form: Self::Form<'_>) -> Kept<T> {
+        T::keep(form, self.0)
+    }
+
+    fn key(&self, kept: &Kept<T>) -> Key {
+        kept.key.clone()
     }
 }
 
 /// A kind of object that the index holds.
-pub(super) trait Indexed: Object {
+pub(super) trait Indexed: Reads {
     /// Which.
     const KIND: Kind;
 
-    /// Keeps it in place of what had its key. Returns what of it makes no sense.
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) -> Option<String>;
+    /// Keeps it in place of what had its key.
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched);
 
     /// Drops what has that key.
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched);
 
-    /// The keys of all that are kept.
-    fn keys(index: &Index) -> Vec<Key>;
+    /// The keys of all that are kept and not `present`, by namespace and name.
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key>;
 }
 
 impl Index {
     /// An index of nothing yet.
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(scope: Arc<Scope>) -> Self {
         Self {
-            settings,
+            scope,
             services: BTreeMap::new(),
-            slices: BTreeMap::new(),
-            pods: BTreeMap::new(),
+            slices: Slices::default(),
+            pods: Workloads::default(),
             pods_listed: false,
+            asked: BTreeMap::new(),
             nodes: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             odd: BTreeMap::new(),
             last_odd: None,
-            slices_of: BTreeMap::new(),
-            pods_on: BTreeMap::new(),
-            pods_at: BTreeMap::new(),
             said: Said::default(),
         }
     }
 
     /// Takes what a watch tells. Returns what may be different now; equal content touches nothing.
-    pub(super) fn apply<T: Indexed>(&mut self, event: Event<T>) -> Touched {
+    pub(super) fn apply<T: Indexed>(&mut self, event: Event<Kept<T>>) -> Touched {
         let mut touched = Touched::default();
         match event {
             Event::Restarted { objects, odd } => self.restart(objects, odd, &mut touched),
-            Event::Applied(object) => self.put(object.metadata().key(), object, &mut touched),
+            Event::Applied(object) => self.put(object, &mut touched),
             Event::Deleted(key) => {
                 T::remove(&key, self, &mut touched);
                 self.odd.remove(&(T::KIND, Some(key)));
@@ -183,27 +211,25 @@ impl Index {
                 if let Some(key) = &odd.key {
                     T::remove(key, self, &mut touched);
                 }
-                self.note(T::KIND, odd);
+                self.note(T::KIND, odd.key, odd.reason.into());
             }
             Event::Answered | Event::Failed(_) => {}
         }
         touched
     }
 
-    fn restart<T: Indexed>(&mut self, objects: Vec<T>, odd: Vec<Odd>, touched: &mut Touched) {
-        let objects: BTreeMap<Key, T> =
-            objects.into_iter().map(|object| (object.metadata().key(), object)).collect();
-        for key in T::keys(self) {
-            if !objects.contains_key(&key) {
-                T::remove(&key, self, touched);
-            }
+    fn restart<T: Indexed>(&mut self, objects: Vec<Kept<T>>, odd: Vec<Odd>, touched: &mut Touched) {
+        let names = objects.iter().map(|one| (&*one.key.namespace, &*one.key.name));
+        let present: BTreeSet<(&str, &str)> = names.collect();
+        for key in T::absent(self, &present) {
+            T::remove(&key, self, touched);
         }
         self.odd.retain(|(kind, _), _| *kind != T::KIND);
         for odd in odd {
-            self.note(T::KIND, odd);
+            self.note(T::KIND, odd.key, odd.reason.into());
         }
-        for (key, object) in objects {
-            self.put(key, object, touched);
+        for object in objects {
+            self.put(object, touched);
         }
         if T::KIND == Kind::Pods && !self.pods_listed {
             self.pods_listed = true;
@@ -211,17 +237,25 @@ impl Index {
         }
     }
 
-    fn put<T: Indexed>(&mut self, key: Key, object: T, touched: &mut Touched) {
-        self.odd.remove(&(T::KIND, Some(key.clone())));
-        if let Some(reason) = object.put(key.clone(), self, touched) {
-            self.note(T::KIND, Odd { key: Some(key), reason });
+    fn put<T: Indexed>(&mut self, object: Kept<T>, touched: &mut Touched) {
+        let Kept { key, value, odd } = object;
+        match odd {
+            Some(reason) => self.note(T::KIND, Some(key.clone()), reason),
+            None if self.odd.is_empty() => {}
+            None => {
+                self.odd.remove(&(T::KIND, Some(key.clone())));
+            }
+        }
+        match value {
+            Some(value) => value.put(key, self, touched),
+            None => T::remove(&key, self, touched),
         }
     }
 
-    fn note(&mut self, kind: Kind, odd: Odd) {
-        let name = odd.key.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
-        self.last_odd = Some(format!("{} {name}: {}", kind.plural(), odd.reason));
-        self.odd.insert((kind, odd.key), odd.reason);
+    fn note(&mut self, kind: Kind, key: Option<Key>, reason: Box<str>) {
+        let name = key.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
+        self.last_odd = Some(format!("{} {name}: {reason}", kind.plural()));
+        self.odd.insert((kind, key), reason);
     }
 
     /// What the touched parts are now, as far as that differs from what was said before; `None`
@@ -233,8 +267,8 @@ impl Index {
             if self.said.services.get(key) == record.as_ref() {
                 continue;
             }
-            let hostname =
-                Hostname::of_kubernetes_service(&key.name, &key.namespace, &self.settings.domain);
+            let domain = &self.scope.settings.domain;
+            let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, domain);
             let before = match &record {
                 Some(record) => self.said.services.insert(key.clone(), record.clone()),
                 None => self.said.services.remove(key),
@@ -243,12 +277,12 @@ impl Index {
             self.said.endpoints -= before.map_or(0, |record| record.endpoints.len());
             contents.services.insert(hostname, record);
         }
-        for key in &touched.workloads {
-            let workload = self.pods.get(key).map(|pod| Arc::clone(&pod.workload));
-            contents.workloads.insert(workload_key(key), workload);
+        if touched.workloads && self.said.workloads.as_ref() != Some(&self.pods) {
+            self.said.workloads = Some(self.pods.clone());
+            contents.workloads = Some(self.pods.clone());
         }
         if touched.system_namespace {
-            let system = self.namespaces.get(&*self.settings.system_namespace);
+            let system = self.namespaces.get(&*self.scope.settings.system_namespace);
             let network = system.and_then(|facts| facts.network.clone());
             if self.said.network.as_ref() != Some(&network) {
                 self.said.network = Some(network.clone());
@@ -256,7 +290,7 @@ impl Index {
             }
         }
         let something = !contents.services.is_empty()
-            || !contents.workloads.is_empty()
+            || contents.workloads.is_some()
             || contents.network_label.is_some();
         something.then_some(contents)
     }
@@ -264,11 +298,8 @@ impl Index {
     /// All there is.
     pub(super) fn everything(&mut self) -> Contents {
         self.said = Said::default();
-        let all = Touched {
-            services: self.services.keys().cloned().collect(),
-            workloads: self.pods.keys().cloned().collect(),
-            system_namespace: true,
-        };
+        let services = self.services.keys().cloned().collect();
+        let all = Touched { services, workloads: true, system_namespace: true };
         self.contents(&all).unwrap_or_default()
     }
 
@@ -303,14 +334,19 @@ impl Index {
         Some(uid).filter(|uid| !uid.is_empty())
     }
 
+    /// What its objects are read with.
+    #[cfg(test)]
+    pub(super) fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     /// Whether no trace of any object is left.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.object_count() == 0
             && self.odd.is_empty()
-            && self.slices_of.is_empty()
-            && self.pods_on.is_empty()
-            && self.pods_at.is_empty()
+            && self.slices.is_bare()
+            && self.asked.is_empty()
             && self.said.services.is_empty()
             && self.said.endpoints == 0
     }
@@ -319,27 +355,32 @@ impl Index {
     /// another both may hold it: it counts once, in its better state.
     fn record(&self, key: &Key) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
-        let mut endpoints: BTreeMap<(IpAddr, Arc<str>), Endpoint> = BTreeMap::new();
-        let slices = self.slices_of.get(&Reference::Service(key.clone()));
-        for slice in slices.into_iter().flatten().filter_map(|slice| self.slices.get(slice)) {
+        let mut endpoints: Vec<(Endpoint, Option<(&str, &str)>)> = Vec::new();
+        for slice in self.slices.of_service(key) {
             for member in &slice.members {
                 for (port_name, port) in &slice.ports {
-                    let endpoint = self.endpoint(slice, member, port_name, *port, found);
-                    let place = (member.address, Arc::clone(port_name));
-                    let better = endpoints.get(&place).is_none_or(|held| {
-                        (endpoint.health, endpoint.port) < (held.health, held.port)
-                    });
-                    if better {
-                        endpoints.insert(place, endpoint);
-                    }
+                    endpoints.push(self.endpoint(slice, member, port_name, *port, found));
                 }
             }
         }
+        // Of equals the one from the first slice by name stays before the others.
+        endpoints.sort_by(|(a, _), (b, _)| {
+            (a.address, &a.port_name, a.health, a.port).cmp(&(
+                b.address,
+                &b.port_name,
+                b.health,
+                b.port,
+            ))
+        });
+        endpoints.dedup_by(|(a, _), (b, _)| a.address == b.address && a.port_name == b.port_name);
+
+        let said = self.said.services.get(key);
+        let before = said.map_or(&[][..], |said| &said.endpoints);
+        let endpoints = name_pods(endpoints, before);
         let service = found.reached_by(self.nodes.values());
-        let endpoints: Vec<Endpoint> = endpoints.into_values().collect();
-        let mut record = ServiceRecord { service, endpoints: endpoints.into() };
+        let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
-        if let Some(said) = self.said.services.get(key) {
+        if let Some(said) = said {
             if said.service == record.service {
                 record.service = Arc::clone(&said.service);
             }
@@ -350,51 +391,51 @@ impl Index {
         Some(record)
     }
 
-    fn endpoint(
-        &self,
-        slice: &Slice,
+    /// An endpoint, and the pod behind it by namespace and name, which it doesn't hold yet.
+    fn endpoint<'a>(
+        &'a self,
+        slice: &'a Slice,
         member: &Member,
         port_name: &Arc<str>,
         port: u16,
         service: &KubeService,
-    ) -> Endpoint {
-        let pod = match &member.pod {
-            Some(key) => self.pods.get(key),
-            None => self.pod_at(&slice.service.namespace, member.address),
-        };
-        let state = match (pod, &member.pod) {
+    ) -> (Endpoint, Option<(&'a str, &'a str)>) {
+        let named = slice.pod_of(member);
+        let name = named.or_else(|| self.pod_at(&slice.service.namespace, member.address));
+        let pod = name.and_then(|(namespace, name)| self.pods.get(namespace, name));
+        let state = match (pod, named) {
             (Some(_), _) => PodState::Known,
             (None, Some(_)) if self.pods_listed => PodState::Missing,
             (None, _) => PodState::Unnamed,
         };
-        let node = member.node.as_ref().or_else(|| pod.and_then(|pod| pod.workload.node.as_ref()));
-        Endpoint {
+        let node = member.node.as_ref().or_else(|| pod.and_then(|pod| pod.node.as_ref()));
+        let endpoint = Endpoint {
             address: member.address,
             port,
             port_name: Arc::clone(port_name),
             health: member.conditions.health(service.persistent_sessions),
             weight: 1,
-            locality: self.locality(pod, node, member.zone.as_ref()),
-            network_label: pod.and_then(|pod| pod.workload.network_label.clone()),
+            locality: self.locality(pod, node.map(|node| &***node), member.zone.as_ref()),
+            network_label: pod.and_then(|pod| pod.network_label.clone()),
             tls_mode: pod.map_or(TlsMode::Disabled, |pod| pod.tls_mode),
             service_account: pod.map(|pod| Arc::clone(&pod.identity)),
-            workload: match (pod, &member.pod) {
-                (Some(pod), _) => Some(Arc::clone(&pod.key)),
-                (None, Some(key)) => Some(Arc::new(workload_key(key))),
-                (None, None) => None,
-            },
+            workload: None,
             pod: state,
-            node: node.cloned(),
-        }
+            node: node.map(|node| Arc::clone(&**node)),
+        };
+        (endpoint, name)
     }
 
     /// The pod of an endpoint that names none: the one of that namespace with that address. Pods in
     /// their host's network share it; which of them is meant can't be told.
-    fn pod_at(&self, namespace: &Arc<str>, address: IpAddr) -> Option<&Pod> {
-        let keys = self.pods_at.get(&(Arc::clone(namespace), address))?;
-        let mut keys = keys.iter();
-        match (keys.next(), keys.next()) {
-            (Some(only), None) => self.pods.get(only),
+    fn pod_at<'a>(
+        &'a self,
+        namespace: &'a Arc<str>,
+        address: IpAddr,
+    ) -> Option<(&'a str, &'a str)> {
+        let mut pods = self.asked.get(&(Arc::clone(namespace), address))?.pods.iter();
+        match (pods.next(), pods.next()) {
+            (Some(only), None) => Some((namespace, only)),
             _ => None,
         }
     }
@@ -402,70 +443,136 @@ impl Index {
     /// The pod's (its own claim or its node's), else the node's, else the zone that the slice names.
     fn locality(
         &self,
-        pod: Option<&Pod>,
-        node: Option<&Arc<str>>,
-        zone: Option<&Arc<str>>,
+        pod: Option<&Workload>,
+        node: Option<&str>,
+        zone: Option<&Arc<Locality>>,
     ) -> Arc<Locality> {
-        let of_pod = pod.map(|pod| &pod.workload.locality);
-        let of_node = node.and_then(|name| self.nodes.get(name)).map(|node| &node.locality);
-        [of_pod, of_node]
-            .into_iter()
-            .flatten()
-            .find(|locality| !locality.is_empty())
-            .cloned()
-            .unwrap_or_else(|| {
-                let zone = zone.cloned().unwrap_or_else(|| "".into());
-                Arc::new(Locality { zone, ..Locality::default() })
-            })
+        let of_node = |node: &str| self.nodes.get(node).map(|node| &node.locality);
+        let claimed = pod.and_then(|pod| pod.locality.as_ref());
+        let of_pod = || pod.and_then(|pod| of_node(pod.node.as_ref()?));
+        let known = |locality: &&Arc<Locality>| !locality.is_empty();
+        let found = claimed
+            .or_else(|| of_pod().filter(known))
+            .or_else(|| node.and_then(of_node).filter(known))
+            .or(zone);
+        found.cloned().unwrap_or_default()
     }
 
     /// Touches the services of the slices that depend on `reference`.
-    fn touch_slices_of(&self, reference: &Reference, touched: &mut Touched) {
-        for slice in self.slices_of.get(reference).into_iter().flatten() {
-            if let Some(slice) = self.slices.get(slice) {
+    fn touch_slices(&self, reference: Reference<'_>, touched: &mut Touched) {
+        for slice in self.slices.that_name(reference) {
+            if !touched.services.contains(&slice.service) {
                 touched.services.insert(slice.service.clone());
             }
         }
     }
 
-    fn touch_pod(&self, key: &Key, pod: &Pod, touched: &mut Touched) {
-        touched.workloads.insert(key.clone());
-        self.touch_slices_of(&Reference::Pod(key.clone()), touched);
-        for address in &pod.workload.addresses {
-            let reference = Reference::Address(Arc::clone(&key.namespace), *address);
-            self.touch_slices_of(&reference, touched);
+    /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
+    /// name it or an address of it.
+    fn touch_pod(&self, key: &Key, pod: &Workload, touched: &mut Touched) {
+        touched.workloads = true;
+        self.touch_slices(Reference::Pod(&key.namespace, &key.name), touched);
+        for address in pod.addresses.iter() {
+            self.touch_slices(Reference::Address(&key.namespace, address), touched);
         }
     }
 
-    /// Touches what depends on a node that has changed: pods there, slices that name it, and every
-    /// service that is reached by nodes.
-    fn touch_node(&mut self, name: &Arc<str>, touched: &mut Touched) {
-        let locality = self.nodes.get(name).map(|node| Arc::clone(&node.locality));
-        for key in self.pods_on.get(name).cloned().into_iter().flatten() {
-            let Some(pod) = self.pods.get_mut(&key) else { continue };
-            let before = pod.clone();
-            pod.settle(locality.as_ref());
-            if *pod != before {
-                self.touch_pod(&key, &before, touched);
-            }
-        }
-        self.touch_slices_of(&Reference::Node(Arc::clone(name)), touched);
+    /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
+    /// where it is somewhere else now, slices that name it or a pod there.
+    fn touch_node(&self, name: &str, moved: bool, touched: &mut Touched) {
         let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
         touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
+        if moved {
+            self.touch_slices(Reference::Node(name), touched);
+            for (namespace, pod_name, pod) in self.pods.iter() {
+                if pod.node.as_ref().is_some_and(|node| ***node == *name) {
+                    self.touch_slices(Reference::Pod(namespace, pod_name), touched);
+                    for address in pod.addresses.iter() {
+                        self.touch_slices(Reference::Address(namespace, address), touched);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Remembers for which addresses a slice asks, and the pods there.
+    fn ask(&mut self, slice: &Slice) {
+        let namespace = &slice.service.namespace;
+        let mut news = false;
+        for address in slice.unnamed() {
+            let asked = self.asked.entry((Arc::clone(namespace), address)).or_default();
+            asked.by += 1;
+            news |= asked.by == 1;
+        }
+        if news {
+            for (name, pod) in self.pods.of_namespace(namespace) {
+                answer(&mut self.asked, namespace, name, pod);
+            }
+        }
+    }
+
+    /// Forgets for which addresses a slice asked.
+    fn ask_no_more(&mut self, slice: &Slice) {
+        for address in slice.unnamed() {
+            let place = (Arc::clone(&slice.service.namespace), address);
+            if let Some(asked) = self.asked.get_mut(&place) {
+                asked.by -= 1;
+                if asked.by == 0 {
+                    self.asked.remove(&place);
+                }
+            }
+        }
     }
 }
 
-impl Indexed for ServiceObject {
+/// Enters a pod for the addresses that somebody asks for.
+fn answer(
+    asked: &mut BTreeMap<(Arc<str>, IpAddr), Asked>,
+    namespace: &Arc<str>,
+    name: &str,
+    pod: &Workload,
+) {
+    for address in pod.addresses.iter() {
+        if let Some(asked) = asked.get_mut(&(Arc::clone(namespace), address)) {
+            asked.pods.insert(name.into());
+        }
+    }
+}
+
+/// Gives endpoints the keys of their pods: those that were given before, where they are the same.
+/// Both are in order of address and port name.
+fn name_pods(
+    endpoints: Vec<(Endpoint, Option<(&str, &str)>)>,
+    before: &[Endpoint],
+) -> Arc<[Endpoint]> {
+    let mut before = before.iter().peekable();
+    let named = endpoints.into_iter().map(|(mut endpoint, name)| {
+        let place = (endpoint.address, &endpoint.port_name);
+        while before.next_if(|old| (old.address, &old.port_name) < place).is_some() {}
+        let (namespace, name) = match name {
+            Some(name) => name,
+            None => return endpoint,
+        };
+        let old = before.peek().filter(|old| (old.address, &old.port_name) == place);
+        let old = old.and_then(|old| old.workload.as_ref());
+        let same = old.filter(|key| *key.name == *name && key.namespace.as_str() == namespace);
+        endpoint.workload = Some(match same {
+            Some(key) => Arc::clone(key),
+            None => Arc::new(WorkloadKey::new(Namespace::from(namespace), name)),
+        });
+        endpoint
+    });
+    named.collect()
+}
+
+impl Indexed for KubeService {
     const KIND: Kind = Kind::Services;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) -> Option<String> {
-        let settings = &index.settings;
-        let (service, odd) = self.convert(&settings.domain, &settings.trust_domain);
-        if index.services.get(&key) != Some(&service) {
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        if index.services.get(&key) != Some(&self) {
             touched.services.insert(key.clone());
-            index.services.insert(key, service);
+            index.services.insert(key, self);
         }
-        odd
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
@@ -475,152 +582,117 @@ impl Indexed for ServiceObject {
         }
     }
 
-    fn keys(index: &Index) -> Vec<Key> {
-        index.services.keys().cloned().collect()
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        missing(index.services.keys(), present)
     }
 }
 
-impl Indexed for SliceObject {
+impl Indexed for Slice {
     const KIND: Kind = Kind::EndpointSlices;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) -> Option<String> {
-        let (slice, odd) = self.convert();
-        if index.slices.get(&key) != slice.as_ref() {
-            Self::remove(&key, index, touched);
-            if let Some(slice) = slice {
-                touched.services.insert(slice.service.clone());
-                for reference in references(&slice) {
-                    index.slices_of.entry(reference).or_default().insert(key.clone());
-                }
-                index.slices.insert(key, slice);
-            }
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        if index.slices.get(&key) == Some(&self) {
+            return;
         }
-        odd
+        touched.services.insert(self.service.clone());
+        // Asked for before the old one is forgotten, so that what both ask for stays.
+        index.ask(&self);
+        if let Some(old) = index.slices.insert(key, self) {
+            index.ask_no_more(&old);
+            touched.services.insert(old.service);
+        }
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        let Some(slice) = index.slices.remove(key) else { return };
-        for reference in references(&slice) {
-            forget(&mut index.slices_of, &reference, key);
+        if let Some(old) = index.slices.remove(key) {
+            index.ask_no_more(&old);
+            touched.services.insert(old.service);
         }
-        touched.services.insert(slice.service);
     }
 
-    fn keys(index: &Index) -> Vec<Key> {
-        index.slices.keys().cloned().collect()
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        missing(index.slices.keys(), present)
     }
 }
 
-fn references(slice: &Slice) -> BTreeSet<Reference> {
-    let mut references = BTreeSet::from([Reference::Service(slice.service.clone())]);
-    for member in &slice.members {
-        references.insert(match &member.pod {
-            Some(pod) => Reference::Pod(pod.clone()),
-            None => Reference::Address(Arc::clone(&slice.service.namespace), member.address),
-        });
-        references.extend(member.node.clone().map(Reference::Node));
-    }
-    references
-}
-
-impl Indexed for PodObject {
+impl Indexed for Workload {
     const KIND: Kind = Kind::Pods;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) -> Option<String> {
-        if self.has_ended() {
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        if index.pods.get(&key.namespace, &key.name) != Some(&self) {
             Self::remove(&key, index, touched);
-            return None;
+            answer(&mut index.asked, &key.namespace, &key.name, &self);
+            index.touch_pod(&key, &self, touched);
+            index.pods.insert(&key.namespace, &key.name, self);
         }
-        let (mut pod, odd) = self.convert(&index.settings.trust_domain);
-        let node = pod.workload.node.as_ref().and_then(|name| index.nodes.get(name));
-        pod.settle(node.map(|node| &node.locality));
-        if index.pods.get(&key) != Some(&pod) {
-            Self::remove(&key, index, touched);
-            if let Some(node) = pod.workload.node.clone() {
-                index.pods_on.entry(node).or_default().insert(key.clone());
-            }
-            for address in &pod.workload.addresses {
-                let place = (Arc::clone(&key.namespace), *address);
-                index.pods_at.entry(place).or_default().insert(key.clone());
-            }
-            index.touch_pod(&key, &pod, touched);
-            index.pods.insert(key, pod);
-        }
-        odd
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        let Some(pod) = index.pods.remove(key) else { return };
-        if let Some(node) = &pod.workload.node {
-            forget(&mut index.pods_on, node, key);
-        }
-        for address in &pod.workload.addresses {
-            forget(&mut index.pods_at, &(Arc::clone(&key.namespace), *address), key);
+        let Some(pod) = index.pods.remove(&key.namespace, &key.name) else { return };
+        for address in pod.addresses.iter() {
+            let place = (Arc::clone(&key.namespace), address);
+            if let Some(asked) = index.asked.get_mut(&place) {
+                asked.pods.remove(&key.name);
+            }
         }
         index.touch_pod(key, &pod, touched);
     }
 
-    fn keys(index: &Index) -> Vec<Key> {
-        index.pods.keys().cloned().collect()
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        let all = index
+            .pods
+            .iter()
+            .filter(|(namespace, name, _)| !present.contains(&(&***namespace, name)));
+        all.map(|(namespace, name, _)| Key { namespace: Arc::clone(namespace), name: name.into() })
+            .collect()
     }
 }
 
-impl Indexed for NodeObject {
+impl Indexed for Node {
     const KIND: Kind = Kind::Nodes;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) -> Option<String> {
-        let node = self.convert();
-        if index.nodes.get(&key.name) != Some(&node) {
-            index.nodes.insert(Arc::clone(&key.name), node);
-            index.touch_node(&key.name, touched);
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        let before = index.nodes.get(&key.name);
+        if before != Some(&self) {
+            let moved = before.is_none_or(|before| before.locality != self.locality);
+            index.nodes.insert(Arc::clone(&key.name), self);
+            index.touch_node(&key.name, moved, touched);
         }
-        None
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         if index.nodes.remove(&key.name).is_some() {
-            index.touch_node(&key.name, touched);
+            index.touch_node(&key.name, true, touched);
         }
     }
 
-    fn keys(index: &Index) -> Vec<Key> {
-        index.nodes.keys().map(cluster_wide).collect()
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), present)
     }
 }
 
-impl Indexed for NamespaceObject {
+impl Indexed for NamespaceFacts {
     const KIND: Kind = Kind::Namespaces;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) -> Option<String> {
-        touched.system_namespace |= *key.name == *index.settings.system_namespace;
-        index.namespaces.insert(key.name, self.facts());
-        None
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
+        index.namespaces.insert(key.name, self);
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        touched.system_namespace |= *key.name == *index.settings.system_namespace;
+        touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
         index.namespaces.remove(&key.name);
     }
 
-    fn keys(index: &Index) -> Vec<Key> {
-        index.namespaces.keys().map(cluster_wide).collect()
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        missing(index.namespaces.keys().map(cluster_wide).collect::<Vec<_>>().iter(), present)
     }
+}
+
+fn missing<'a>(keys: impl Iterator<Item = &'a Key>, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+    keys.filter(|key| !present.contains(&(&*key.namespace, &*key.name))).cloned().collect()
 }
 
 fn cluster_wide(name: &Arc<str>) -> Key {
     Key { namespace: "".into(), name: Arc::clone(name) }
-}
-
-fn workload_key(key: &Key) -> WorkloadKey {
-    WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
-}
-
-/// Takes `key` out of the set at `place`, and the set when it is empty: what is gone leaves no trace.
-fn forget<P: Ord>(sets: &mut BTreeMap<P, BTreeSet<Key>>, place: &P, key: &Key) {
-    if let Some(set) = sets.get_mut(place) {
-        set.remove(key);
-        if set.is_empty() {
-            sets.remove(place);
-        }
-    }
 }

@@ -10,9 +10,12 @@ mod endpoint_slice;
 mod index;
 mod namespace;
 mod node;
+pub mod offline;
 mod pod;
 mod run;
+mod scope;
 mod service;
+mod slices;
 #[cfg(test)]
 mod tests;
 

@@ -1,23 +1,39 @@
 //! Namespaces: the cluster's network and identity are written on two of them.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
-use crate::apiserver::{Metadata, Object, null_as_default};
+use super::index::{Kept, Reads};
+use super::scope::Scope;
+use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Value, null_as_default};
 use crate::model::NetworkId;
 
 /// The label that names a network, on namespaces, pods and Services.
 pub(super) const NETWORK_LABEL: &str = "topology.istio.io/network";
 
 /// What is decoded of a Namespace.
-#[derive(Debug, Deserialize)]
-pub(super) struct NamespaceObject {
-    #[serde(default, deserialize_with = "null_as_default")]
-    metadata: Metadata,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct NamespaceForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
 }
 
-impl Object for NamespaceObject {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
+impl<'a> Message<'a> for NamespaceForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 { value.message(&mut self.metadata) } else { Ok(()) }
+    }
+}
+
+impl<'a> Form<'a> for NamespaceForm<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut form = Self::default();
+        form.merge(bytes).map(|()| form)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
     }
 }
 
@@ -25,18 +41,22 @@ impl Object for NamespaceObject {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamespaceFacts {
     pub(super) network: Option<NetworkId>,
-    pub(super) uid: std::sync::Arc<str>,
+    pub(super) uid: Arc<str>,
 }
 
-impl NamespaceObject {
-    /// Keeps what is needed.
-    pub(super) fn facts(self) -> NamespaceFacts {
-        NamespaceFacts { network: network(&self.metadata.labels), uid: self.metadata.uid }
+impl Reads for NamespaceFacts {
+    type Form<'a> = NamespaceForm<'a>;
+
+    fn keep(form: NamespaceForm<'_>, scope: &Scope) -> Kept<Self> {
+        let key = scope.key(form.metadata.identity());
+        let uid = Arc::from(&*form.metadata.uid);
+        let facts = Self { network: network(&scope.labels(form.metadata.labels)), uid };
+        Kept { key, value: Some(facts), odd: None }
     }
 }
 
 /// The network that labels name; an empty label names none.
 pub(super) fn network(labels: &crate::model::Labels) -> Option<NetworkId> {
     let label = labels.get(NETWORK_LABEL).filter(|network| !network.is_empty())?;
-    Some(NetworkId::new(std::sync::Arc::clone(label)))
+    Some(NetworkId::new(Arc::clone(label)))
 }

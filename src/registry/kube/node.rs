@@ -5,35 +5,74 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::apiserver::{Metadata, Object, null_as_default};
+use super::index::{Kept, Reads};
+use super::scope::Scope;
+use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
 use crate::model::{Labels, Locality};
 
 /// What is decoded of a Node.
-#[derive(Debug, Deserialize)]
-pub(super) struct NodeObject {
-    #[serde(default, deserialize_with = "null_as_default")]
-    metadata: Metadata,
-    #[serde(default, deserialize_with = "null_as_default")]
-    status: NodeStatus,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct NodeForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    status: Status<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct NodeStatus {
-    #[serde(default, deserialize_with = "null_as_default")]
-    addresses: Vec<NodeAddress>,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Status<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    addresses: Vec<Address<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
-struct NodeAddress {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    address: String,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Address<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    address: Text<'a>,
 }
 
-impl Object for NodeObject {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
+// Field numbers: k8s.io/api/core/v1/generated.proto.
+
+impl<'a> Message<'a> for NodeForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.message(&mut self.metadata),
+            3 => value.message(&mut self.status),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'a> Message<'a> for Status<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 5 { value.push(&mut self.addresses) } else { Ok(()) }
+    }
+}
+
+impl<'a> Message<'a> for Address<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.kind = value.text()?,
+            2 => self.address = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Form<'a> for NodeForm<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut form = Self::default();
+        form.merge(bytes).map(|()| form)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
     }
 }
 
@@ -46,15 +85,19 @@ pub(super) struct Node {
     pub(super) external_address: Option<IpAddr>,
 }
 
-impl NodeObject {
-    /// Keeps what is needed.
-    pub(super) fn convert(self) -> Node {
-        let external = self.status.addresses.iter().filter(|one| one.kind == "ExternalIP");
-        Node {
-            external_address: external.flat_map(|one| one.address.parse()).next(),
-            locality: Arc::new(of_labels(&self.metadata.labels)),
-            labels: self.metadata.labels,
-        }
+impl Reads for Node {
+    type Form<'a> = NodeForm<'a>;
+
+    fn keep(form: NodeForm<'_>, scope: &Scope) -> Kept<Self> {
+        let key = scope.key(form.metadata.identity());
+        let labels = scope.labels(form.metadata.labels);
+        let mut external = form.status.addresses.iter().filter(|one| *one.kind == *"ExternalIP");
+        let node = Self {
+            external_address: external.find_map(|one| one.address.parse().ok()),
+            locality: Arc::new(of_labels(&labels)),
+            labels,
+        };
+        Kept { key, value: Some(node), odd: None }
     }
 }
 

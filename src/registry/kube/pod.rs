@@ -2,166 +2,225 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::index::{Kept, Reads};
 use super::namespace::network;
 use super::node::claimed_by_pod;
-use crate::apiserver::{Metadata, Object, null_as_default};
-use crate::model::{Labels, Locality, Namespace, TlsMode, Workload, WorkloadKey};
+use super::scope::Scope;
+use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
+use crate::model::{Profile, TlsMode, Workload};
 
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 
 /// What is decoded of a Pod.
-#[derive(Debug, Deserialize)]
-pub(super) struct PodObject {
-    #[serde(default, deserialize_with = "null_as_default")]
-    metadata: Metadata,
-    #[serde(default, deserialize_with = "null_as_default")]
-    spec: Spec,
-    #[serde(default, deserialize_with = "null_as_default")]
-    status: Status,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct PodForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    status: Status<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec {
-    service_account_name: Option<Arc<str>>,
-    node_name: Option<Arc<str>>,
-    #[serde(deserialize_with = "null_as_default")]
-    containers: Vec<Container>,
-    #[serde(deserialize_with = "null_as_default")]
-    init_containers: Vec<Container>,
+struct Spec<'a> {
+    #[serde(borrow)]
+    service_account_name: Text<'a>,
+    #[serde(borrow)]
+    node_name: Text<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    containers: Vec<Container<'a>>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    init_containers: Vec<Container<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Container {
-    restart_policy: Option<String>,
-    #[serde(deserialize_with = "null_as_default")]
-    ports: Vec<ContainerPort>,
+struct Container<'a> {
+    #[serde(borrow)]
+    restart_policy: Text<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    ports: Vec<ContainerPort<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ContainerPort {
-    name: Option<Arc<str>>,
+struct ContainerPort<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
     container_port: i64,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Status {
-    phase: Option<String>,
-    #[serde(rename = "podIP")]
-    pod_ip: Option<String>,
-    #[serde(rename = "podIPs", deserialize_with = "null_as_default")]
-    pod_ips: Vec<PodIp>,
+struct Status<'a> {
+    #[serde(borrow)]
+    phase: Text<'a>,
+    #[serde(borrow, rename = "podIP")]
+    pod_ip: Text<'a>,
+    #[serde(borrow, rename = "podIPs", deserialize_with = "null_as_default")]
+    pod_ips: Vec<PodIp<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct PodIp {
-    ip: Option<String>,
+struct PodIp<'a> {
+    #[serde(borrow)]
+    ip: Text<'a>,
 }
 
-impl Object for PodObject {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
+// Field numbers: k8s.io/api/core/v1/generated.proto.
+
+impl<'a> Message<'a> for PodForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.message(&mut self.metadata),
+            2 => value.message(&mut self.spec),
+            3 => value.message(&mut self.status),
+            _ => Ok(()),
+        }
     }
 }
 
-/// What is kept of a Pod: its workload, and what each of its endpoints shares.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pod {
-    /// What others are told. Its locality is the pod's own claim or its node's.
-    pub(super) workload: Arc<Workload>,
-    /// The workload's key, shared by its endpoints.
-    pub(super) key: Arc<WorkloadKey>,
-    /// Its SPIFFE ID.
-    pub(super) identity: Arc<str>,
-    /// Whether it takes mTLS.
-    pub(super) tls_mode: TlsMode,
-    /// Whether its own labels say where it runs.
-    claims_locality: bool,
+impl<'a> Message<'a> for Spec<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            2 => value.push(&mut self.containers)?,
+            8 => self.service_account_name = value.text()?,
+            10 => self.node_name = value.text()?,
+            20 => value.push(&mut self.init_containers)?,
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
-impl PodObject {
-    /// Whether it has ended: it never runs again, and its address may be another's.
-    pub(super) fn has_ended(&self) -> bool {
-        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+impl<'a> Message<'a> for Container<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            6 => value.push(&mut self.ports)?,
+            24 => self.restart_policy = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for ContainerPort<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.name = value.text()?,
+            3 => self.container_port = value.number()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Status<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.phase = value.text()?,
+            6 => self.pod_ip = value.text()?,
+            12 => value.push(&mut self.pod_ips)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for PodIp<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 {
+            self.ip = value.text()?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Form<'a> for PodForm<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut form = Self::default();
+        form.merge(bytes).map(|()| form)
     }
 
-    /// Keeps what is needed; the second value says what of it makes no sense.
-    pub(super) fn convert(self, trust_domain: &str) -> (Pod, Option<String>) {
-        let Self { metadata, spec, status } = self;
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+impl Reads for Workload {
+    type Form<'a> = PodForm<'a>;
+
+    fn keep(form: PodForm<'_>, scope: &Scope) -> Kept<Self> {
+        let PodForm { metadata, spec, status } = form;
+        let key = scope.key(metadata.identity());
+        // It never runs again, and its address may be another's.
+        if matches!(&*status.phase, "Succeeded" | "Failed") {
+            return Kept { key, value: None, odd: None };
+        }
         let mut odd = None;
-        let texts = status.pod_ips.into_iter().filter_map(|one| one.ip).chain(status.pod_ip);
         let mut addresses: Vec<IpAddr> = Vec::new();
-        for text in texts.filter(|text| !text.is_empty()) {
+        let texts = status.pod_ips.iter().map(|one| &one.ip).chain([&status.pod_ip]);
+        for text in texts.filter_map(Text::given) {
             match text.parse() {
                 // `podIP` repeats the first of `podIPs`.
                 Ok(address) if addresses.contains(&address) => {}
                 Ok(address) => addresses.push(address),
-                Err(_) => odd = Some(format!("{text:?} is no address")),
+                Err(_) => odd = Some(format!("{text:?} is no address").into()),
             }
         }
-        let service_account = spec
-            .service_account_name
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| "default".into());
-        let identity = identity(trust_domain, &metadata.namespace, &service_account);
-        let key = WorkloadKey::new(Namespace::new(metadata.namespace), metadata.name);
+
+        let account = spec.service_account_name.given().unwrap_or("default");
         // An init container that restarts is a sidecar, which runs as long as the pod.
-        let sidecars = spec.init_containers.into_iter();
-        let sidecars = sidecars.filter(|one| one.restart_policy.as_deref() == Some("Always"));
-        let mut named_ports = BTreeMap::new();
-        for port in spec.containers.into_iter().chain(sidecars).flat_map(|one| one.ports) {
+        let sidecars = spec.init_containers.iter();
+        let sidecars = sidecars.filter(|one| *one.restart_policy == *"Always");
+        let mut ports: BTreeMap<&str, u16> = BTreeMap::new();
+        for port in spec.containers.iter().chain(sidecars).flat_map(|one| &one.ports) {
             let number = u16::try_from(port.container_port).ok().filter(|number| *number > 0);
-            if let (Some(name), Some(number)) = (port.name, number) {
-                named_ports.entry(name).or_insert(number);
+            if let (Some(name), Some(number)) = (port.name.given(), number) {
+                ports.entry(name).or_insert(number);
             }
         }
-        let claim = claimed_by_pod(&metadata.labels);
-        let pod = Pod {
-            key: Arc::new(key.clone()),
-            identity,
-            tls_mode: TlsMode::from_label(label(&metadata.labels, TLS_MODE_LABEL)),
-            claims_locality: claim.is_some(),
-            workload: Arc::new(Workload {
-                key,
-                addresses,
-                network_label: network(&metadata.labels),
-                labels: Arc::new(metadata.labels),
-                service_account,
-                locality: Arc::new(claim.unwrap_or_default()),
-                node: spec.node_name.filter(|name| !name.is_empty()),
-                named_ports,
-            }),
+
+        let labels = metadata.labels.clone().sorted();
+        let mut text = Vec::with_capacity(512);
+        // Each part with its length, so that no two profiles are written alike.
+        let mut write = |part: &str| {
+            text.extend_from_slice(&part.len().to_le_bytes());
+            text.extend_from_slice(part.as_bytes());
         };
-        (pod, odd)
-    }
-}
-
-impl Pod {
-    /// Takes over the locality of its node, unless it claims one of its own.
-    pub(super) fn settle(&mut self, node: Option<&Arc<Locality>>) {
-        if self.claims_locality {
-            return;
+        write(&metadata.namespace);
+        write(account);
+        for (name, value) in &labels {
+            write(name);
+            write(value);
         }
-        let locality = node.map(Arc::clone).unwrap_or_default();
-        if self.workload.locality != locality {
-            Arc::make_mut(&mut self.workload).locality = locality;
+        write("");
+        for (name, number) in &ports {
+            write(name);
+            write(&number.to_string());
         }
+        let profile = scope.profile(&text, || {
+            let labels = scope.labels(metadata.labels);
+            let label = labels.get(TLS_MODE_LABEL).map(|value| &**value);
+            Profile {
+                service_account: scope.text(account),
+                identity: scope.identity(&metadata.namespace, account),
+                tls_mode: TlsMode::from_label(label),
+                network_label: network(&labels),
+                locality: claimed_by_pod(&labels).filter(|claim| !claim.is_empty()).map(Into::into),
+                named_ports: ports.iter().map(|(name, port)| (scope.text(name), *port)).collect(),
+                labels,
+            }
+        });
+        let node = spec.node_name.given().and_then(|name| scope.node(name.as_bytes()));
+        let addresses = addresses.into_iter().collect();
+        Kept { key, value: Some(Self { profile, addresses, node }), odd }
     }
-}
-
-/// The SPIFFE ID of a service account.
-pub(super) fn identity(trust_domain: &str, namespace: &str, service_account: &str) -> Arc<str> {
-    format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}").into()
-}
-
-fn label<'a>(labels: &'a Labels, name: &str) -> Option<&'a str> {
-    labels.get(name).map(|value| &**value)
 }

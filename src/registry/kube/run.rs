@@ -4,19 +4,21 @@
 //! remembered as the names it touched, and sent as full values when there is room. However slow the
 //! receiver, the cost is a name for each thing that changed.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
 use super::contact::{Contacts, Reader, of_access};
-use super::endpoint_slice::SliceObject;
-use super::index::{Index, Indexed, Kind, Settings, Touched};
-use super::namespace::NamespaceObject;
-use super::node::NodeObject;
-use super::pod::PodObject;
-use super::service::ServiceObject;
+use super::endpoint_slice::Slice;
+use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
+use super::namespace::NamespaceFacts;
+use super::node::Node;
+use super::scope::{Scope, Settings};
+use super::service::KubeService;
 use super::{Config, Status};
 use crate::apiserver::{Client, Event, Limits, Probed, Selection};
+use crate::model::Workload;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.
@@ -39,8 +41,9 @@ pub async fn run(config: Config) {
         }
     };
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
+    let scope = Arc::new(Scope::new(Settings { domain, trust_domain, system_namespace }));
     let member = Member {
-        index: Index::new(Settings { domain, trust_domain, system_namespace }),
+        index: Index::new(Arc::clone(&scope)),
         contacts: Contacts::default(),
         pending: Touched::default(),
         status: Status::starting(),
@@ -53,12 +56,12 @@ pub async fn run(config: Config) {
     };
     tokio::select! {
         () = member.serve(inputs, &to) => {}
-        () = Box::pin(read(&client, &sink)) => {}
+        () = Box::pin(read(&client, &scope, &sink)) => {}
     }
 }
 
 /// Reads all kinds at once, for as long as anybody takes what they tell.
-async fn read(client: &Client, sink: &mpsc::Sender<Input>) {
+async fn read(client: &Client, scope: &Scope, sink: &mpsc::Sender<Input>) {
     let of = |kind: Kind| {
         let group = if kind == Kind::EndpointSlices { "discovery.k8s.io" } else { "" };
         Selection::all(group, "v1", kind.plural())
@@ -68,22 +71,22 @@ async fn read(client: &Client, sink: &mpsc::Sender<Input>) {
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
     let limits = Limits::default();
     tokio::join!(
-        client.watch::<ServiceObject, _>(of(Kind::Services), limits, sink),
-        client.watch::<SliceObject, _>(of(Kind::EndpointSlices), limits, sink),
-        client.watch::<PodObject, _>(pods, limits, sink),
-        client.watch::<NodeObject, _>(of(Kind::Nodes), limits, sink),
-        client.watch::<NamespaceObject, _>(of(Kind::Namespaces), limits, sink),
+        client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
+        client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
+        client.read(Reading::<Workload>::with(scope), pods, limits, sink),
+        client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
+        client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
         client.keep_probing(sink),
     );
 }
 
 /// All that a run can be told.
 enum Input {
-    Service(Event<ServiceObject>),
-    Slice(Event<SliceObject>),
-    Pod(Event<PodObject>),
-    Node(Event<NodeObject>),
-    Namespace(Event<NamespaceObject>),
+    Service(Event<Kept<KubeService>>),
+    Slice(Event<Kept<Slice>>),
+    Pod(Event<Kept<Workload>>),
+    Node(Event<Kept<Node>>),
+    Namespace(Event<Kept<NamespaceFacts>>),
     Probed(Probed),
 }
 
@@ -98,11 +101,11 @@ macro_rules! inputs {
 }
 
 inputs! {
-    Event<ServiceObject> => Service,
-    Event<SliceObject> => Slice,
-    Event<PodObject> => Pod,
-    Event<NodeObject> => Node,
-    Event<NamespaceObject> => Namespace,
+    Event<Kept<KubeService>> => Service,
+    Event<Kept<Slice>> => Slice,
+    Event<Kept<Workload>> => Pod,
+    Event<Kept<Node>> => Node,
+    Event<Kept<NamespaceFacts>> => Namespace,
     Probed => Probed,
 }
 
@@ -173,7 +176,7 @@ impl Member {
         }
     }
 
-    fn event<T: Indexed>(&mut self, event: Event<T>) {
+    fn event<T: Indexed>(&mut self, event: Event<Kept<T>>) {
         match event {
             Event::Failed(error) => return self.contacts.failed(Reader::Kind(T::KIND), error),
             Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),

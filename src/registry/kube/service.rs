@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::index::{Kept, Reads};
 use super::node::Node;
-use super::pod::identity;
-use crate::apiserver::{Metadata, Object, null_as_default};
+use super::scope::Scope;
+use crate::apiserver::{
+    Form, Identity, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, null_as_default,
+};
 use crate::model::{
     ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service, TargetPort,
     labels_match,
@@ -23,83 +26,156 @@ const PERSISTENT_SESSIONS: [&str; 2] =
     ["istio.io/persistent-session", "istio.io/persistent-session-header"];
 
 /// What is decoded of a Service.
-#[derive(Debug, Deserialize)]
-pub(super) struct ServiceObject {
-    #[serde(default, deserialize_with = "null_as_default")]
-    metadata: Metadata,
-    #[serde(default, deserialize_with = "null_as_default")]
-    spec: Spec,
-    #[serde(default, deserialize_with = "null_as_default")]
-    status: Status,
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct ServiceForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    status: Status<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec {
-    #[serde(rename = "type", deserialize_with = "null_as_default")]
-    kind: String,
-    #[serde(rename = "clusterIP", deserialize_with = "null_as_default")]
-    cluster_ip: String,
-    #[serde(rename = "clusterIPs", deserialize_with = "null_as_default")]
-    cluster_ips: Vec<String>,
-    #[serde(rename = "externalIPs", deserialize_with = "null_as_default")]
-    external_ips: Vec<Arc<str>>,
-    #[serde(deserialize_with = "null_as_default")]
-    external_name: String,
-    #[serde(deserialize_with = "null_as_default")]
-    ports: Vec<PortObject>,
-    #[serde(deserialize_with = "null_as_default")]
-    selector: Labels,
-    internal_traffic_policy: Option<String>,
+struct Spec<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow, rename = "clusterIP")]
+    cluster_ip: Text<'a>,
+    #[serde(borrow, rename = "clusterIPs", deserialize_with = "null_as_default")]
+    cluster_ips: Vec<Text<'a>>,
+    #[serde(borrow, rename = "externalIPs", deserialize_with = "null_as_default")]
+    external_ips: Vec<Text<'a>>,
+    #[serde(borrow)]
+    external_name: Text<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    ports: Vec<PortForm<'a>>,
+    #[serde(borrow)]
+    selector: Pairs<'a>,
+    #[serde(borrow)]
+    internal_traffic_policy: Text<'a>,
     #[serde(deserialize_with = "null_as_default")]
     publish_not_ready_addresses: bool,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PortObject {
-    #[serde(deserialize_with = "null_as_default")]
-    name: Arc<str>,
-    #[serde(deserialize_with = "null_as_default")]
-    protocol: String,
+struct PortForm<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    protocol: Text<'a>,
     port: i64,
-    target_port: Option<TargetPortObject>,
+    #[serde(borrow)]
+    target_port: NumberOrName<'a>,
     #[serde(deserialize_with = "null_as_default")]
     node_port: i64,
-    app_protocol: Option<String>,
+    #[serde(borrow)]
+    app_protocol: Text<'a>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum TargetPortObject {
-    Number(i64),
-    Name(Arc<str>),
-}
-
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Status {
-    #[serde(deserialize_with = "null_as_default")]
-    load_balancer: LoadBalancer,
+struct Status<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    load_balancer: LoadBalancer<'a>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct LoadBalancer {
-    #[serde(deserialize_with = "null_as_default")]
-    ingress: Vec<Ingress>,
+struct LoadBalancer<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    ingress: Vec<Ingress<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Ingress {
-    ip: Option<Arc<str>>,
-    hostname: Option<Arc<str>>,
+struct Ingress<'a> {
+    #[serde(borrow)]
+    ip: Text<'a>,
+    #[serde(borrow)]
+    hostname: Text<'a>,
 }
 
-impl Object for ServiceObject {
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
+// Field numbers: k8s.io/api/core/v1/generated.proto.
+
+impl<'a> Message<'a> for ServiceForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.message(&mut self.metadata),
+            2 => value.message(&mut self.spec),
+            3 => value.message(&mut self.status),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'a> Message<'a> for Spec<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.push(&mut self.ports)?,
+            2 => self.selector.take(value)?,
+            3 => self.cluster_ip = value.text()?,
+            4 => self.kind = value.text()?,
+            5 => self.external_ips.push(value.text()?),
+            10 => self.external_name = value.text()?,
+            13 => self.publish_not_ready_addresses = value.flag()?,
+            18 => self.cluster_ips.push(value.text()?),
+            22 => self.internal_traffic_policy = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for PortForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.name = value.text()?,
+            2 => self.protocol = value.text()?,
+            3 => self.port = value.number()?,
+            4 => value.message(&mut self.target_port)?,
+            5 => self.node_port = value.number()?,
+            6 => self.app_protocol = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Status<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 { value.message(&mut self.load_balancer) } else { Ok(()) }
+    }
+}
+
+impl<'a> Message<'a> for LoadBalancer<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 { value.push(&mut self.ingress) } else { Ok(()) }
+    }
+}
+
+impl<'a> Message<'a> for Ingress<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.ip = value.text()?,
+            2 => self.hostname = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Form<'a> for ServiceForm<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut form = Self::default();
+        form.merge(bytes).map(|()| form)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
     }
 }
 
@@ -133,18 +209,20 @@ impl KubeService {
     }
 }
 
-impl ServiceObject {
-    /// Keeps what is needed; the second value says what of it makes no sense.
-    pub(super) fn convert(self, domain: &str, trust_domain: &str) -> (KubeService, Option<String>) {
-        let Self { metadata, spec, status } = self;
-        let annotation = |name: &str| metadata.annotations.get(name).map(|value| &**value);
-        let namespace = Namespace::new(Arc::clone(&metadata.namespace));
-        let mut odd = None;
+impl Reads for KubeService {
+    type Form<'a> = ServiceForm<'a>;
 
-        let headless = spec.cluster_ip == "None";
+    fn keep(form: ServiceForm<'_>, scope: &Scope) -> Kept<Self> {
+        let ServiceForm { metadata, spec, status } = form;
+        let key = scope.key(metadata.identity());
+        let annotation = |name: &str| metadata.annotations.get(name);
+        let namespace = Namespace::new(Arc::clone(&key.namespace));
+        let mut odd: Option<Box<str>> = None;
+
+        let headless = *spec.cluster_ip == *"None";
         let resolution = if headless {
             Resolution::Headless
-        } else if spec.kind == "ExternalName" && !spec.external_name.is_empty() {
+        } else if *spec.kind == *"ExternalName" && !spec.external_name.is_empty() {
             let alias = spec.external_name.trim_end_matches('.').to_ascii_lowercase();
             Resolution::Alias(Hostname::from(alias))
         } else {
@@ -154,10 +232,10 @@ impl ServiceObject {
         let all =
             if spec.cluster_ips.is_empty() { vec![spec.cluster_ip] } else { spec.cluster_ips };
         let mut vips: Vec<IpAddr> = Vec::with_capacity(all.len());
-        for text in all.iter().filter(|text| !matches!(text.as_str(), "" | "None")) {
+        for text in all.iter().filter(|text| !matches!(&***text, "" | "None")) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => odd = Some(format!("{text:?} is no cluster IP")),
+                Err(_) => odd = Some(format!("{text:?} is no cluster IP").into()),
             }
         }
 
@@ -166,39 +244,35 @@ impl ServiceObject {
         for port in spec.ports {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
-                odd = Some(format!("{} is no port", port.port));
+                odd = Some(format!("{} is no port", port.port).into());
                 continue;
             };
-            let target = match port.target_port {
-                Some(TargetPortObject::Name(name)) if !name.is_empty() => TargetPort::Name(name),
-                Some(TargetPortObject::Number(target)) if target != 0 => {
-                    match port_number(target) {
-                        Some(target) => TargetPort::Number(target),
-                        None => {
-                            odd = Some(format!("{target} is no target port"));
-                            continue;
-                        }
+            let target = match (port.target_port.name(), port.target_port.number()) {
+                (Some(name), _) => TargetPort::Name(scope.text(name)),
+                (None, 0) => TargetPort::Number(number),
+                (None, target) => match port_number(target) {
+                    Some(target) => TargetPort::Number(target),
+                    None => {
+                        odd = Some(format!("{target} is no target port").into());
+                        continue;
                     }
-                }
-                _ => TargetPort::Number(number),
+                },
             };
             if let Some(node_port) = port_number(port.node_port) {
                 node_ports.insert(number, node_port);
             }
-            let app_protocol = port.app_protocol.as_deref();
+            let app_protocol = port.app_protocol.given();
             let protocol = Protocol::of_port(&port.protocol, app_protocol, &port.name, number);
-            ports.push(Port { name: port.name, number, protocol, target });
+            ports.push(Port { name: scope.text(&port.name), number, protocol, target });
         }
 
         let node_selector = annotation(NODE_SELECTOR)
-            .filter(|_| spec.kind == "NodePort")
+            .filter(|_| *spec.kind == *"NodePort")
             // What can't be read selects all nodes, as `{}` does.
             .map(|json| serde_json::from_str(json).unwrap_or_default());
-        let ingress = status.load_balancer.ingress.into_iter().filter_map(|one| {
-            let given = |text: &Arc<str>| !text.is_empty();
-            one.ip.filter(given).or(one.hostname.filter(given))
-        });
-        let external_ips = spec.external_ips.into_iter().filter(|text| !text.is_empty());
+        let ingress = status.load_balancer.ingress.iter();
+        let ingress = ingress.filter_map(|one| one.ip.given().or(one.hostname.given()));
+        let external_ips = spec.external_ips.iter().filter_map(Text::given);
 
         let listed = |name| {
             let texts = annotation(name).unwrap_or_default().split(',').map(str::trim);
@@ -208,37 +282,39 @@ impl ServiceObject {
             .map(Arc::from)
             .chain(
                 listed(KUBERNETES_ACCOUNTS)
-                    .map(|account| identity(trust_domain, &metadata.namespace, account)),
+                    .map(|account| scope.identity(&metadata.namespace, account)),
             )
             .collect();
 
         let service = Service {
-            hostname: Hostname::of_kubernetes_service(&metadata.name, &metadata.namespace, domain),
+            hostname: Hostname::of_kubernetes_service(
+                &metadata.name,
+                &metadata.namespace,
+                &scope.settings.domain,
+            ),
             mesh_external: matches!(resolution, Resolution::Alias(_)),
             resolution,
             vips,
             external_addresses: match &node_selector {
                 Some(_) => Vec::new(),
-                None => ingress.chain(external_ips).collect(),
+                None => ingress.chain(external_ips).map(Arc::from).collect(),
             },
             external_ports: if node_selector.is_some() { node_ports } else { BTreeMap::new() },
-            selector: spec.selector,
+            selector: scope.labels(spec.selector),
             service_accounts,
             export_to: annotation(EXPORT_TO)
                 .map_or(ExportTo::Public, |text| ExportTo::parse(text, &namespace)),
-            created: metadata
-                .creation_timestamp
-                .parse::<jiff::Timestamp>()
-                .map_or(0, jiff::Timestamp::as_second),
-            node_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
+            created: metadata.creation_timestamp.seconds(),
+            node_local: *spec.internal_traffic_policy == *"Local",
             publish_not_ready: spec.publish_not_ready_addresses,
             ports,
-            name: metadata.name,
+            name: Arc::clone(&key.name),
             namespace,
-            labels: metadata.labels,
+            labels: scope.labels(metadata.labels),
         };
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| service.labels.contains_key(*label));
-        (KubeService { service: Arc::new(service), node_selector, persistent_sessions }, odd)
+        let value = Self { service: Arc::new(service), node_selector, persistent_sessions };
+        Kept { key, value: Some(value), odd }
     }
 }

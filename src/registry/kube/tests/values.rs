@@ -1,32 +1,33 @@
 //! The index on values: what objects mean together, in whatever order they come.
 
+use std::sync::Arc;
+
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::apiserver::{Event, Key, Object};
+use crate::apiserver::{Event, Form, Key};
 use crate::model::{
     Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
-    WorkloadKey,
+    Workload,
 };
-use crate::registry::kube::endpoint_slice::SliceObject;
-use crate::registry::kube::index::{Index, Settings, Touched};
-use crate::registry::kube::namespace::NamespaceObject;
-use crate::registry::kube::node::NodeObject;
-use crate::registry::kube::pod::PodObject;
-use crate::registry::kube::service::ServiceObject;
+use crate::registry::kube::endpoint_slice::Slice;
+use crate::registry::kube::index::{Index, Indexed, Kept, Touched};
+use crate::registry::kube::namespace::NamespaceFacts;
+use crate::registry::kube::node::Node;
+use crate::registry::kube::scope::{Scope, Settings};
+use crate::registry::kube::service::KubeService;
 use crate::registry::{Contents, ServiceRecord};
 
 const CART: &str = "cart.shop.svc.cluster.local";
 
 fn index() -> Index {
-    Index::new(Settings {
+    Index::new(Arc::new(Scope::new(Settings {
         domain: "cluster.local".into(),
         trust_domain: "td".into(),
         system_namespace: "strait-system".into(),
-    })
+    })))
 }
 
 /// Changes that arrive, as an API server writes them.
@@ -42,37 +43,47 @@ enum Arrives {
 }
 use Arrives::{Deleted, Listed};
 
-fn decode<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("a well-formed object")
+fn kept<T: Indexed>(index: &Index, value: &Value) -> Kept<T> {
+    let json = value.to_string();
+    let form: T::Form<'_> = serde_json::from_str(&json).expect("a well-formed object");
+    assert!(!form.identity().name.is_empty());
+    T::keep(form, index.scope())
 }
 
 fn apply(index: &mut Index, arrives: Arrives) -> Touched {
-    fn listed<T: Object>(values: Vec<Value>) -> Event<T> {
-        let objects = values.into_iter().map(decode).collect();
-        Event::Restarted { objects, odd: Vec::new() }
+    fn applied<T: Indexed>(index: &mut Index, value: &Value) -> Touched {
+        let object = kept::<T>(index, value);
+        index.apply(Event::Applied(object))
+    }
+    fn listed<T: Indexed>(index: &mut Index, values: &[Value]) -> Touched {
+        let objects = values.iter().map(|value| kept::<T>(index, value)).collect();
+        index.apply(Event::Restarted { objects, odd: Vec::new() })
+    }
+    fn deleted<T: Indexed>(index: &mut Index, key: Key) -> Touched {
+        index.apply(Event::<Kept<T>>::Deleted(key))
     }
     match arrives {
-        Arrives::Service(value) => index.apply(Event::Applied(decode::<ServiceObject>(value))),
-        Arrives::Slice(value) => index.apply(Event::Applied(decode::<SliceObject>(value))),
-        Arrives::Pod(value) => index.apply(Event::Applied(decode::<PodObject>(value))),
-        Arrives::Node(value) => index.apply(Event::Applied(decode::<NodeObject>(value))),
-        Arrives::Namespace(value) => index.apply(Event::Applied(decode::<NamespaceObject>(value))),
+        Arrives::Service(value) => applied::<KubeService>(index, &value),
+        Arrives::Slice(value) => applied::<Slice>(index, &value),
+        Arrives::Pod(value) => applied::<Workload>(index, &value),
+        Arrives::Node(value) => applied::<Node>(index, &value),
+        Arrives::Namespace(value) => applied::<NamespaceFacts>(index, &value),
         Deleted(kind, namespace, name) => {
             let key = Key { namespace: namespace.into(), name: name.into() };
             match kind {
-                "services" => index.apply(Event::<ServiceObject>::Deleted(key)),
-                "slices" => index.apply(Event::<SliceObject>::Deleted(key)),
-                "pods" => index.apply(Event::<PodObject>::Deleted(key)),
-                "nodes" => index.apply(Event::<NodeObject>::Deleted(key)),
-                _ => index.apply(Event::<NamespaceObject>::Deleted(key)),
+                "services" => deleted::<KubeService>(index, key),
+                "slices" => deleted::<Slice>(index, key),
+                "pods" => deleted::<Workload>(index, key),
+                "nodes" => deleted::<Node>(index, key),
+                _ => deleted::<NamespaceFacts>(index, key),
             }
         }
         Listed(kind, values) => match kind {
-            "services" => index.apply(listed::<ServiceObject>(values)),
-            "slices" => index.apply(listed::<SliceObject>(values)),
-            "pods" => index.apply(listed::<PodObject>(values)),
-            "nodes" => index.apply(listed::<NodeObject>(values)),
-            _ => index.apply(listed::<NamespaceObject>(values)),
+            "services" => listed::<KubeService>(index, &values),
+            "slices" => listed::<Slice>(index, &values),
+            "pods" => listed::<Workload>(index, &values),
+            "nodes" => listed::<Node>(index, &values),
+            _ => listed::<NamespaceFacts>(index, &values),
         },
     }
 }
@@ -230,10 +241,10 @@ fn an_endpoint_is_what_its_slice_pod_and_node_say() {
     assert_eq!(found.node.as_deref(), Some("node-1"));
 
     let all = index.everything();
-    let workload = all.workloads.get(&WorkloadKey::new("shop", "cart-1")).cloned().flatten();
-    let workload = workload.expect("a workload");
+    let workloads = all.workloads.expect("pods");
+    let workload = workloads.get("shop", "cart-1").expect("a workload");
     assert_eq!(workload.named_ports.get("web"), Some(&8080));
-    assert_eq!((&*workload.service_account, workload.locality.to_string()), ("cart", "r/z".into()));
+    assert_eq!(&*workload.service_account, "cart");
 }
 
 #[test]
@@ -371,7 +382,7 @@ fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
         key: Some(Key { namespace: "shop".into(), name: "cart".into() }),
         reason: "no sense".into(),
     };
-    index.apply(Event::<ServiceObject>::Odd(odd));
+    index.apply(Event::<Kept<KubeService>>::Odd(odd));
     assert_eq!(record(&mut index), None, "as a fresh list would leave it out");
 }
 
@@ -581,10 +592,9 @@ fn contents_never_depend_on_the_way_they_came_about() {
         let mut heard = Contents::default();
         for contents in said(&mut long, changes.clone()).into_iter().flatten() {
             heard.services.extend(contents.services);
-            heard.workloads.extend(contents.workloads);
+            heard.workloads = contents.workloads.or(heard.workloads);
         }
         heard.services.retain(|_, record| record.is_some());
-        heard.workloads.retain(|_, workload| workload.is_some());
 
         // A fresh start with what is left, in any order.
         let mut left = left_over(&changes);
@@ -596,7 +606,8 @@ fn contents_never_depend_on_the_way_they_came_about() {
         }
         let fresh = fresh.everything();
         assert_eq!(heard.services, fresh.services, "seed {seed}: {changes:#?}");
-        assert_eq!(heard.workloads, fresh.workloads, "seed {seed}: {changes:#?}");
+        let pods = |contents: &Contents| contents.workloads.clone().unwrap_or_default();
+        assert_eq!(pods(&heard), pods(&fresh), "seed {seed}: {changes:#?}");
         let long = long.everything();
         assert_eq!(long.services, fresh.services, "seed {seed}");
     }
@@ -615,6 +626,8 @@ fn what_is_gone_leaves_no_trace() {
         }
         assert!(index.everything().services.is_empty());
         assert!(index.is_bare(), "seed {seed}: {index:?}");
+        index.everything();
+        assert_eq!(index.scope().held(), 0, "seed {seed}: texts that nobody uses");
     }
 }
 

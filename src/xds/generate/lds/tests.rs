@@ -338,7 +338,7 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
 fn serving(ports: Vec<Port>) -> (Arc<PushContext>, Proxy) {
     let app = service("app.ns").vip("10.1.0.1").ports(ports);
     let mut pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
-    pod.named_ports.insert("web".into(), 8081);
+    Arc::make_mut(&mut pod.1.profile).named_ports.insert("web".into(), 8081);
     let context = context(vec![shard("east", 1).network("n1").with(app, vec![]).pod(pod).said()]);
     (context, client())
 }

@@ -1,0 +1,173 @@
+//! The same said in both forms, and bytes that say nothing.
+
+use serde::Deserialize;
+
+use super::super::object::{AsIs, Metadata, Object};
+use super::*;
+
+/// A kind of its own, decoded as it is.
+#[derive(Debug, Deserialize)]
+struct Thing {
+    metadata: Metadata,
+    #[serde(default)]
+    size: Option<u16>,
+}
+
+impl Object for Thing {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// What is kept of a page.
+#[derive(Debug)]
+struct Page {
+    objects: Vec<Thing>,
+    odd: Vec<Odd>,
+    end: End,
+}
+
+/// Reads a page that arrives in pieces of so many bytes.
+fn page_in(encoding: Encoding, bytes: &[u8], piece: usize) -> Result<Page, String> {
+    let mut list = List::new(encoding, 8 << 20);
+    let (mut objects, mut odd) = (Vec::new(), Vec::new());
+    for piece in bytes.chunks(piece) {
+        list.push(piece);
+        while let Some(bytes) = list.next().map_err(|error| format!("{error:?}"))? {
+            match object(&AsIs::<Thing>::new(), encoding, &bytes) {
+                Ok(kept) => objects.push(kept),
+                Err(error) => odd.push(error),
+            }
+        }
+    }
+    Ok(Page { objects, odd, end: list.end()? })
+}
+
+fn page(json: &str) -> Result<Page, String> {
+    let whole = page_in(Encoding::Json, json.as_bytes(), usize::MAX);
+    for piece in [1, 7] {
+        let pieces = page_in(Encoding::Json, json.as_bytes(), piece);
+        assert_eq!(format!("{pieces:?}"), format!("{whole:?}"), "in pieces of {piece}");
+    }
+    whole
+}
+
+fn line(json: &str) -> Result<Line<Thing>, String> {
+    super::line(&AsIs::<Thing>::new(), Encoding::Json, json.as_bytes())
+}
+
+#[test]
+fn an_odd_object_costs_only_itself() {
+    let page = page(
+        r#"{"metadata":{"resourceVersion":"7","continue":"more"},"items":[
+            {"metadata":{"name":"a"},"size":1},
+            {"metadata":{"name":"b"},"size":65536},
+            {"metadata":{"name":"c\u0000"}}, {"metadata":null}, 5, null,
+            {"metadata":{"name":"d","labels":null,"annotations":null,"namespace":null}}]}"#,
+    )
+    .expect("a page");
+    let names: Vec<_> = page.objects.iter().map(|thing| &*thing.metadata.name).collect();
+    assert_eq!(names, ["a", "d"]);
+    assert_eq!(page.objects.first().and_then(|thing| thing.size), Some(1));
+    assert_eq!(page.odd.len(), 5);
+    let named = page.odd.first().and_then(|odd| odd.key.as_ref());
+    assert_eq!(named.map(ToString::to_string).as_deref(), Some("b"));
+    assert_eq!((&*page.end.version, page.end.next.as_deref()), ("7", Some("more")));
+}
+
+#[test]
+fn what_is_no_list_is_not_an_empty_list() {
+    for bad in ["", "{}", "[]", "<html>", r#"{"metadata":{"resourceVersion":"1"}}"#] {
+        assert!(page(bad).is_err(), "{bad}");
+    }
+    let empty = page(r#"{"metadata":{"resourceVersion":"1"},"items":null}"#);
+    assert!(empty.expect("an empty list").objects.is_empty());
+}
+
+#[test]
+fn annotations_that_mean_nothing_here_are_not_kept() {
+    let page = page(
+        r#"{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a","annotations":{
+            "kubectl.kubernetes.io/last-applied-configuration":"{}","x":null,
+            "networking.istio.io/exportTo":"*","strait.dev/network":"n"}}}]}"#,
+    )
+    .expect("a page");
+    let kept: Vec<_> = page
+        .objects
+        .iter()
+        .flat_map(|thing| thing.metadata.annotations.keys().map(|key| &**key))
+        .collect();
+    assert_eq!(kept, ["networking.istio.io/exportTo", "strait.dev/network"]);
+}
+
+#[test]
+fn lines_of_a_watch_are_told_apart() {
+    let object = r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"3"}}"#;
+    let of = |kind: &str, object: &str| line(&format!(r#"{{"type":"{kind}","object":{object}}}"#));
+    assert!(matches!(of("ADDED", object), Ok(Line::Applied { version, .. }) if version == "3"));
+    assert!(
+        matches!(of("DELETED", object), Ok(Line::Deleted { key, .. }) if key.to_string() == "n/a")
+    );
+    let odd = r#"{"metadata":{"name":"a","resourceVersion":"4"},"size":"x"}"#;
+    assert!(matches!(of("MODIFIED", odd), Ok(Line::Odd { version, .. }) if version == "4"));
+    let end = r#"{"metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
+    assert!(matches!(
+        of("BOOKMARK", end),
+        Ok(Line::Bookmark { initial_events_end: true, version }) if version == "9"
+    ));
+    let gone = r#"{"code":410,"reason":"Expired","message":"too old"}"#;
+    assert!(matches!(of("ERROR", gone), Ok(Line::Error(Error::Gone(_)))));
+    assert!(matches!(of("ERROR", "{}"), Ok(Line::Error(Error::Server(_)))));
+    for bad in ["", "{", "{}", "null", r#"{"type":"ADDED"}"#, r#"{"type":"X","object":{}}"#] {
+        assert!(line(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn depth_is_no_attack() {
+    let depth = 1_000_000;
+    let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let ignored = format!(r#"{{"metadata":{{"name":"a"}},"unknown":{deep}}}"#);
+    let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{ignored}]}}"#);
+    assert_eq!(page(&list).expect("a page").objects.len(), 1, "skipped without recursion");
+    let known = format!(r#"{{"metadata":{{"name":"a","labels":{deep}}}}}"#);
+    let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{known}]}}"#);
+    assert_eq!(page(&list).expect("a page").odd.len(), 1, "costs only itself");
+}
+
+#[test]
+fn lists_are_found_wherever_they_stand() {
+    let names = |page: Page| {
+        page.objects.iter().map(|thing| thing.metadata.name.to_string()).collect::<Vec<_>>()
+    };
+    let metadata = r#""metadata":{"resourceVersion":"7","x":{"items":[1]}}"#;
+    let items =
+        r#""items" : [ {"metadata":{"name":"a\u002d}]"}},{"metadata":{"name":"b"}, "x":"\\"} ]"#;
+    for list in [format!("{{{metadata},{items}}}"), format!("{{{items}, {metadata}, \"y\":[]}}")] {
+        let page = page(&list).expect("a page");
+        assert_eq!(page.odd.len(), 1, "a name that is none");
+        assert_eq!(names(page), ["b"], "{list}");
+    }
+    let escaped = format!(r#"{{{metadata},"it\u0065ms":[{{"metadata":{{"name":"a"}}}}]}}"#);
+    assert!(page(&escaped).is_err(), "never an empty list");
+    let text = format!(r#"{{"kind":"items",{metadata},"items":[]}}"#);
+    assert!(page(&text).expect("a page").objects.is_empty());
+    for cut in
+        [r#"{"items":["#, r#"{"items":[{}"#, r#"{"items":[{},"#, r#"{"metadata":{},"items":[]"#]
+    {
+        assert!(page(cut).is_err(), "{cut}");
+    }
+}
+
+#[test]
+fn an_object_and_what_is_around_objects_are_bounded() {
+    let object = format!(r#"{{"items":[{{"x":"{}"}}]}}"#, "y".repeat(9 << 20));
+    assert_eq!(page_in(Encoding::Json, object.as_bytes(), 1 << 16).unwrap_err(), "TooLong");
+    let around = format!(r#"{{"x":"{}""#, "y".repeat(1 << 20));
+    assert!(page_in(Encoding::Json, around.as_bytes(), 1 << 16).is_err());
+    let wrapped = |field: &[u8]| [b"k8s\0\x12\xff\xff\xff\x7f", field].concat();
+    let object = wrapped(b"\x12\xff\xff\xff\x7f");
+    assert_eq!(page_in(Encoding::Protobuf, &object, 1).unwrap_err(), "TooLong");
+    let around = wrapped(b"\x0a\xff\xff\xff\x7f");
+    assert_eq!(page_in(Encoding::Protobuf, &around, 1).unwrap_err(), "TooLong");
+}

@@ -1,0 +1,292 @@
+//! Lists and events of a watch in JSON.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
+use super::error::one_line;
+use super::object::{Form, Kind, Odd, OnlyMeta, null_as_default};
+
+/// Decodes an object.
+pub(super) fn form<'a, F: Form<'a>>(json: &'a [u8]) -> Result<F, Odd> {
+    decode(json).map_err(|error| Odd {
+        key: serde_json::from_slice::<OnlyMeta<'_>>(json).ok().and_then(|only| {
+            let identity = only.metadata.identity();
+            identity.makes_sense().then(|| identity.key())
+        }),
+        reason: error.to_string(),
+    })
+}
+
+/// Decodes a value. That all of it is in UTF-8 is seen once, faster than of each text in it; where it
+/// isn't, only those texts need be that are read.
+fn decode<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
+    match std::str::from_utf8(json) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(json),
+    }
+}
+
+/// Decodes an event.
+pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, String> {
+    #[derive(Deserialize)]
+    struct Event<'a, F> {
+        #[serde(rename = "type", borrow)]
+        kind: Cow<'a, str>,
+        object: F,
+    }
+    // Nearly all are objects that are so now and make sense: read in one go. The rest is looked at
+    // once more.
+    if let Ok(Event { kind: told, object }) = decode::<Event<'_, K::Form<'_>>>(json)
+        && matches!(&*told, "ADDED" | "MODIFIED")
+        && object.identity().makes_sense()
+        && let Ok((object, version)) = keep(kind, object)
+    {
+        return Ok(Line::Applied { object, version });
+    }
+
+    let text = |error: serde_json::Error| error.to_string();
+    let event: Event<'_, &RawValue> = serde_json::from_slice(json).map_err(text)?;
+    let object = event.object.get().as_bytes();
+    let metadata = || serde_json::from_slice::<OnlyMeta<'_>>(object).map(|only| only.metadata);
+    Ok(match &*event.kind {
+        "ADDED" | "MODIFIED" => match form(object).and_then(|form| keep(kind, form)) {
+            Ok((object, version)) => Line::Applied { object, version },
+            Err(odd) => {
+                let version = metadata().map(|metadata| metadata.resource_version.to_string());
+                Line::Odd { odd, version: version.unwrap_or_default() }
+            }
+        },
+        "DELETED" => {
+            let metadata = metadata().map_err(text)?;
+            let identity = metadata.identity();
+            Line::Deleted { key: identity.key(), version: identity.version.to_owned() }
+        }
+        "BOOKMARK" => {
+            let metadata = metadata().map_err(text)?;
+            Line::Bookmark {
+                initial_events_end: metadata.ends_initial_events(),
+                version: metadata.resource_version.to_string(),
+            }
+        }
+        "ERROR" => {
+            #[derive(Default, Deserialize)]
+            #[serde(default)]
+            struct Status {
+                code: u16,
+                message: String,
+                reason: String,
+            }
+            let status: Status = serde_json::from_slice(object).map_err(text)?;
+            Line::of_status(status.code.into(), &status.reason, &status.message)
+        }
+        other => return Err(format!("{:?} is no type of event", one_line(other))),
+    })
+}
+
+/// Cuts a list into its objects as it arrives.
+///
+/// Follows strings and nesting only, by a counter; whether it is JSON is said by who decodes the
+/// objects, and what is around them.
+pub(super) struct List {
+    longest: usize,
+    buffer: BytesMut,
+    /// How many bytes of the buffer have been looked at.
+    seen: usize,
+    place: Place,
+    /// How many braces and brackets are open, counted from the place.
+    depth: usize,
+    text: InText,
+    /// What is around the objects, decoded at the end.
+    envelope: Vec<u8>,
+    /// Where in the envelope the last text of the outermost object begins.
+    name_at: usize,
+}
+
+/// Where in a list we are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Around the objects.
+    Envelope,
+    /// After `"items":`, before what that is.
+    Items,
+    /// Between two objects.
+    Between,
+    /// In an object, or whatever is in its place.
+    Object,
+}
+
+/// Whether we are in a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InText {
+    No,
+    Yes,
+    /// After a backslash.
+    Escaped,
+}
+
+impl List {
+    /// A list whose objects are at most `longest` bytes long.
+    pub(super) fn new(longest: usize) -> Self {
+        Self {
+            longest,
+            buffer: BytesMut::new(),
+            seen: 0,
+            place: Place::Envelope,
+            depth: 0,
+            text: InText::No,
+            envelope: Vec::new(),
+            name_at: 0,
+        }
+    }
+
+    /// Adds what was received.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes the next whole object; `None` until there is one.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
+        while let Some(&byte) = self.buffer.get(self.seen) {
+            // Most of an object is text, and most of text is neither end nor escape.
+            if self.place == Place::Object && self.text == InText::Yes {
+                let rest = self.buffer.get(self.seen..).unwrap_or_default();
+                let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+                if plain > 0 {
+                    self.seen += plain;
+                    if self.seen >= self.longest {
+                        return Err(CutError::TooLong);
+                    }
+                    continue;
+                }
+            }
+            match self.place {
+                Place::Envelope | Place::Items => {
+                    self.envelope_byte(byte);
+                    if self.envelope.len() > ENVELOPE_BYTES_MAX {
+                        return Err(CutError::Malformed("it has more to say than objects".into()));
+                    }
+                }
+                Place::Between => match byte {
+                    b']' => {
+                        self.envelope.push(b']');
+                        self.place = Place::Envelope;
+                        // `items` is in the outermost object.
+                        self.depth = 1;
+                    }
+                    b',' | b' ' | b'\n' | b'\r' | b'\t' => {}
+                    _ => {
+                        // What is before it has been taken care of.
+                        drop(self.buffer.split_to(self.seen));
+                        (self.seen, self.depth, self.place) = (0, 0, Place::Object);
+                        continue;
+                    }
+                },
+                Place::Object => {
+                    if let Some(object) = self.object_byte(byte) {
+                        return Ok(Some(object));
+                    }
+                    if self.seen >= self.longest {
+                        return Err(CutError::TooLong);
+                    }
+                }
+            }
+            self.seen += 1;
+        }
+        if self.place != Place::Object {
+            self.buffer.clear();
+            self.seen = 0;
+        }
+        Ok(None)
+    }
+
+    /// Takes a byte of what is around the objects.
+    fn envelope_byte(&mut self, byte: u8) {
+        if self.place == Place::Items && !byte.is_ascii_whitespace() {
+            self.place = if byte == b'[' { Place::Between } else { Place::Envelope };
+        }
+        self.envelope.push(byte);
+        if self.place == Place::Between {
+            return;
+        }
+        let was_in_text = self.text != InText::No;
+        self.step(byte);
+        if self.depth == 1 && self.text == InText::Yes && !was_in_text {
+            self.name_at = self.envelope.len();
+        }
+        let name = self.envelope.get(self.name_at..).unwrap_or_default();
+        if byte == b':' && !was_in_text && self.depth == 1 && name.starts_with(b"items\"") {
+            self.place = Place::Items;
+        }
+    }
+
+    /// Takes a byte in the place of an object; returns the object if that ends it.
+    fn object_byte(&mut self, byte: u8) -> Option<Bytes> {
+        let was_in_text = self.text != InText::No;
+        // A number or a name in the place of an object ends where something else begins.
+        if self.depth == 0 && !was_in_text && self.seen > 0 && matches!(byte, b',' | b']') {
+            self.place = Place::Between;
+            let object = self.buffer.split_to(self.seen).freeze();
+            self.seen = 0;
+            return Some(object);
+        }
+        self.step(byte);
+        let ends = !was_in_text && self.depth == 0 && matches!(byte, b'}' | b']');
+        ends.then(|| {
+            self.place = Place::Between;
+            let object = self.buffer.split_to(self.seen + 1).freeze();
+            self.seen = 0;
+            object
+        })
+    }
+
+    /// Follows texts and nesting.
+    fn step(&mut self, byte: u8) {
+        match (self.text, byte) {
+            (InText::Escaped, _) | (InText::No, b'"') => self.text = InText::Yes,
+            (InText::Yes, b'\\') => self.text = InText::Escaped,
+            (InText::Yes, b'"') => self.text = InText::No,
+            (InText::No, b'{' | b'[') => self.depth += 1,
+            (InText::No, b'}' | b']') => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// What the list says of itself, once all has been received.
+    pub(super) fn end(self) -> Result<End, String> {
+        #[derive(Deserialize)]
+        struct Envelope<'a> {
+            #[serde(borrow)]
+            metadata: Metadata<'a>,
+            // Not defaulted: JSON without items is no list, and an empty list would withdraw
+            // everything. Go writes an empty list as null.
+            #[serde(deserialize_with = "null_as_default")]
+            items: Vec<IgnoredAny>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Metadata<'a> {
+            #[serde(borrow)]
+            resource_version: Cow<'a, str>,
+            #[serde(default, borrow, rename = "continue")]
+            next: Option<Cow<'a, str>>,
+        }
+        if self.place != Place::Envelope {
+            return Err("it ended within its objects".into());
+        }
+        let envelope: Envelope<'_> =
+            serde_json::from_slice(&self.envelope).map_err(|error| error.to_string())?;
+        if !envelope.items.is_empty() {
+            return Err("its items are in no known place".into());
+        }
+        let Metadata { resource_version, next } = envelope.metadata;
+        Ok(End {
+            version: resource_version.into_owned(),
+            next: next.filter(|token| !token.is_empty()).map(Cow::into_owned),
+        })
+    }
+}

@@ -1,0 +1,391 @@
+//! Lists and events of a watch in the protobuf of Kubernetes.
+//!
+//! Every object is wrapped: four bytes `k8s\0`, then a `runtime.Unknown` {1: type, 2: the object}. An
+//! event is a frame of four bytes length and a `WatchEvent` {1: type, 2: {1: a wrapped object}}, which
+//! itself is not wrapped. A list is {1: its metadata, 2: each object}, in one wrapper.
+//! (k8s.io/apimachinery: pkg/runtime/serializer/protobuf, pkg/runtime/generated.proto,
+//! pkg/apis/meta/v1/generated.proto)
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
+use super::error::one_line;
+use super::lines::TooLong;
+use super::object::{Form, Kind, Odd, OnlyMeta};
+use super::text::Text;
+use super::wire::{Malformed, Message, Value, key, varint};
+
+/// What every wrapped object begins with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Decodes an object of a list.
+pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, Odd> {
+    F::of_protobuf(bytes).map_err(|error| {
+        let mut only = OnlyMeta::default();
+        let named = only.merge(bytes).is_ok();
+        let identity = only.metadata.identity();
+        Odd {
+            key: (named && identity.makes_sense()).then(|| identity.key()),
+            reason: error.to_string(),
+        }
+    })
+}
+
+/// Decodes an event.
+pub(super) fn line<K: Kind>(kind: &K, frame: &[u8]) -> Result<Line<K::Kept>, String> {
+    let mut event = Event::default();
+    let text = |error: Malformed| error.to_string();
+    // kube-apiserver wraps no event; where one is wrapped, it can't be taken for a bare one, as no
+    // field begins with `k`.
+    let bare = if frame.starts_with(MAGIC) { unwrap(frame)?.raw } else { frame };
+    event.merge(bare).map_err(text)?;
+    let wrapped = unwrap(event.object)?;
+    let object = wrapped.raw;
+    let metadata = || {
+        let mut only = OnlyMeta::default();
+        only.merge(object).map(|()| only.metadata)
+    };
+    Ok(match &*event.kind {
+        "ADDED" | "MODIFIED" => match form(object).and_then(|form| keep(kind, form)) {
+            Ok((object, version)) => Line::Applied { object, version },
+            Err(odd) => {
+                let version = metadata().map(|metadata| metadata.resource_version.to_string());
+                Line::Odd { odd, version: version.unwrap_or_default() }
+            }
+        },
+        "DELETED" => {
+            let metadata = metadata().map_err(text)?;
+            let identity = metadata.identity();
+            Line::Deleted { key: identity.key(), version: identity.version.to_owned() }
+        }
+        "BOOKMARK" => {
+            let metadata = metadata().map_err(text)?;
+            Line::Bookmark {
+                initial_events_end: metadata.ends_initial_events(),
+                version: metadata.resource_version.to_string(),
+            }
+        }
+        "ERROR" => {
+            let mut status = Status::default();
+            status.merge(object).map_err(text)?;
+            Line::of_status(status.code, &status.reason, &status.message)
+        }
+        other => return Err(format!("{:?} is no type of event", one_line(other))),
+    })
+}
+
+/// What an error answer says.
+pub(super) fn status_message(bytes: &[u8]) -> Option<String> {
+    let wrapped = unwrap(bytes).ok()?;
+    let mut status = Status::default();
+    status.merge(wrapped.raw).ok()?;
+    (wrapped.kind.kind == Text::from("Status")).then(|| status.message.to_string())
+}
+
+/// Takes the wrapper off.
+fn unwrap(bytes: &[u8]) -> Result<Unknown<'_>, String> {
+    let wrapped = bytes.strip_prefix(MAGIC).ok_or("it does not begin as Kubernetes' protobuf")?;
+    let mut unknown = Unknown::default();
+    unknown.merge(wrapped).map_err(|error| error.to_string())?;
+    if unknown.encoding.is_empty() {
+        Ok(unknown)
+    } else {
+        Err("it has an encoding, which nobody asked for".into())
+    }
+}
+
+/// `runtime.Unknown`.
+#[derive(Default)]
+struct Unknown<'a> {
+    kind: TypeMeta<'a>,
+    raw: &'a [u8],
+    encoding: Text<'a>,
+}
+
+impl<'a> Message<'a> for Unknown<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.message(&mut self.kind)?,
+            2 => self.raw = value.bytes()?,
+            3 => self.encoding = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `runtime.TypeMeta`.
+#[derive(Default)]
+struct TypeMeta<'a> {
+    kind: Text<'a>,
+}
+
+impl<'a> Message<'a> for TypeMeta<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 2 {
+            self.kind = value.text()?;
+        }
+        Ok(())
+    }
+}
+
+/// `metav1.WatchEvent`.
+#[derive(Default)]
+struct Event<'a> {
+    kind: Text<'a>,
+    object: &'a [u8],
+}
+
+impl<'a> Message<'a> for Event<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.kind = value.text()?,
+            2 => {
+                let mut extension = RawExtension::default();
+                value.message(&mut extension)?;
+                self.object = extension.0;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `runtime.RawExtension`.
+#[derive(Default)]
+struct RawExtension<'a>(&'a [u8]);
+
+impl<'a> Message<'a> for RawExtension<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 {
+            self.0 = value.bytes()?;
+        }
+        Ok(())
+    }
+}
+
+/// `metav1.Status`.
+#[derive(Default)]
+struct Status<'a> {
+    message: Text<'a>,
+    reason: Text<'a>,
+    code: i64,
+}
+
+impl<'a> Message<'a> for Status<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            3 => self.message = value.text()?,
+            4 => self.reason = value.text()?,
+            6 => self.code = value.number()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `metav1.ListMeta`.
+#[derive(Default)]
+struct ListMeta<'a> {
+    version: Text<'a>,
+    next: Text<'a>,
+}
+
+impl<'a> Message<'a> for ListMeta<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            2 => self.version = value.text()?,
+            3 => self.next = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Frames received and not yet taken: each is four bytes length, big-endian, and as many bytes.
+#[derive(Debug)]
+pub(super) struct Frames {
+    buffer: BytesMut,
+    longest: usize,
+}
+
+impl Frames {
+    /// Frames of at most `longest` bytes.
+    pub(super) fn new(longest: usize) -> Self {
+        Self { buffer: BytesMut::new(), longest }
+    }
+
+    /// Adds what was received.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes the next whole frame; `None` until there is one.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+        let Some(length) = self.buffer.first_chunk() else { return Ok(None) };
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if length > self.longest {
+            return Err(TooLong);
+        }
+        if self.buffer.len() < 4 + length {
+            return Ok(None);
+        }
+        self.buffer.advance(4);
+        Ok(Some(self.buffer.split_to(length).freeze()))
+    }
+
+    /// Whether half a frame is left over.
+    pub(super) fn has_rest(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+}
+
+/// Cuts a list into its objects as it arrives.
+pub(super) struct List {
+    longest: usize,
+    buffer: BytesMut,
+    place: Place,
+    /// Whether it says that it is a list.
+    is_list: bool,
+    end: Option<End>,
+}
+
+/// Where in a list we are.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Before the wrapper.
+    Magic,
+    /// In the wrapper.
+    Wrapper,
+    /// In the list, of which so many bytes are left.
+    List { left: u64 },
+}
+
+impl List {
+    /// A list whose objects are at most `longest` bytes long.
+    pub(super) fn new(longest: usize) -> Self {
+        let place = Place::Magic;
+        Self { longest, buffer: BytesMut::new(), place, is_list: false, end: None }
+    }
+
+    /// Adds what was received.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Takes the next whole object; `None` until there is one.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
+        loop {
+            if let Place::Magic = self.place {
+                let Some(magic) = self.buffer.first_chunk::<4>() else { return Ok(None) };
+                if magic != MAGIC {
+                    return malformed("it does not begin as Kubernetes' protobuf");
+                }
+                self.buffer.advance(MAGIC.len());
+                self.place = Place::Wrapper;
+            }
+            if let Place::List { left: 0 } = self.place {
+                self.place = Place::Wrapper;
+            }
+            let Some(head) = head(&self.buffer)? else { return Ok(None) };
+            // The list itself is gone through, not waited for.
+            if let (Place::Wrapper, 2) = (self.place, head.number) {
+                self.buffer.advance(head.length);
+                self.place = Place::List { left: head.value };
+                self.end.get_or_insert(End { version: String::new(), next: None });
+                continue;
+            }
+            let is_object = matches!((self.place, head.number), (Place::List { .. }, 2));
+            let longest = if is_object { self.longest } else { ENVELOPE_BYTES_MAX };
+            let value = usize::try_from(head.value).unwrap_or(usize::MAX);
+            if value > longest {
+                return Err(CutError::TooLong);
+            }
+            if let Place::List { left } = &mut self.place {
+                // Below the bounds above, so this adds up.
+                let whole = u64::try_from(head.length + value).unwrap_or(u64::MAX);
+                match left.checked_sub(whole) {
+                    Some(after) if self.buffer.len() >= head.length + value => *left = after,
+                    Some(_) => {}
+                    None => return malformed("an object is longer than its list"),
+                }
+            }
+            if self.buffer.len() < head.length + value {
+                return Ok(None);
+            }
+            self.buffer.advance(head.length);
+            let bytes = self.buffer.split_to(value).freeze();
+            if is_object {
+                return Ok(Some(bytes));
+            }
+            self.take(head.number, &bytes)
+                .map_err(|Malformed(fact)| CutError::Malformed(fact.into()))?;
+        }
+    }
+
+    /// Takes what the wrapper and the list say of themselves.
+    fn take(&mut self, number: u32, bytes: &[u8]) -> Result<(), Malformed> {
+        let value = Value::Bytes(bytes);
+        match (self.place, number) {
+            (Place::List { .. }, 1) => {
+                let mut metadata = ListMeta::default();
+                value.message(&mut metadata)?;
+                self.end = Some(End {
+                    version: metadata.version.to_string(),
+                    next: metadata.next.given().map(str::to_owned),
+                });
+            }
+            (Place::Wrapper, 1) => {
+                let mut kind = TypeMeta::default();
+                value.message(&mut kind)?;
+                self.is_list = kind.kind.ends_with("List");
+            }
+            (Place::Wrapper, 3) if !bytes.is_empty() => {
+                return Err(Malformed("it has an encoding, which nobody asked for"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the list says of itself, once all has been received.
+    pub(super) fn end(self) -> Result<End, String> {
+        if !self.is_list {
+            return Err("it is no list".into());
+        }
+        let whole = matches!(self.place, Place::Wrapper | Place::List { left: 0 });
+        if !whole || !self.buffer.is_empty() {
+            return Err("it ended within its objects".into());
+        }
+        let end = self.end.filter(|end| !end.version.is_empty());
+        end.ok_or_else(|| "it has no version".into())
+    }
+}
+
+/// How a field begins.
+struct Head {
+    number: u32,
+    /// How long the beginning is.
+    length: usize,
+    /// How long the rest is.
+    value: u64,
+}
+
+/// The head of the field at the beginning of `bytes`; `None` where it is not all there. Numbers
+/// between objects mean nothing: their value is part of the head.
+fn head(bytes: &[u8]) -> Result<Option<Head>, CutError> {
+    let fact = |Malformed(fact)| CutError::Malformed(fact.into());
+    let Some((tag, first)) = varint(bytes).map_err(fact)? else { return Ok(None) };
+    let (number, kind) = key(tag).map_err(fact)?;
+    let rest = bytes.get(first..).unwrap_or_default();
+    let Some((value, second)) = varint(rest).map_err(fact)? else { return Ok(None) };
+    match kind {
+        2 => Ok(Some(Head { number, length: first + second, value })),
+        0 if number > 2 => Ok(Some(Head { number, length: first + second, value: 0 })),
+        _ => malformed("a field of a type that no list has"),
+    }
+}
+
+fn malformed<T>(fact: &str) -> Result<T, CutError> {
+    Err(CutError::Malformed(fact.into()))
+}

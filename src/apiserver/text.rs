@@ -1,0 +1,317 @@
+//! What is borrowed from the bytes received: text, and maps of text.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::wire::{Malformed, Message, Value};
+
+/// Text in the bytes it came in; a copy only where JSON has escapes in it. Text that is missing or
+/// null is empty: no field read here means something else by that.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text<'a>(Cow<'a, str>);
+
+impl Text<'_> {
+    /// The text, `None` where it is empty.
+    pub fn given(&self) -> Option<&str> {
+        Some(&**self).filter(|text| !text.is_empty())
+    }
+}
+
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Borrowed;
+        impl<'de> Visitor<'de> for Borrowed {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Text::default())
+            }
+        }
+        // What it is decides how it is read: text or null.
+        deserializer.deserialize_any(Borrowed)
+    }
+}
+
+/// Text that is compared or looked up rather than read, so that nobody needs to know whether it is in
+/// UTF-8: an EndpointSlice is little else.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Raw<'a>(Cow<'a, [u8]>);
+
+impl<'a> Raw<'a> {
+    /// What protobuf holds.
+    ///
+    /// # Errors
+    /// It is no text.
+    #[inline]
+    pub fn of(value: Value<'a>) -> Result<Self, Malformed> {
+        value.bytes().map(|bytes| Self(Cow::Borrowed(bytes)))
+    }
+}
+
+impl Deref for Raw<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Raw<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(self), f)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Text::deserialize(deserializer)?.0 {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        }))
+    }
+}
+
+/// A map of text, in the order it came in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pairs<'a>(Vec<(Text<'a>, Text<'a>)>);
+
+impl<'a> Pairs<'a> {
+    /// The value of `name`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        // Of a name that comes twice the last one counts, as in a map.
+        self.0.iter().rev().find(|(key, _)| **key == *name).map(|(_, value)| &**value)
+    }
+
+    /// By name, each name once.
+    pub fn sorted(mut self) -> Vec<(Text<'a>, Text<'a>)> {
+        self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
+        // The last one counts; `dedup` keeps the first.
+        self.0.reverse();
+        self.0.dedup_by(|(a, _), (b, _)| a == b);
+        self.0.reverse();
+        self.0
+    }
+
+    /// Takes an entry of a protobuf map.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn take(&mut self, value: Value<'a>) -> Result<(), Malformed> {
+        self.take_wanted(value, |_| true)
+    }
+
+    /// Takes an entry of a protobuf map if its name is `wanted`.
+    pub(super) fn take_wanted(
+        &mut self,
+        value: Value<'a>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), Malformed> {
+        let mut entry = Entry::default();
+        value.message(&mut entry)?;
+        let text = |bytes| Value::Bytes(bytes).text();
+        // A name that is no text is none that is wanted; its value is not looked at.
+        let Ok(name) = text(entry.name) else { return Ok(()) };
+        if wanted(&name) {
+            self.0.push((name, text(entry.value)?));
+        }
+        Ok(())
+    }
+
+    /// Reads a map of JSON, without the entries whose name is not `wanted`.
+    pub(super) fn deserialize_wanted<D: Deserializer<'a>>(
+        deserializer: D,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Self, D::Error> {
+        struct Kept<F>(F);
+        impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Kept<F> {
+            type Value = Pairs<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of text")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Pairs::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut kept = Vec::new();
+                while let Some(name) = map.next_key::<Text<'de>>()? {
+                    if self.0(&name) {
+                        kept.push((name, map.next_value::<Text<'de>>()?));
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(Pairs(kept))
+            }
+        }
+        deserializer.deserialize_any(Kept(wanted))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Pairs::deserialize_wanted(deserializer, |_| true)
+    }
+}
+
+/// An entry of a map: a message of name and value.
+#[derive(Default)]
+struct Entry<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+impl<'a> Message<'a> for Entry<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.name = value.bytes()?,
+            2 => self.value = value.bytes()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A port as a number or by name (`IntOrString`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NumberOrName<'a> {
+    by_name: bool,
+    number: i64,
+    name: Text<'a>,
+}
+
+impl NumberOrName<'_> {
+    /// The name, where it is one that says something.
+    pub fn name(&self) -> Option<&str> {
+        self.name.given().filter(|_| self.by_name)
+    }
+
+    /// The number, where it is one; 0 where nothing is given.
+    pub fn number(&self) -> i64 {
+        if self.by_name { 0 } else { self.number }
+    }
+}
+
+impl<'a> Message<'a> for NumberOrName<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.by_name = value.flag()?,
+            2 => self.number = value.number()?,
+            3 => self.name = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for NumberOrName<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = NumberOrName<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a name")
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+                Ok(NumberOrName { number, ..NumberOrName::default() })
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                i64::try_from(number).map_err(E::custom).and_then(|number| self.visit_i64(number))
+            }
+
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+                let name = Text::from(name);
+                Ok(NumberOrName { by_name: true, name, ..NumberOrName::default() })
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+                let name = Text(Cow::Owned(name.to_owned()));
+                Ok(NumberOrName { by_name: true, name, ..NumberOrName::default() })
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(NumberOrName::default())
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// When an object was made: RFC 3339 in JSON, seconds in protobuf.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moment<'a> {
+    text: Text<'a>,
+    seconds: i64,
+}
+
+impl Moment<'_> {
+    /// Seconds since 1970; 0 where unknown.
+    pub fn seconds(&self) -> i64 {
+        match self.text.given() {
+            Some(text) => text.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_second),
+            None => self.seconds,
+        }
+    }
+}
+
+impl<'a> Message<'a> for Moment<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 {
+            self.seconds = value.number()?;
+        }
+        Ok(())
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Moment<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Text::deserialize(deserializer)?;
+        // Bounds what is parsed later.
+        if text.len() > 64 {
+            return Err(D::Error::custom("a time is longer than any"));
+        }
+        Ok(Self { text, seconds: 0 })
+    }
+}

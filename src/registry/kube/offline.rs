@@ -1,0 +1,101 @@
+//! A cluster without its API server: what its answers mean, from their bytes.
+//!
+//! For tests, benches and fuzzers. Everything but the connection is what [`super::run`] uses.
+
+use std::sync::Arc;
+
+use super::Skipped;
+use super::endpoint_slice::Slice;
+use super::index::{Index, Indexed, Reading};
+use super::namespace::NamespaceFacts;
+use super::node::Node;
+use super::scope::{Scope, Settings};
+use super::service::KubeService;
+use crate::apiserver::{Encoding, read_list, read_watch};
+use crate::model::Workload;
+use crate::registry::Contents;
+
+/// What is known of a cluster from the answers it was given.
+pub struct Offline {
+    scope: Arc<Scope>,
+    index: Index,
+    piece: usize,
+}
+
+impl Offline {
+    /// Nothing yet, in the domain and trust domain `cluster.local`. Answers arrive in pieces of so
+    /// many bytes.
+    pub fn new(piece: usize) -> Self {
+        let scope = Arc::new(Scope::new(Settings {
+            domain: "cluster.local".into(),
+            trust_domain: "cluster.local".into(),
+            system_namespace: "strait-system".into(),
+        }));
+        Self { index: Index::new(Arc::clone(&scope)), scope, piece: piece.max(1) }
+    }
+
+    /// Takes the answer to a list or a watch of a kind, such as `pods`; returns how many objects and
+    /// events it was. A kind that is not read here is none.
+    ///
+    /// # Errors
+    /// It is no such answer.
+    pub fn take(
+        &mut self,
+        plural: &str,
+        what: Answer,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<usize, String> {
+        match plural {
+            "services" => self.take_as::<KubeService>(what, encoding, bytes),
+            "endpointslices" => self.take_as::<Slice>(what, encoding, bytes),
+            "pods" => self.take_as::<Workload>(what, encoding, bytes),
+            "nodes" => self.take_as::<Node>(what, encoding, bytes),
+            "namespaces" => self.take_as::<NamespaceFacts>(what, encoding, bytes),
+            _ => Ok(0),
+        }
+    }
+
+    fn take_as<T: Indexed>(
+        &mut self,
+        what: Answer,
+        encoding: Encoding,
+        bytes: &[u8],
+    ) -> Result<usize, String> {
+        let kind = Reading::<T>::with(&self.scope);
+        match what {
+            Answer::List => {
+                let event = read_list(&kind, encoding, bytes, self.piece)?;
+                self.index.apply(event);
+                Ok(self.index.object_count())
+            }
+            Answer::Watch => {
+                let events = read_watch(&kind, encoding, bytes, self.piece)?;
+                let count = events.len();
+                for event in events {
+                    self.index.apply(event);
+                }
+                Ok(count)
+            }
+        }
+    }
+
+    /// All there is.
+    pub fn everything(&mut self) -> Contents {
+        self.index.everything()
+    }
+
+    /// What makes no sense.
+    pub fn skipped(&self) -> Skipped {
+        self.index.skipped()
+    }
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// A list.
+    List,
+    /// A watch.
+    Watch,
+}
