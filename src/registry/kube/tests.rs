@@ -1,4 +1,5 @@
 //! The registry of one cluster: what objects mean, and what it makes of a faulty API server.
 
 mod faults;
+mod forms;
 mod values;
