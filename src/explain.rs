@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::aggregate::MergedService;
 use crate::codes;
-use crate::model::{Endpoint, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
+use crate::model::{EndpointRef, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
 use crate::network::ResolvedGateway;
 use crate::push::PushContext;
 use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide};
@@ -200,7 +200,7 @@ struct Group {
 }
 
 impl Group {
-    fn count(&mut self, endpoint: &Endpoint, decided: &Result<Way<'_>, Reason>) {
+    fn count(&mut self, endpoint: EndpointRef<'_>, decided: &Result<Way<'_>, Reason>) {
         self.total += 1;
         self.ready += usize::from(endpoint.health == Health::Healthy);
         match decided {
@@ -291,7 +291,7 @@ struct Asked<'a> {
     view: &'a ViewKey,
     service: &'a MergedService,
     shard: &'a ShardKey,
-    endpoint: &'a Endpoint,
+    endpoint: EndpointRef<'a>,
     network: &'a NetworkId,
 }
 
@@ -337,7 +337,7 @@ impl Asked<'_> {
         let endpoint = self.endpoint;
         match step {
             Step::Ready => "ready".into(),
-            Step::Pod => match (&endpoint.workload, endpoint.pod) {
+            Step::Pod => match (endpoint.workload, endpoint.pod) {
                 (Some(pod), PodState::Known) => format!("pod {pod}"),
                 _ => "no pod is named, or pods may not be read: no identity is known".into(),
             },
@@ -348,7 +348,7 @@ impl Asked<'_> {
             Step::Network => {
                 let (_, by) = self.context.place(
                     &self.shard.cluster,
-                    endpoint.network_label.as_ref(),
+                    endpoint.network_label,
                     endpoint.address,
                 );
                 let own = quoted(&self.view.network);
@@ -390,7 +390,7 @@ impl Asked<'_> {
                 "cluster {} is being drained (strait.dev/mode: drain on its Secret)",
                 self.shard.cluster
             ),
-            Reason::PodMissing => match &endpoint.workload {
+            Reason::PodMissing => match endpoint.workload {
                 Some(pod) => format!(
                     "the slice names pod {pod}, which cluster {} has not shown yet",
                     self.shard.cluster
@@ -419,7 +419,7 @@ impl Asked<'_> {
             ),
             Reason::NodeLocal => format!(
                 "internalTrafficPolicy is Local and the endpoint is on node {}, not on the proxy's {}",
-                endpoint.node.as_deref().unwrap_or("<unknown>"),
+                endpoint.node.map_or("<unknown>", |node| &**node),
                 self.view.node.as_deref().unwrap_or("<unknown>")
             ),
             Reason::OtherNetwork => format!(

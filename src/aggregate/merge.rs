@@ -13,18 +13,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{ClusterId, Endpoint, Hostname, NetworkId, Service};
+use crate::model::{ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service};
 use crate::registry::{ServiceRecord, ShardKey};
 
-/// Decides the network of an endpoint (interface.md, "Networks").
+/// Decides the network of endpoints (interface.md, "Networks").
 pub trait Place {
-    /// The network of `endpoint` of `cluster`, whose system namespace names `system_label`.
+    /// The network of an endpoint of `cluster`, whose system namespace names `system_label`, at
+    /// `address`, with the label that it carries itself.
     fn network_of(
         &self,
         cluster: &ClusterId,
         system_label: Option<&NetworkId>,
-        endpoint: &Endpoint,
-    ) -> NetworkId;
+        label: Option<&NetworkId>,
+        address: IpAddr,
+    ) -> Placed;
+}
+
+/// An endpoint's network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// The network.
+    pub network: NetworkId,
+    /// Whether an endpoint with that label would be in it at any other address, too.
+    pub at_any_address: bool,
 }
 
 /// One service as all clusters together have it.
@@ -52,9 +63,11 @@ pub struct ShardEndpoints {
     /// Which shard.
     pub key: ShardKey,
     /// Its endpoints, shared with what the source sent.
-    pub endpoints: Arc<[Endpoint]>,
-    /// The network of each, in the same order; one entry where all are in one network.
-    networks: Arc<[NetworkId]>,
+    pub endpoints: Endpoints,
+    /// The networks that they are in: one, nearly always.
+    networks: Box<[NetworkId]>,
+    /// For each endpoint the place of its network; empty where all are in the first.
+    places: Box<[u32]>,
 }
 
 /// A field on which clusters disagree.
@@ -74,32 +87,35 @@ impl MergedService {
         &self.primary.hostname
     }
 
-    /// Whether a client sees no difference but in the endpoints.
+    /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
     pub fn same_definition(&self, other: &Self) -> bool {
-        self.by_cluster == other.by_cluster
-            && self.primary == other.primary
-            && self.service_accounts == other.service_accounts
+        self.by_cluster == other.by_cluster && self.primary == other.primary
     }
 
-    /// The endpoints behind the service port `number`, each with its shard and network. A cluster that
-    /// calls the port by another name than the first does still serves it: endpoints go by the name of
-    /// their own cluster's port.
+    /// The endpoints behind the service port `number`, each with its shard and network.
     pub fn endpoints_of_port(
         &self,
         number: u16,
-    ) -> impl Iterator<Item = (&ShardKey, &Endpoint, &NetworkId)> {
-        self.shards.iter().flat_map(move |shard| {
-            let own = self.by_cluster.get(&shard.key.cluster);
-            let port = own.and_then(|own| own.port(number));
+    ) -> impl Iterator<Item = (&ShardKey, EndpointRef<'_>, &NetworkId)> {
+        self.shards_of_port(number).flat_map(|(shard, port)| {
             shard
                 .iter()
-                .filter(move |(one, _)| port.is_some_and(|port| port.name == one.port_name))
+                .filter(|(one, _)| *one.port_name == port.name)
                 .map(|(endpoint, network)| (&shard.key, endpoint, network))
         })
     }
 
+    /// The shards that serve the port `number`, each with the port as its own cluster has it. A
+    /// cluster that calls the port by another name than the first does still serves it: endpoints go
+    /// by the name of their own cluster's port.
+    pub fn shards_of_port(&self, number: u16) -> impl Iterator<Item = (&ShardEndpoints, &Port)> {
+        self.shards.iter().filter_map(move |shard| {
+            Some((shard, self.by_cluster.get(&shard.key.cluster)?.port(number)?))
+        })
+    }
+
     /// Every endpoint with its shard and network.
-    pub fn endpoints(&self) -> impl Iterator<Item = (&ShardKey, &Endpoint, &NetworkId)> {
+    pub fn endpoints(&self) -> impl Iterator<Item = (&ShardKey, EndpointRef<'_>, &NetworkId)> {
         self.shards.iter().flat_map(|shard| {
             shard.iter().map(|(endpoint, network)| (&shard.key, endpoint, network))
         })
@@ -107,12 +123,62 @@ impl MergedService {
 }
 
 impl ShardEndpoints {
+    /// Finds the networks of a shard's endpoints: once for all that carry one label, unless their
+    /// addresses decide.
+    fn new(
+        key: &ShardKey,
+        endpoints: &Endpoints,
+        system_label: Option<&NetworkId>,
+        place: &dyn Place,
+    ) -> Self {
+        let place = |label: Option<&NetworkId>, address| {
+            place.network_of(&key.cluster, system_label, label, address)
+        };
+        let mut of_kind: Vec<Option<Placed>> = vec![None; endpoints.kinds().len()];
+        let mut networks = Vec::new();
+        let mut places = Vec::new();
+        for endpoint in endpoints.packed() {
+            let (Some(known), Some(kind)) =
+                (of_kind.get_mut(endpoint.kind()), endpoints.kinds().get(endpoint.kind()))
+            else {
+                continue;
+            };
+            if !known.as_ref().is_some_and(|known| known.at_any_address) {
+                *known = Some(place(kind.network_label.as_ref(), endpoint.address()));
+            }
+            let Some(Placed { network, .. }) = known else { continue };
+            // The latest first: neighbours are in one network.
+            let at = networks.iter().rposition(|held| held == network).unwrap_or_else(|| {
+                networks.push(network.clone());
+                networks.len() - 1
+            });
+            places.push(u32::try_from(at).unwrap_or(u32::MAX));
+        }
+        if networks.len() < 2 {
+            places.clear();
+        }
+        Self {
+            key: key.clone(),
+            endpoints: endpoints.clone(),
+            networks: networks.into(),
+            places: places.into(),
+        }
+    }
+
+    /// The networks that the endpoints are in.
+    pub fn networks(&self) -> &[NetworkId] {
+        &self.networks
+    }
+
     /// Each endpoint with its network.
-    pub fn iter(&self) -> impl Iterator<Item = (&Endpoint, &NetworkId)> {
-        let uniform = if self.networks.len() == 1 { self.networks.first() } else { None };
-        self.endpoints.iter().enumerate().filter_map(move |(index, endpoint)| {
-            Some((endpoint, uniform.or_else(|| self.networks.get(index))?))
-        })
+    pub fn iter(&self) -> impl Iterator<Item = (EndpointRef<'_>, &NetworkId)> {
+        self.packed().filter_map(|(endpoint, at)| Some((endpoint.unpack(), self.networks.get(at)?)))
+    }
+
+    /// Each endpoint as it is kept, with the place of its network in [`Self::networks`].
+    pub fn packed(&self) -> impl Iterator<Item = (Packed<'_>, usize)> {
+        let place = |index| self.places.get(index).map_or(0, |at| *at as usize);
+        self.endpoints.packed().enumerate().map(move |(index, packed)| (packed, place(index)))
     }
 }
 
@@ -152,16 +218,10 @@ pub(super) fn merge<'a>(
                 .entry(key.cluster.clone())
                 .or_insert_with(|| service.external_addresses.clone());
         }
-        let accounts =
-            record.endpoints.iter().filter_map(|endpoint| endpoint.service_account.as_ref());
+        let kinds = record.endpoints.kinds().iter();
+        let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
         merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
-        let networks =
-            record.endpoints.iter().map(|e| place.network_of(&key.cluster, system_label, e));
-        merged.shards.push(ShardEndpoints {
-            key: key.clone(),
-            endpoints: Arc::clone(&record.endpoints),
-            networks: collapse(networks.collect()),
-        });
+        merged.shards.push(ShardEndpoints::new(key, &record.endpoints, system_label, place));
     }
     let mut merged = merged?;
     if let Some(winner) = winner {
@@ -174,14 +234,6 @@ pub(super) fn merge<'a>(
             .collect();
     }
     Some(merged)
-}
-
-/// One entry stands for all where all are equal.
-fn collapse(mut networks: Vec<NetworkId>) -> Arc<[NetworkId]> {
-    if networks.windows(2).all(|pair| pair.first() == pair.last()) {
-        networks.truncate(1);
-    }
-    networks.into()
 }
 
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {

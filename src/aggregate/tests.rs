@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use super::*;
 use crate::fixtures::{endpoint, host, removed, service, shard};
 use crate::model::{ClusterId, Endpoint, NetworkId};
@@ -6,8 +8,34 @@ use crate::model::{ClusterId, Endpoint, NetworkId};
 struct BySystemLabel;
 
 impl Place for BySystemLabel {
-    fn network_of(&self, _: &ClusterId, label: Option<&NetworkId>, _: &Endpoint) -> NetworkId {
-        label.cloned().unwrap_or_default()
+    fn network_of(
+        &self,
+        _: &ClusterId,
+        system_label: Option<&NetworkId>,
+        _: Option<&NetworkId>,
+        _: IpAddr,
+    ) -> Placed {
+        Placed { network: system_label.cloned().unwrap_or_default(), at_any_address: true }
+    }
+}
+
+/// Places by an endpoint's own label, else by the last figure of its address.
+struct ByLabelOrAddress;
+
+impl Place for ByLabelOrAddress {
+    fn network_of(
+        &self,
+        _: &ClusterId,
+        _: Option<&NetworkId>,
+        label: Option<&NetworkId>,
+        address: IpAddr,
+    ) -> Placed {
+        let by_address =
+            || address.to_string().chars().last().unwrap_or_default().to_string().into();
+        Placed {
+            network: label.cloned().unwrap_or_else(by_address),
+            at_any_address: label.is_some(),
+        }
     }
 }
 
@@ -103,4 +131,24 @@ fn endpoints_keep_their_own_networks_though_addresses_are_equal() {
     let web = merged(&aggregate, "web.ns").expect("merged");
     let networks: Vec<_> = web.endpoints().map(|(_, _, network)| network.as_str()).collect();
     assert_eq!(networks, ["n1", "n2"]);
+}
+
+#[test]
+fn labels_and_addresses_place_endpoints_of_one_shard_apart() {
+    let mut aggregate = Aggregate::new(None);
+    let labelled = |address: &str, label: &str| Endpoint {
+        network_label: Some(label.into()),
+        ..endpoint(address)
+    };
+    let endpoints = vec![
+        endpoint("10.0.0.1"),
+        labelled("10.0.0.2", "n"),
+        endpoint("10.0.0.3"),
+        labelled("10.0.0.4", "n"),
+        endpoint("10.0.0.1"),
+    ];
+    aggregate.apply(shard("east", 1).with(service("web.ns"), endpoints).said());
+    let web = aggregate.merge(&host("web.ns"), &ByLabelOrAddress).expect("merged");
+    let networks: Vec<_> = web.endpoints().map(|(_, _, network)| network.as_str()).collect();
+    assert_eq!(networks, ["1", "n", "3", "n", "1"]);
 }

@@ -128,6 +128,11 @@ impl MeshNetworks {
         self.ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, network)| network)
     }
 
+    /// Whether addresses say anything: whether there is any `fromCidr`.
+    pub fn has_ranges(&self) -> bool {
+        !self.ranges.is_empty()
+    }
+
     /// Every configured gateway with its network.
     pub fn gateways(&self) -> impl Iterator<Item = (&NetworkId, &GatewayConfig)> {
         self.networks

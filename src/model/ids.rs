@@ -56,7 +56,8 @@ macro_rules! name {
 
         impl Default for $type {
             fn default() -> Self {
-                Self("".into())
+                // Shared by all: nothing is allocated.
+                Self(Arc::default())
             }
         }
 

@@ -4,6 +4,7 @@
 //! translate into these types and out of them.
 
 mod endpoint;
+mod endpoints;
 mod gateway;
 mod ids;
 mod known_clusters;
@@ -13,6 +14,7 @@ mod workload;
 mod workloads;
 
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
+pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
 pub use gateway::{GatewayHost, GatewaySource};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};

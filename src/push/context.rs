@@ -2,17 +2,15 @@
 //!
 //! Made by the event loop only. Parts that did not change are shared with the version before.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::aggregate::{MergedService, Place};
+use crate::aggregate::{MergedService, Place, Placed};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterId, Endpoint, Hostname, KnownClusters, NetworkId, Proxy, Workload, WorkloadKey,
-    Workloads,
+    ClusterId, Hostname, KnownClusters, NetworkId, Proxy, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 
@@ -36,7 +34,7 @@ pub struct Settings {
 pub struct PushContext {
     /// Counts up from 1.
     pub version: u64,
-    /// The version that last changed anything but endpoints.
+    /// The version that last changed anything but endpoints and the accounts they run under.
     pub definitions: u64,
     /// See [`Settings`].
     pub settings: Arc<Settings>,
@@ -53,7 +51,7 @@ pub struct PushContext {
     /// Merged services by name.
     pub services: OrdMap<Hostname, Arc<MergedService>>,
     /// Pods of synced clusters.
-    pub workloads: BTreeMap<ClusterId, Workloads>,
+    pub workloads: OrdMap<ClusterId, Workloads>,
 }
 
 impl PushContext {
@@ -115,8 +113,16 @@ impl Place for Placement<'_> {
         &self,
         cluster: &ClusterId,
         system_label: Option<&NetworkId>,
-        endpoint: &Endpoint,
-    ) -> NetworkId {
-        self.place(cluster, system_label, endpoint.network_label.as_ref(), endpoint.address).0
+        label: Option<&NetworkId>,
+        address: IpAddr,
+    ) -> Placed {
+        let (network, by) = self.place(cluster, system_label, label, address);
+        // What no range claims is in no network wherever it is, if there are no ranges.
+        let by_address = match by {
+            PlacedBy::MeshNetworksCidr => true,
+            PlacedBy::Nothing => self.mesh_networks.has_ranges(),
+            _ => false,
+        };
+        Placed { network, at_any_address: !by_address }
     }
 }

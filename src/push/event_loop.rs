@@ -4,7 +4,7 @@
 //! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
 //! is known to be complete, so that no proxy is ever given half a picture.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,7 +17,9 @@ use super::debounce::Debounce;
 use super::interest::{Changes, Interest};
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
-use crate::model::{ClusterId, Hostname, IgnoredClaim, KnownClusters, Workloads};
+use crate::model::{
+    ClusterId, Hostname, IgnoredClaim, KnownClusters, NetworkId, Resolution, WorkloadKey, Workloads,
+};
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::registry::RegistryUpdate;
 
@@ -94,7 +96,8 @@ pub struct Mesh {
     resolved: Arc<ResolvedNames>,
     networks: Arc<Networks>,
     services: OrdMap<Hostname, Arc<MergedService>>,
-    workloads: BTreeMap<ClusterId, Workloads>,
+    network_labels: OrdMap<ClusterId, Option<NetworkId>>,
+    workloads: OrdMap<ClusterId, Workloads>,
     version: u64,
     definitions: u64,
     touched: Touched,
@@ -117,7 +120,8 @@ impl Mesh {
             resolved: Arc::default(),
             networks: Arc::default(),
             services: OrdMap::new(),
-            workloads: BTreeMap::new(),
+            network_labels: OrdMap::new(),
+            workloads: OrdMap::new(),
             version: 0,
             definitions: 0,
             touched: Touched::default(),
@@ -208,15 +212,11 @@ impl Mesh {
         for host in hosts {
             self.merge(&host, &mut changes);
         }
-        for (cluster, pod) in touched.workloads {
-            changes.workloads.insert((cluster, pod));
-        }
-        let clusters: BTreeSet<_> = changes.workloads.iter().map(|(cluster, _)| cluster).collect();
-        for cluster in clusters {
-            match self.aggregate.workloads(cluster) {
-                Some(workloads) => self.workloads.insert(cluster.clone(), workloads.clone()),
-                None => self.workloads.remove(cluster),
-            };
+        self.refresh_workloads(&touched.workloads);
+        changes.workloads = touched.workloads;
+        if !touched.placements.is_empty() {
+            let labels = self.aggregate.network_labels();
+            self.network_labels = labels.map(|(id, label)| (id.clone(), label.cloned())).collect();
         }
         self.refresh_networks();
         changes.everything |= std::mem::take(&mut self.everything);
@@ -228,6 +228,20 @@ impl Mesh {
             self.definitions = self.version;
         }
         Some((Arc::new(self.context()), changes))
+    }
+
+    /// Takes over the pods of the clusters that have others now.
+    fn refresh_workloads(&mut self, touched: &BTreeSet<(ClusterId, WorkloadKey)>) {
+        let mut last = None;
+        for (cluster, _) in touched {
+            if last.replace(cluster) == Some(cluster) {
+                continue;
+            }
+            match self.aggregate.workloads(cluster) {
+                Some(pods) => self.workloads.insert(cluster.clone(), pods.clone()),
+                None => self.workloads.remove(cluster),
+            };
+        }
     }
 
     /// Finds the gateways again where anything they depend on changed.
@@ -286,10 +300,11 @@ impl Mesh {
                 // and those pods' inbound listeners depend on it. A headless service has a listener
                 // for each endpoint.
                 let in_listeners = new.primary.selector.is_empty()
-                    || new.primary.resolution == crate::model::Resolution::Headless;
-                let definition_changed =
+                    || new.primary.resolution == Resolution::Headless;
+                changes.definitions |=
                     in_listeners || old.is_none_or(|old| !old.same_definition(&new));
-                changes.definitions |= definition_changed;
+                changes.accounts |=
+                    old.is_none_or(|old| old.service_accounts != new.service_accounts);
                 changes.endpoints.insert(host.clone());
                 self.services.insert(host.clone(), Arc::new(new));
             }
@@ -308,7 +323,6 @@ impl Mesh {
     }
 
     fn context(&self) -> PushContext {
-        let labels = self.aggregate.network_labels();
         PushContext {
             version: self.version,
             definitions: self.definitions,
@@ -317,7 +331,7 @@ impl Mesh {
             mesh_networks: Arc::clone(&self.mesh_networks),
             networks: Arc::clone(&self.networks),
             clusters: Arc::clone(&self.clusters),
-            network_labels: labels.map(|(id, label)| (id.clone(), label.cloned())).collect(),
+            network_labels: self.network_labels.clone(),
             services: self.services.clone(),
             workloads: self.workloads.clone(),
         }
@@ -335,6 +349,8 @@ pub async fn run(mut mesh: Mesh, mut events: mpsc::Receiver<Event>, outputs: Out
         let due = waiting_since.map(|since| clock.due(since, mesh.definitions_wait()));
         let wait = async {
             match due {
+                // The timer counts in milliseconds: even what is due already would wait for the next.
+                Some(due) if due <= Instant::now() => {}
                 Some(due) => tokio::time::sleep_until(due.into()).await,
                 None => std::future::pending().await,
             }

@@ -4,7 +4,7 @@
 //! and only the streams that care are woken. What a stream has yet to look at is a set, never a
 //! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -16,8 +16,10 @@ use crate::model::{ClusterId, Hostname, WorkloadKey};
 pub struct Dirty {
     /// Something that can change any resource: mesh settings, networks, the stream's own workload.
     pub everything: bool,
-    /// Services came, went, or changed their definition: ports, addresses, accounts, visibility.
+    /// Services came, went, or changed their definition: ports, addresses, visibility.
     pub definitions: bool,
+    /// Endpoints of services run under other accounts: their upstream clusters name these.
+    pub accounts: bool,
     /// Services whose endpoints changed, of those the stream watches.
     pub endpoints: BTreeSet<Hostname>,
 }
@@ -25,7 +27,7 @@ pub struct Dirty {
 impl Dirty {
     /// Whether there is nothing to look at.
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.definitions && self.endpoints.is_empty()
+        !self.everything && !self.definitions && !self.accounts && self.endpoints.is_empty()
     }
 }
 
@@ -36,6 +38,8 @@ pub struct Changes {
     pub everything: bool,
     /// See [`Dirty::definitions`].
     pub definitions: bool,
+    /// See [`Dirty::accounts`].
+    pub accounts: bool,
     /// Services whose endpoints changed.
     pub endpoints: BTreeSet<Hostname>,
     /// Pods whose record changed: their own proxies look at everything again.
@@ -47,6 +51,7 @@ impl Changes {
     pub fn is_empty(&self) -> bool {
         !self.everything
             && !self.definitions
+            && !self.accounts
             && self.endpoints.is_empty()
             && self.workloads.is_empty()
     }
@@ -58,27 +63,51 @@ pub struct Interest {
     table: Mutex<Table>,
 }
 
+/// Streams and watched names have numbers, so that a name costs a stream 4 bytes, whether watched or
+/// dirty. The number of what has gone is given out again.
 #[derive(Debug, Default)]
 struct Table {
-    next: u64,
-    streams: BTreeMap<u64, Arc<Pending>>,
-    hosts: BTreeMap<Hostname, BTreeSet<u64>>,
-    workloads: BTreeMap<(ClusterId, WorkloadKey), BTreeSet<u64>>,
+    streams: Numbered<Arc<Pending>>,
+    names: Numbered<Watched>,
+    by_hostname: HashMap<Hostname, u32>,
+    workloads: BTreeMap<(ClusterId, WorkloadKey), Vec<u32>>,
+    /// How many times streams were woken: each time another one is the first.
+    turn: usize,
 }
 
+/// A name that some stream watches.
+#[derive(Debug)]
+struct Watched {
+    hostname: Hostname,
+    /// Sorted; never empty.
+    streams: Vec<u32>,
+}
+
+/// What a stream has yet to look at.
 #[derive(Debug, Default)]
 struct Pending {
-    dirty: Mutex<Dirty>,
+    dirty: Mutex<Unread>,
     wake: Notify,
+}
+
+/// A [`Dirty`] in numbers.
+#[derive(Debug, Default)]
+struct Unread {
+    everything: bool,
+    definitions: bool,
+    accounts: bool,
+    /// Sorted.
+    names: Vec<u32>,
 }
 
 /// One stream's entry in the table; dropping it takes the stream out.
 #[derive(Debug)]
 pub struct Subscription {
     interest: Arc<Interest>,
-    stream: u64,
+    stream: u32,
     pending: Arc<Pending>,
-    hosts: BTreeSet<Hostname>,
+    /// The numbers of the names it watches, sorted.
+    names: Vec<u32>,
     workload: Option<(ClusterId, WorkloadKey)>,
 }
 
@@ -87,59 +116,59 @@ impl Interest {
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
         let pending = Arc::<Pending>::default();
         let mut table = lock(&self.table);
-        let stream = table.next;
-        table.next += 1;
-        table.streams.insert(stream, Arc::clone(&pending));
+        let stream = table.streams.enter(Arc::clone(&pending));
         if let Some(workload) = &workload {
-            table.workloads.entry(workload.clone()).or_default().insert(stream);
+            insert(table.workloads.entry(workload.clone()).or_default(), stream);
         }
         drop(table);
-        Subscription {
-            interest: Arc::clone(self),
-            stream,
-            pending,
-            hosts: BTreeSet::new(),
-            workload,
-        }
+        Subscription { interest: Arc::clone(self), stream, pending, names: Vec::new(), workload }
     }
 
     /// Marks what changed with every stream that cares, and wakes those. Returns how many. Call it
     /// after the context that holds the change has been published.
     pub fn mark(&self, changes: &Changes) -> usize {
-        let table = lock(&self.table);
-        let mut woken = BTreeSet::new();
-        let mut mark = |stream: u64, note: &dyn Fn(&mut Dirty)| {
-            if let Some(pending) = table.streams.get(&stream) {
-                note(&mut lock(&pending.dirty));
-                woken.insert(stream);
-            }
-        };
-        if changes.everything || changes.definitions {
-            for stream in table.streams.keys() {
-                mark(*stream, &|dirty| {
-                    dirty.everything |= changes.everything;
-                    dirty.definitions |= changes.definitions;
-                });
+        let mut table = lock(&self.table);
+        let mut marked = Vec::new();
+        if changes.everything || changes.definitions || changes.accounts {
+            for (stream, pending) in table.streams.iter() {
+                let mut unread = lock(&pending.dirty);
+                unread.everything |= changes.everything;
+                unread.definitions |= changes.definitions;
+                unread.accounts |= changes.accounts;
+                marked.push(stream);
             }
         }
         for host in &changes.endpoints {
-            for stream in table.hosts.get(host).into_iter().flatten() {
-                mark(*stream, &|dirty| {
-                    dirty.endpoints.insert(host.clone());
-                });
+            let Some(name) = table.by_hostname.get(host) else { continue };
+            for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
+                if let Some(pending) = table.streams.get(*stream) {
+                    insert(&mut lock(&pending.dirty).names, *name);
+                    marked.push(*stream);
+                }
             }
         }
         for workload in &changes.workloads {
             for stream in table.workloads.get(workload).into_iter().flatten() {
-                mark(*stream, &|dirty| dirty.everything = true);
+                if let Some(pending) = table.streams.get(*stream) {
+                    lock(&pending.dirty).everything = true;
+                    marked.push(*stream);
+                }
             }
         }
-        for stream in &woken {
-            if let Some(pending) = table.streams.get(stream) {
+        marked.sort_unstable();
+        marked.dedup();
+        table.turn = table.turn.wrapping_add(1);
+        if !marked.is_empty() {
+            // Nobody is always the last to be woken.
+            let first = table.turn % marked.len();
+            marked.rotate_left(first);
+        }
+        for stream in &marked {
+            if let Some(pending) = table.streams.get(*stream) {
                 pending.wake.notify_one();
             }
         }
-        woken.len()
+        marked.len()
     }
 }
 
@@ -148,14 +177,15 @@ impl Subscription {
     /// its answer is made from.
     pub fn watch(&mut self, hosts: BTreeSet<Hostname>) {
         let mut table = lock(&self.interest.table);
-        for gone in self.hosts.difference(&hosts) {
-            table.forget_host(gone, self.stream);
+        let mut names: Vec<u32> =
+            hosts.into_iter().map(|host| table.watch(host, self.stream)).collect();
+        names.sort_unstable();
+        for name in self.names.iter().filter(|name| names.binary_search(name).is_err()) {
+            table.forget_name(*name, self.stream);
+            // Its number may be given to another name from here on.
+            remove(&mut lock(&self.pending.dirty).names, *name);
         }
-        for new in hosts.difference(&self.hosts) {
-            table.hosts.entry(new.clone()).or_default().insert(self.stream);
-        }
-        drop(table);
-        self.hosts = hosts;
+        self.names = names;
     }
 
     /// Waits until there is something to look at. Cancel-safe.
@@ -171,21 +201,30 @@ impl Subscription {
 
     /// Takes what there is to look at; read the context after this.
     pub fn take(&self) -> Dirty {
-        std::mem::take(&mut *lock(&self.pending.dirty))
+        // The table first, as everywhere: what a number stands for can't change meanwhile.
+        let table = lock(&self.interest.table);
+        let unread = std::mem::take(&mut *lock(&self.pending.dirty));
+        let hostname = |name: &u32| Some(table.names.get(*name)?.hostname.clone());
+        Dirty {
+            everything: unread.everything,
+            definitions: unread.definitions,
+            accounts: unread.accounts,
+            endpoints: unread.names.iter().filter_map(hostname).collect(),
+        }
     }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut table = lock(&self.interest.table);
-        table.streams.remove(&self.stream);
-        for host in &self.hosts {
-            table.forget_host(host, self.stream);
+        table.streams.leave(self.stream);
+        for name in &self.names {
+            table.forget_name(*name, self.stream);
         }
         if let Some(workload) = &self.workload
             && let Some(streams) = table.workloads.get_mut(workload)
         {
-            streams.remove(&self.stream);
+            remove(streams, self.stream);
             if streams.is_empty() {
                 table.workloads.remove(workload);
             }
@@ -193,14 +232,91 @@ impl Drop for Subscription {
     }
 }
 
+impl Unread {
+    fn is_empty(&self) -> bool {
+        !self.everything && !self.definitions && !self.accounts && self.names.is_empty()
+    }
+}
+
 impl Table {
-    fn forget_host(&mut self, host: &Hostname, stream: u64) {
-        if let Some(streams) = self.hosts.get_mut(host) {
-            streams.remove(&stream);
-            if streams.is_empty() {
-                self.hosts.remove(host);
+    /// Notes that `stream` watches `hostname`, whose number it returns.
+    fn watch(&mut self, hostname: Hostname, stream: u32) -> u32 {
+        if let Some(name) = self.by_hostname.get(&hostname) {
+            if let Some(watched) = self.names.get_mut(*name) {
+                insert(&mut watched.streams, stream);
             }
+            return *name;
         }
+        let watched = Watched { hostname: hostname.clone(), streams: vec![stream] };
+        let name = self.names.enter(watched);
+        self.by_hostname.insert(hostname, name);
+        name
+    }
+
+    fn forget_name(&mut self, name: u32, stream: u32) {
+        let Some(watched) = self.names.get_mut(name) else { return };
+        remove(&mut watched.streams, stream);
+        if watched.streams.is_empty()
+            && let Some(gone) = self.names.leave(name)
+        {
+            self.by_hostname.remove(&gone.hostname);
+        }
+    }
+}
+
+/// Values by number.
+#[derive(Debug)]
+struct Numbered<T> {
+    values: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Numbered<T> {
+    fn enter(&mut self, value: T) -> u32 {
+        if let Some(number) = self.free.pop()
+            && let Some(slot) = self.values.get_mut(number as usize)
+        {
+            *slot = Some(value);
+            return number;
+        }
+        self.values.push(Some(value));
+        u32::try_from(self.values.len() - 1).expect("memory ends before there are 2^32")
+    }
+
+    fn leave(&mut self, number: u32) -> Option<T> {
+        let value = self.values.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        Some(value)
+    }
+
+    fn get(&self, number: u32) -> Option<&T> {
+        self.values.get(number as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.values.get_mut(number as usize)?.as_mut()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.values).filter_map(|(number, value)| Some((number, value.as_ref()?)))
+    }
+}
+
+fn insert(sorted: &mut Vec<u32>, number: u32) {
+    if let Err(place) = sorted.binary_search(&number) {
+        sorted.insert(place, number);
+    }
+}
+
+fn remove(sorted: &mut Vec<u32>, number: u32) {
+    if let Ok(place) = sorted.binary_search(&number) {
+        sorted.remove(place);
     }
 }
 
@@ -255,7 +371,24 @@ mod tests {
         stream.watch(hosts(&["x"]));
         drop(stream);
         let table = lock(&interest.table);
-        assert!(table.streams.is_empty() && table.hosts.is_empty() && table.workloads.is_empty());
+        assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
+        assert!(table.by_hostname.is_empty() && table.workloads.is_empty());
+    }
+
+    #[test]
+    fn a_number_that_is_given_out_again_brings_nothing_of_its_former_name() {
+        let interest = Arc::new(Interest::default());
+        let mut stream = interest.subscribe(None);
+        stream.watch(hosts(&["x"]));
+        interest.mark(&endpoints_of(&["x"]));
+        stream.watch(hosts(&[]));
+        stream.watch(hosts(&["y"]));
+        assert!(stream.take().is_empty());
+        drop(stream);
+        let mut next = interest.subscribe(None);
+        next.watch(hosts(&["z", "x"]));
+        interest.mark(&endpoints_of(&["y", "z"]));
+        assert_eq!(next.take().endpoints, hosts(&["z"]));
     }
 
     #[tokio::test]

@@ -74,11 +74,11 @@ fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u1
 fn endpoint_port(service: &MergedService, port: &Port, proxy: &Proxy) -> Option<u16> {
     let mut of_cluster = service.endpoints().filter(|(key, _, _)| key.cluster == proxy.cluster);
     of_cluster.find_map(|(_, endpoint, _)| {
-        let is_pod = match &endpoint.workload {
-            Some(workload) => **workload == proxy.workload,
+        let is_pod = match endpoint.workload {
+            Some(workload) => workload == proxy.workload,
             None => proxy.addresses.contains(&endpoint.address),
         };
-        (is_pod && endpoint.port_name == port.name).then_some(endpoint.port)
+        (is_pod && *endpoint.port_name == port.name).then_some(endpoint.port)
     })
 }
 

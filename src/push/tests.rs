@@ -64,7 +64,7 @@ fn assigned(context: &PushContext, view: &ViewKey) -> Assignment {
 
 /// `address weight` of every member.
 fn members(assignment: &Assignment) -> Vec<String> {
-    let members = assignment.localities.values().flatten();
+    let members = assignment.localities.iter().flat_map(|group| &group.members);
     members.map(|member| format!("{} {}", member.address, member.weight)).collect()
 }
 
@@ -141,9 +141,9 @@ fn a_gateway_stands_once_where_it_brings_most_weight() {
     let shape: Vec<_> = assignment
         .localities
         .iter()
-        .map(|(locality, members)| {
-            let members = members.iter().map(|m| (m.address.to_string(), m.weight));
-            (locality.to_string(), members.collect::<Vec<_>>())
+        .map(|group| {
+            let members = group.members.iter().map(|m| (m.address.to_string(), m.weight));
+            (group.locality.to_string(), members.collect::<Vec<_>>())
         })
         .collect();
     let expected = [
@@ -158,8 +158,12 @@ fn weights_beyond_32_bits_keep_their_proportion() {
     let heavy = |address: &str| Endpoint { weight: u32::MAX, ..endpoint(address) };
     let east = vec![heavy("10.0.0.1"), heavy("10.0.0.2"), endpoint("10.0.0.3")];
     let assignment = assigned(&context(two_networks(east, vec![])), &client("n1"));
-    let weights: Vec<u64> =
-        assignment.localities.values().flatten().map(|m| m.weight.into()).collect();
+    let weights: Vec<u64> = assignment
+        .localities
+        .iter()
+        .flat_map(|group| &group.members)
+        .map(|m| m.weight.into())
+        .collect();
     assert!(weights.iter().sum::<u64>() <= u32::MAX.into());
     assert_eq!(weights[0], weights[1]);
     assert_eq!(weights[2], 1);
@@ -411,4 +415,55 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
     assert_eq!(addresses, expected);
     assert_eq!(found.dropped.len(), 1);
     assert_eq!(found.dropped[0].holder, host("a.ns"));
+}
+
+#[test]
+fn a_narrowed_view_is_given_what_the_whole_one_is() {
+    let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
+    words.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).said());
+    let context = context(words);
+    let web = &context.services[&host("web.ns")];
+    let mut shared = std::collections::BTreeSet::new();
+    for network in ["n1", "n2", "", "~", "n4", "n5"] {
+        for role in [Role::Client, Role::Gateway] {
+            let whole = ViewKey { role, ..client(network) };
+            let narrowed = whole.narrowed(&context, web);
+            assert_eq!(assigned(&context, &narrowed), assigned(&context, &whole), "{whole:?}");
+            shared.insert(narrowed);
+        }
+    }
+    // Three networks with endpoints, and one key for all the others.
+    assert_eq!(shared.len(), 2 * 4);
+}
+
+#[test]
+fn rounding_a_gateways_weight_moves_no_share_by_5_points() {
+    for behind in (1..40_u8).chain([64, 99, 250]) {
+        let remote: Vec<_> = (0..behind).map(|last| endpoint(&format!("10.1.0.{last}"))).collect();
+        let local: Vec<_> = (0..20).map(|last| endpoint(&format!("10.0.0.{last}"))).collect();
+        let context = context(two_networks(local, remote));
+        let assignment = assigned(&context, &client("n1"));
+        let weights: Vec<u32> = assignment.localities[0].members.iter().map(|m| m.weight).collect();
+        let (gateway, direct) = weights.split_last().expect("a gateway at the end");
+        let share = |gateway: u32, direct: u32| f64::from(gateway) / f64::from(gateway + direct);
+        let given = share(*gateway, direct.iter().sum());
+        assert!((given - share(behind.into(), 20)).abs() < 0.03, "{behind}: {weights:?}");
+        if behind <= 16 {
+            assert_eq!(*gateway, behind.into());
+        }
+    }
+}
+
+#[test]
+fn other_accounts_change_upstream_clusters_and_no_definition() {
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
+    let definitions = mesh.next_version().expect("a first version").0.definitions;
+    let other =
+        Endpoint { service_account: Some("spiffe://x/ns/y/sa/z".into()), ..endpoint("10.0.0.1") };
+    let word = shard("east", 1).with(service("web.ns"), vec![other]).update();
+    mesh.apply(Event::Registry(word.said()));
+    let (context, changes) = mesh.next_version().expect("a change");
+    let endpoints = [host("web.ns")].into();
+    assert_eq!(changes, Changes { accounts: true, endpoints, ..Changes::default() });
+    assert_eq!(context.definitions, definitions);
 }

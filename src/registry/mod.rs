@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{ClusterId, Endpoint, Hostname, NetworkId, Service, Workloads};
+use crate::model::{ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads};
 
 /// The kind of source a shard comes from. The order is the order in which sources are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,5 +97,5 @@ pub struct ServiceRecord {
     /// The service.
     pub service: Arc<Service>,
     /// Its endpoints, those that may not be sent included: the view decides, and says why.
-    pub endpoints: Arc<[Endpoint]>,
+    pub endpoints: Endpoints,
 }

@@ -178,7 +178,8 @@ impl Session {
     pub fn on_change(&mut self, dirty: &Dirty) {
         for (kind, watch) in &mut self.watches {
             let by_definition = dirty.definitions && *kind != ResourceType::Endpoint;
-            if dirty.everything || by_definition {
+            let by_accounts = dirty.accounts && *kind == ResourceType::Cluster;
+            if dirty.everything || by_definition || by_accounts {
                 watch.mark_all();
             }
         }

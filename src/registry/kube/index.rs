@@ -375,8 +375,13 @@ impl Index {
         endpoints.dedup_by(|(a, _), (b, _)| a.address == b.address && a.port_name == b.port_name);
 
         let said = self.said.services.get(key);
-        let before = said.map_or(&[][..], |said| &said.endpoints);
-        let endpoints = name_pods(endpoints, before);
+        let named = endpoints.into_iter().map(|(mut endpoint, pod)| {
+            endpoint.workload = pod.map(|(namespace, name)| {
+                Arc::new(WorkloadKey::new(Namespace::from(namespace), name))
+            });
+            endpoint
+        });
+        let endpoints = named.collect();
         let service = found.reached_by(self.nodes.values());
         let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
@@ -385,7 +390,7 @@ impl Index {
                 record.service = Arc::clone(&said.service);
             }
             if said.endpoints == record.endpoints {
-                record.endpoints = Arc::clone(&said.endpoints);
+                record.endpoints = said.endpoints.clone();
             }
         }
         Some(record)
@@ -537,32 +542,6 @@ fn answer(
             asked.pods.insert(name.into());
         }
     }
-}
-
-/// Gives endpoints the keys of their pods: those that were given before, where they are the same.
-/// Both are in order of address and port name.
-fn name_pods(
-    endpoints: Vec<(Endpoint, Option<(&str, &str)>)>,
-    before: &[Endpoint],
-) -> Arc<[Endpoint]> {
-    let mut before = before.iter().peekable();
-    let named = endpoints.into_iter().map(|(mut endpoint, name)| {
-        let place = (endpoint.address, &endpoint.port_name);
-        while before.next_if(|old| (old.address, &old.port_name) < place).is_some() {}
-        let (namespace, name) = match name {
-            Some(name) => name,
-            None => return endpoint,
-        };
-        let old = before.peek().filter(|old| (old.address, &old.port_name) == place);
-        let old = old.and_then(|old| old.workload.as_ref());
-        let same = old.filter(|key| *key.name == *name && key.namespace.as_str() == namespace);
-        endpoint.workload = Some(match same {
-            Some(key) => Arc::clone(key),
-            None => Arc::new(WorkloadKey::new(Namespace::from(namespace), name)),
-        });
-        endpoint
-    });
-    named.collect()
 }
 
 impl Indexed for KubeService {

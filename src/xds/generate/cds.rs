@@ -124,7 +124,7 @@ impl Client<'_> {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
         let endpoints = service.endpoints_of_port(port.number);
         let mut direct = endpoints.filter(|(shard, endpoint, network)| {
-            decide(self.context, self.view, service, shard, endpoint, network) == Ok(Way::Direct)
+            decide(self.context, self.view, service, shard, *endpoint, network) == Ok(Way::Direct)
         });
         let mtls = match direct.next() {
             None => false,

@@ -29,7 +29,7 @@ pub(super) fn assigned(
         cluster_name: name.to_string(),
         endpoints: localities
             .iter()
-            .map(|(locality, members)| self::locality(view.role, locality, members))
+            .map(|group| locality(view.role, &group.locality, &group.members))
             .collect(),
         ..Default::default()
     };

@@ -1,0 +1,487 @@
+//! The endpoints that one shard gives one service, packed.
+//!
+//! An [`Endpoint`] is the fat word of a source; what is kept is a [`Row`] of 24 bytes, and small
+//! tables of what rows have in common. Rows keep the order in which they came, and tables are filled
+//! in that order, so equal endpoints make equal blocks. docs/fast-path.md draws the layout.
+//!
+//! Never changed once made: a source that has other endpoints makes a new value.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use super::{Endpoint, Health, Locality, Namespace, NetworkId, PodState, TlsMode, WorkloadKey};
+
+/// How many of the latest entries of a table are looked at before a new one is made. An entry that
+/// stands twice costs its own size and nothing else.
+const LOOK_BACK: usize = 32;
+
+/// Endpoints in the order of their source. A clone shares them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Endpoints(Arc<Block>);
+
+#[derive(Default, PartialEq, Eq)]
+struct Block {
+    rows: Box<[Row]>,
+    kinds: Box<[Kind]>,
+    localities: Box<[Arc<Locality>]>,
+    /// The tails of workload names, one after the other.
+    tails: Box<str>,
+    /// What few endpoints need.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Default, PartialEq, Eq)]
+struct Rare {
+    ipv6: Vec<Ipv6Addr>,
+    nodes: Vec<Arc<str>>,
+}
+
+/// What endpoints have to themselves. Numbers without a unit are places in the tables of the block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Row {
+    /// The IPv4 address, or where the IPv6 address stands.
+    address: u32,
+    kind: u32,
+    locality: u32,
+    /// One more than the place of the node; 0 for none.
+    node: u32,
+    /// Where the tail of the workload's name begins.
+    tail: u32,
+    port: u16,
+    /// Bytes of the tail.
+    tail_length: u8,
+    /// [`IPV6`], and [`Health`] in the two bits of [`HEALTH`].
+    bits: u8,
+}
+
+const IPV6: u8 = 1;
+const HEALTH: u8 = 0b110;
+/// In the order of their declaration, which is their number.
+const HEALTHS: [Health; 4] =
+    [Health::Healthy, Health::Unhealthy, Health::Draining, Health::Terminating];
+
+/// What endpoints of one set of pods have in common: often there is one for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kind {
+    /// See [`Endpoint::port_name`].
+    pub port_name: Arc<str>,
+    /// See [`Endpoint::weight`].
+    pub weight: u32,
+    /// See [`Endpoint::tls_mode`].
+    pub tls_mode: TlsMode,
+    /// See [`Endpoint::pod`].
+    pub pod: PodState,
+    /// See [`Endpoint::network_label`].
+    pub network_label: Option<NetworkId>,
+    /// See [`Endpoint::service_account`].
+    pub service_account: Option<Arc<str>>,
+    /// The namespace of the workload, and its name up to the last `-`.
+    workload: Option<(Namespace, Arc<str>)>,
+}
+
+/// One endpoint, borrowed: the fields of an [`Endpoint`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is documented at the field of Endpoint with its name")]
+pub struct EndpointRef<'a> {
+    pub address: IpAddr,
+    pub port: u16,
+    pub port_name: &'a Arc<str>,
+    pub health: Health,
+    pub weight: u32,
+    pub locality: &'a Arc<Locality>,
+    pub network_label: Option<&'a NetworkId>,
+    pub tls_mode: TlsMode,
+    pub service_account: Option<&'a Arc<str>>,
+    pub workload: Option<WorkloadRef<'a>>,
+    pub pod: PodState,
+    pub node: Option<&'a Arc<str>>,
+}
+
+/// The key of a workload, borrowed in the parts in which it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkloadRef<'a> {
+    /// The namespace.
+    pub namespace: &'a Namespace,
+    /// The name is this, then the tail.
+    stem: &'a str,
+    tail: &'a str,
+}
+
+impl Endpoints {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.rows.is_empty()
+    }
+
+    /// Each endpoint, in the order of the source.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = EndpointRef<'_>> + Clone {
+        self.0.rows.iter().map(|row| self.0.endpoint(row))
+    }
+
+    /// The first one.
+    pub fn first(&self) -> Option<EndpointRef<'_>> {
+        self.iter().next()
+    }
+
+    /// Each endpoint as its source said it.
+    pub fn to_vec(&self) -> Vec<Endpoint> {
+        self.iter().map(EndpointRef::to_endpoint).collect()
+    }
+
+    /// What kinds there are. An endpoint's place in this list is [`Packed::kind`].
+    pub fn kinds(&self) -> &[Kind] {
+        &self.0.kinds
+    }
+
+    /// The localities there are. An endpoint's place in this list is [`Packed::locality`].
+    pub fn localities(&self) -> &[Arc<Locality>] {
+        &self.0.localities
+    }
+
+    /// Each endpoint as it is kept, for readers that decide by kind rather than by endpoint.
+    pub fn packed(&self) -> impl ExactSizeIterator<Item = Packed<'_>> + Clone {
+        self.0.rows.iter().map(|row| Packed { block: &self.0, row })
+    }
+
+    /// Whether both are the very same value, which is cheap to know.
+    pub fn ptr_eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// One endpoint as it is kept.
+#[derive(Clone, Copy)]
+pub struct Packed<'a> {
+    block: &'a Block,
+    row: &'a Row,
+}
+
+impl<'a> Packed<'a> {
+    /// Where it listens.
+    pub fn address(self) -> IpAddr {
+        self.block.address(self.row)
+    }
+
+    /// The target port.
+    pub fn port(self) -> u16 {
+        self.row.port
+    }
+
+    /// Whether it may be sent.
+    pub fn health(self) -> Health {
+        HEALTHS[usize::from((self.row.bits & HEALTH) >> 1)]
+    }
+
+    /// Whether [`Self::address`] is of that family.
+    pub fn is_ipv4(self) -> bool {
+        self.row.bits & IPV6 == 0
+    }
+
+    /// Its place in [`Endpoints::kinds`].
+    pub fn kind(self) -> usize {
+        self.row.kind as usize
+    }
+
+    /// Its place in [`Endpoints::localities`].
+    pub fn locality(self) -> usize {
+        self.row.locality as usize
+    }
+
+    /// The node it runs on.
+    pub fn node(self) -> Option<&'a Arc<str>> {
+        self.block.node(self.row)
+    }
+
+    /// All there is to know of it.
+    pub fn unpack(self) -> EndpointRef<'a> {
+        self.block.endpoint(self.row)
+    }
+}
+
+impl Block {
+    fn endpoint(&self, row: &Row) -> EndpointRef<'_> {
+        let kind = &self.kinds[row.kind as usize];
+        let tail = row.tail as usize..row.tail as usize + usize::from(row.tail_length);
+        EndpointRef {
+            address: self.address(row),
+            port: row.port,
+            port_name: &kind.port_name,
+            health: HEALTHS[usize::from((row.bits & HEALTH) >> 1)],
+            weight: kind.weight,
+            locality: &self.localities[row.locality as usize],
+            network_label: kind.network_label.as_ref(),
+            tls_mode: kind.tls_mode,
+            service_account: kind.service_account.as_ref(),
+            workload: kind.workload.as_ref().map(|(namespace, stem)| WorkloadRef {
+                namespace,
+                stem,
+                tail: &self.tails[tail],
+            }),
+            pod: kind.pod,
+            node: self.node(row),
+        }
+    }
+
+    fn address(&self, row: &Row) -> IpAddr {
+        match &self.rare {
+            Some(rare) if row.bits & IPV6 != 0 => rare.ipv6[row.address as usize].into(),
+            _ => Ipv4Addr::from_bits(row.address).into(),
+        }
+    }
+
+    fn node(&self, row: &Row) -> Option<&Arc<str>> {
+        self.rare.as_ref()?.nodes.get((row.node as usize).checked_sub(1)?)
+    }
+}
+
+impl FromIterator<Endpoint> for Endpoints {
+    fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
+        let mut packer = Packer::default();
+        endpoints.into_iter().for_each(|endpoint| packer.push(endpoint));
+        packer.finish()
+    }
+}
+
+impl From<Vec<Endpoint>> for Endpoints {
+    fn from(endpoints: Vec<Endpoint>) -> Self {
+        endpoints.into_iter().collect()
+    }
+}
+
+/// Fills a block, endpoint by endpoint.
+#[derive(Default)]
+struct Packer {
+    rows: Vec<Row>,
+    kinds: Vec<Kind>,
+    localities: Vec<Arc<Locality>>,
+    tails: String,
+    rare: Rare,
+}
+
+impl Packer {
+    fn push(&mut self, endpoint: Endpoint) {
+        let (stem, tail) = split(endpoint.workload.as_deref().map_or("", |key| &key.name));
+        let row = Row {
+            address: match endpoint.address {
+                IpAddr::V4(address) => address.to_bits(),
+                IpAddr::V6(address) => {
+                    self.rare.ipv6.push(address);
+                    place(self.rare.ipv6.len() - 1)
+                }
+            },
+            kind: find(&self.kinds, |kind| kind.is_of(&endpoint, stem)).unwrap_or_else(|| {
+                self.kinds.push(Kind::of(&endpoint, stem));
+                place(self.kinds.len() - 1)
+            }),
+            locality: intern(&mut self.localities, &endpoint.locality),
+            node: endpoint.node.as_ref().map_or(0, |node| intern(&mut self.rare.nodes, node) + 1),
+            tail: place(self.tails.len()),
+            port: endpoint.port,
+            tail_length: u8::try_from(tail.len()).expect("split makes tails of at most 255 bytes"),
+            bits: (endpoint.health as u8) << 1 | if endpoint.address.is_ipv6() { IPV6 } else { 0 },
+        };
+        self.tails.push_str(tail);
+        self.rows.push(row);
+    }
+
+    fn finish(self) -> Endpoints {
+        let Self { rows, kinds, localities, tails, mut rare } = self;
+        rare.ipv6.shrink_to_fit();
+        rare.nodes.shrink_to_fit();
+        let is_bare = rare.ipv6.is_empty() && rare.nodes.is_empty();
+        Endpoints(Arc::new(Block {
+            rows: rows.into(),
+            kinds: kinds.into(),
+            localities: localities.into(),
+            tails: tails.into(),
+            rare: (!is_bare).then(|| Box::new(rare)),
+        }))
+    }
+}
+
+/// A workload's name up to its last `-`, which the pods of one set share, and the rest.
+fn split(name: &str) -> (&str, &str) {
+    let at = name.rfind('-').map_or(0, |dash| dash + 1);
+    if name.len() - at > usize::from(u8::MAX) { (name, "") } else { name.split_at(at) }
+}
+
+fn intern<T: PartialEq + ?Sized>(table: &mut Vec<Arc<T>>, wanted: &Arc<T>) -> u32 {
+    find(table, |held| Arc::ptr_eq(held, wanted) || held == wanted).unwrap_or_else(|| {
+        table.push(Arc::clone(wanted));
+        place(table.len() - 1)
+    })
+}
+
+fn find<T>(table: &[T], is_it: impl Fn(&T) -> bool) -> Option<u32> {
+    let start = table.len().saturating_sub(LOOK_BACK);
+    let at = table[start..].iter().rposition(is_it)?;
+    Some(place(start + at))
+}
+
+fn place(at: usize) -> u32 {
+    u32::try_from(at).expect("the bounds on what one cluster may send keep tables below 4 GB")
+}
+
+impl Kind {
+    fn of(endpoint: &Endpoint, stem: &str) -> Self {
+        Self {
+            port_name: Arc::clone(&endpoint.port_name),
+            weight: endpoint.weight,
+            tls_mode: endpoint.tls_mode,
+            pod: endpoint.pod,
+            network_label: endpoint.network_label.clone(),
+            service_account: endpoint.service_account.clone(),
+            workload: endpoint.workload.as_ref().map(|key| (key.namespace.clone(), stem.into())),
+        }
+    }
+
+    fn is_of(&self, endpoint: &Endpoint, stem: &str) -> bool {
+        let workload = endpoint.workload.as_ref().map(|key| (&key.namespace, stem));
+        self.port_name == endpoint.port_name
+            && self.weight == endpoint.weight
+            && self.tls_mode == endpoint.tls_mode
+            && self.pod == endpoint.pod
+            && self.network_label == endpoint.network_label
+            && self.service_account == endpoint.service_account
+            && self.workload.as_ref().map(|(namespace, stem)| (namespace, &**stem)) == workload
+    }
+}
+
+impl WorkloadRef<'_> {
+    /// The key in one piece.
+    pub fn to_key(self) -> WorkloadKey {
+        WorkloadKey::new(self.namespace.clone(), format!("{}{}", self.stem, self.tail))
+    }
+}
+
+impl PartialEq<WorkloadKey> for WorkloadRef<'_> {
+    fn eq(&self, key: &WorkloadKey) -> bool {
+        *self.namespace == key.namespace && key.name.strip_prefix(self.stem) == Some(self.tail)
+    }
+}
+
+impl fmt::Display for WorkloadRef<'_> {
+    /// `name.namespace`, as for a [`WorkloadKey`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}.{}", self.stem, self.tail, self.namespace)
+    }
+}
+
+impl EndpointRef<'_> {
+    /// The endpoint as its source said it.
+    pub fn to_endpoint(self) -> Endpoint {
+        Endpoint {
+            address: self.address,
+            port: self.port,
+            port_name: Arc::clone(self.port_name),
+            health: self.health,
+            weight: self.weight,
+            locality: Arc::clone(self.locality),
+            network_label: self.network_label.cloned(),
+            tls_mode: self.tls_mode,
+            service_account: self.service_account.cloned(),
+            workload: self.workload.map(|workload| Arc::new(workload.to_key())),
+            pod: self.pod,
+            node: self.node.cloned(),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every value of every field, in all sorts of company.
+    fn assorted() -> Vec<Endpoint> {
+        let names = ["web-7d8b9-x2x4z", "web-7d8b9-abcde", "db-0", "single", "", "-", "ü-é"];
+        let long = "a".repeat(300);
+        let accounts = ["spiffe://a/ns/b/sa/c", "spiffe://a/ns/b/sa/d"];
+        let texts = ["", "east", "r/z/s"];
+        (0..3000_usize)
+            .map(|at| Endpoint {
+                address: match at % 3 {
+                    0 => IpAddr::from(Ipv6Addr::from_bits(at as u128)),
+                    _ => IpAddr::from(Ipv4Addr::from_bits(at as u32)),
+                },
+                port: (at % 65_536) as u16,
+                port_name: ["http", ""][at % 2].into(),
+                health: HEALTHS[at % 4],
+                weight: 1 + (at % 5) as u32,
+                locality: Arc::new(Locality::parse(texts[at / 7 % 3])),
+                network_label: (at % 11 == 0).then(|| texts[at % 3].into()),
+                tls_mode: [TlsMode::Istio, TlsMode::Disabled][at / 5 % 2],
+                service_account: (at % 13 != 0).then(|| accounts[at / 2 % 2].into()),
+                workload: (at % 17 != 0).then(|| {
+                    let name = names.get(at % 8).copied().unwrap_or(&long);
+                    Arc::new(WorkloadKey::new(["ns", "other"][at / 3 % 2], name))
+                }),
+                pod: [PodState::Known, PodState::Missing, PodState::Unnamed][at / 4 % 3],
+                node: (at % 19 != 0).then(|| format!("node-{}", at % 100).into()),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_packed_reads_back_as_it_was_said() {
+        let said = assorted();
+        let packed = Endpoints::from(said.clone());
+        assert_eq!(packed.to_vec(), said);
+        for (packed, said) in packed.packed().zip(&said) {
+            assert_eq!(packed.unpack().to_endpoint(), *said);
+            assert_eq!(packed.is_ipv4(), said.address.is_ipv4());
+            assert_eq!((packed.address(), packed.port()), (said.address, said.port));
+            assert_eq!((packed.health(), packed.node()), (said.health, said.node.as_ref()));
+        }
+    }
+
+    #[test]
+    fn equal_endpoints_make_equal_values_and_others_do_not() {
+        let said = assorted();
+        let packed = Endpoints::from(said.clone());
+        assert!(packed == said.iter().cloned().collect());
+        let mut fewer = said.clone();
+        fewer.pop();
+        assert!(packed != fewer.into());
+        for change in [
+            |one: &mut Endpoint| one.port += 1,
+            |one: &mut Endpoint| one.weight += 1,
+            |one: &mut Endpoint| one.health = Health::Terminating,
+            |one: &mut Endpoint| one.node = Some("another".into()),
+            |one: &mut Endpoint| one.workload = Some(Arc::new(WorkloadKey::new("ns", "x"))),
+        ] {
+            let mut other = said.clone();
+            change(&mut other[42]);
+            assert!(packed != other.into());
+        }
+    }
+
+    #[test]
+    fn a_workload_is_known_by_its_whole_name() {
+        let packed = Endpoints::from(assorted());
+        let workloads: Vec<_> = packed.iter().filter_map(|endpoint| endpoint.workload).collect();
+        for workload in &workloads {
+            let key = workload.to_key();
+            assert_eq!(*workload, key);
+            assert_eq!(workload.to_string(), key.to_string());
+            let other = WorkloadKey::new(key.namespace.clone(), format!("{}x", key.name));
+            assert_ne!(*workload, other);
+        }
+    }
+
+    #[test]
+    fn a_row_is_24_bytes() {
+        assert_eq!(size_of::<Row>(), 24);
+    }
+}
