@@ -1,17 +1,24 @@
 //! Assignments: the endpoints of one upstream cluster, as one view has them.
+//!
+//! Written straight to bytes: this is the hottest message there is, and building it out of structs
+//! would cost many times the writing. The fields written are few; each is named where it is written,
+//! by its place in Envoy's `config/endpoint/v3` and `config/core/v3`. The tests hold the bytes to
+//! what prost makes of the same message.
 
-use strait_proto::envoy::envoy::config::core::v3 as core;
-use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
-use strait_proto::envoy::google::protobuf::UInt32Value;
+use std::io::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use super::cds::{SOCKET_MATCH, tls_mode};
-use super::encode;
+use super::cds::{SOCKET_MATCH, TLS_MODE};
 use crate::aggregate::MergedService;
-use crate::model::{Locality, Resolution, TlsMode};
+use crate::model::{Resolution, TlsMode};
 use crate::push::PushContext;
-use crate::push::view::{Member, Role, ViewKey, assignment};
+use crate::push::view::{Group, Member, Role, ViewKey, assignment};
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
+
+#[cfg(test)]
+mod tests;
 
 /// The assignment of an upstream cluster.
 pub(super) fn assigned(
@@ -21,73 +28,278 @@ pub(super) fn assigned(
     service: &MergedService,
 ) -> Resource {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
+    let text: Arc<str> = name.to_string().into();
     if alias || service.primary.port(name.port).is_none() {
-        return empty(&name.to_string());
+        return empty(&text);
     }
-    let localities = assignment(context, view, service, name.port).localities;
-    let message = endpoint::ClusterLoadAssignment {
-        cluster_name: name.to_string(),
-        endpoints: localities
-            .iter()
-            .map(|group| locality(view.role, &group.locality, &group.members))
-            .collect(),
-        ..Default::default()
-    };
-    encode(name.to_string(), &message)
+    let groups = assignment(context, view, service, name.port).localities;
+    Resource::new(Arc::clone(&text), encoded(&text, view.role, &groups))
 }
 
 /// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an
 /// answer Envoy would wait for one.
 pub(super) fn empty(name: &str) -> Resource {
-    let message =
-        endpoint::ClusterLoadAssignment { cluster_name: name.into(), ..Default::default() };
-    encode(name, &message)
+    Resource::new(name, encoded(name, Role::Client, &[]))
 }
 
+/// A `ClusterLoadAssignment`, in a vector of just its size.
+fn encoded(name: &str, role: Role, groups: &[Group]) -> Vec<u8> {
+    let count: usize = groups.iter().map(|group| group.members.len()).sum();
+    let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
+    let mut ends = Vec::with_capacity(groups.len());
+    for group in groups {
+        write_group(&mut bodies, role, group);
+        ends.push(bodies.len());
+    }
+    let sizes = || ends.iter().scan(0, |start, end| Some(*end - std::mem::replace(start, *end)));
+    let of_groups: usize = sizes().map(block_size).sum();
+    let of_name = if name.is_empty() { 0 } else { block_size(name.len()) };
+    let mut out = Vec::with_capacity(of_name + of_groups);
+    write_text(&mut out, tag(1), name); // cluster_name
+    let mut rest = bodies.as_slice();
+    for size in sizes() {
+        let (body, later) = rest.split_at(size);
+        write_block(&mut out, tag(2), body); // endpoints
+        rest = later;
+    }
+    out
+}
+
+/// What a member of an assignment takes, nearly always.
+const MEMBER_BYTES: usize = 40;
+/// What the rest of a locality takes, nearly always.
+const GROUP_BYTES: usize = 128;
+
+/// A `LocalityLbEndpoints`.
+///
 /// Says once how all members are spoken to, where all are spoken to alike; else the majority's way
 /// once, and the others' each. A gateway passes bytes on and need not know.
-fn locality(role: Role, locality: &Locality, members: &[Member]) -> endpoint::LocalityLbEndpoints {
+fn write_group(out: &mut Vec<u8>, role: Role, Group { locality, members }: &Group) {
     let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
     let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
-    let metadata = |mode| core::Metadata {
-        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
-        ..Default::default()
-    };
-    let explicit = |mode| (role == Role::Client && mode != common).then(|| metadata(mode));
-    endpoint::LocalityLbEndpoints {
-        locality: (!locality.is_empty()).then(|| core::Locality {
-            region: locality.region.to_string(),
-            zone: locality.zone.to_string(),
-            sub_zone: locality.subzone.to_string(),
-        }),
-        // Plain text is what an upstream cluster falls back to.
-        metadata: (role == Role::Client && common == TlsMode::Istio).then(|| metadata(common)),
-        lb_endpoints: members
-            .iter()
-            .map(|member| lb_endpoint(member, explicit(member.tls_mode)))
-            .collect(),
-        ..Default::default()
+    if !locality.is_empty() {
+        let parts = [&locality.region, &locality.zone, &locality.subzone];
+        let mut body = Vec::with_capacity(parts.iter().map(|part| block_size(part.len())).sum());
+        for (part, number) in parts.into_iter().zip(1..) {
+            write_text(&mut body, tag(number), part); // region, zone, sub_zone
+        }
+        write_block(out, tag(1), &body); // locality
+    }
+    let is_uniform = mtls == 0 || mtls == members.len();
+    let explicit =
+        if is_uniform || role == Role::Gateway { Vec::new() } else { metadata(other(common)) };
+    for member in members {
+        let metadata = if member.tls_mode == common { &[][..] } else { &explicit };
+        write_member(out, member, metadata);
+    }
+    // Plain text is what an upstream cluster falls back to.
+    if role == Role::Client && common == TlsMode::Istio {
+        write_block(out, tag(9), &metadata(common)); // metadata
     }
 }
 
-fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::LbEndpoint {
-    use core::address::Address::SocketAddress;
-    use core::socket_address::PortSpecifier;
-    let address = core::SocketAddress {
-        address: member.address.to_string(),
-        port_specifier: Some(PortSpecifier::PortValue(member.port.into())),
-        ..Default::default()
+fn other(mode: TlsMode) -> TlsMode {
+    match mode {
+        TlsMode::Istio => TlsMode::Disabled,
+        TlsMode::Disabled => TlsMode::Istio,
+    }
+}
+
+/// An `LbEndpoint` as a member of `LocalityLbEndpoints`: an address within an endpoint within it.
+fn write_member(out: &mut Vec<u8>, member: &Member, metadata: &[u8]) {
+    // Made in one place and copied once: the address first, since what is around it tells its length.
+    let mut bytes = [0; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX];
+    let text = address(member.address, &mut bytes);
+    let mut end = HEAD + text;
+    let mut push = |byte: u8| {
+        bytes[end] = byte;
+        end += 1;
     };
-    endpoint::LbEndpoint {
-        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(
-            endpoint::Endpoint {
-                address: Some(core::Address { address: Some(SocketAddress(address)) }),
-                ..Default::default()
-            },
-        )),
-        metadata,
-        // Without a weight an endpoint counts 1.
-        load_balancing_weight: (member.weight != 1).then_some(UInt32Value { value: member.weight }),
-        ..Default::default()
+    push(3 << 3); // port_value
+    push_varint(&mut push, member.port.into());
+    let socket = end - HEAD + 2;
+    let metadata_size = if metadata.is_empty() { 0 } else { block_size(metadata.len()) };
+    let before_weight = end;
+    let mut push = |byte: u8| {
+        bytes[end] = byte;
+        end += 1;
+    };
+    // Without a weight an endpoint counts 1.
+    if member.weight != 1 {
+        push(tag(4)); // load_balancing_weight
+        push(1 + varint_size(member.weight));
+        push(1 << 3); // value
+        push_varint(&mut push, member.weight);
+    }
+    // An address has at most 45 bytes, so that each of these is far below 128 and takes one byte.
+    let size = 6 + socket + metadata_size + (end - before_weight);
+    bytes[2..HEAD].copy_from_slice(&[
+        tag(1), // endpoint
+        socket as u8 + 4,
+        tag(1), // address
+        socket as u8 + 2,
+        tag(1), // socket_address
+        socket as u8,
+        tag(2), // address
+        text as u8,
+    ]);
+    bytes[0] = tag(2); // lb_endpoints
+    if metadata.is_empty() {
+        bytes[1] = size as u8;
+        out.extend_from_slice(&bytes[..end]);
+        return;
+    }
+    out.push(tag(2));
+    write_size(out, size);
+    out.extend_from_slice(&bytes[2..before_weight]);
+    write_block(out, tag(3), metadata); // metadata
+    out.extend_from_slice(&bytes[before_weight..end]);
+}
+
+/// What stands before the text of an address.
+const HEAD: usize = 10;
+/// The longest that follows it: port and weight.
+const TAIL_MAX: usize = 4 + 8;
+
+fn push_varint(push: &mut impl FnMut(u8), mut number: u32) {
+    while number >= 0x80 {
+        push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    push(number as u8);
+}
+
+fn varint_size(number: u32) -> u8 {
+    // Groups of seven bits.
+    ((u32::BITS - (number | 1).leading_zeros()).div_ceil(7)) as u8
+}
+
+/// A `Metadata` that says how an endpoint is spoken to.
+fn metadata(mode: TlsMode) -> Vec<u8> {
+    let entry = |key: &str, value: &[u8]| {
+        let mut entry = Vec::with_capacity(block_size(key.len()) + block_size(value.len()));
+        write_text(&mut entry, tag(1), key); // key
+        write_block(&mut entry, tag(2), value); // value
+        let mut map = Vec::with_capacity(block_size(entry.len()));
+        write_block(&mut map, tag(1), &entry); // fields of a Struct, filter_metadata of a Metadata
+        map
+    };
+    let mut value = Vec::with_capacity(block_size(mode.as_str().len()));
+    write_block(&mut value, tag(3), mode.as_str().as_bytes()); // string_value
+    entry(SOCKET_MATCH, &entry(TLS_MODE, &value))
+}
+
+/// The longest text of an address: IPv6 with an IPv4 part.
+const ADDRESS_BYTES_MAX: usize = 45;
+
+/// Writes the text of an address behind the [`HEAD`]; how long it is.
+fn address(address: IpAddr, bytes: &mut [u8; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX]) -> usize {
+    let text = &mut bytes[HEAD..];
+    match address {
+        IpAddr::V4(address) => {
+            let mut length = 0;
+            for octet in address.octets() {
+                let Digits { bytes, count } = DIGITS[usize::from(octet)];
+                text[length..length + 4].copy_from_slice(&bytes);
+                length += usize::from(count);
+            }
+            // The last one is followed by no dot.
+            length - 1
+        }
+        IpAddr::V6(address) => {
+            let room = text.len();
+            let mut rest = text;
+            // Its text is never longer than the room for it.
+            let written = write!(rest, "{address}");
+            debug_assert!(written.is_ok());
+            room - rest.len()
+        }
+    }
+}
+
+/// A number up to 255 with a dot after it.
+#[derive(Clone, Copy)]
+struct Digits {
+    bytes: [u8; 4],
+    count: u8,
+}
+
+static DIGITS: [Digits; 256] = {
+    let mut all = [Digits { bytes: [0; 4], count: 0 }; 256];
+    let mut number = 0;
+    while number < 256 {
+        let a = b'0' + (number / 100) as u8;
+        let b = b'0' + (number / 10 % 10) as u8;
+        let c = b'0' + (number % 10) as u8;
+        let (bytes, count) = if number >= 100 {
+            ([a, b, c, b'.'], 4)
+        } else if number >= 10 {
+            ([b, c, b'.', 0], 3)
+        } else {
+            ([c, b'.', 0, 0], 2)
+        };
+        all[number] = Digits { bytes, count };
+        number += 1;
+    }
+    all
+};
+
+/// The tag of a field with a length: strings and messages. Numbers up to 15 take one byte.
+const fn tag(number: u8) -> u8 {
+    number << 3 | 2
+}
+
+fn block_size(length: usize) -> usize {
+    1 + Varint::of(length as u64).size() + length
+}
+
+fn write_size(out: &mut Vec<u8>, size: usize) {
+    if size < 0x80 {
+        out.push(size as u8);
+    } else {
+        out.extend_from_slice(Varint::of(size as u64).bytes());
+    }
+}
+
+fn write_block(out: &mut Vec<u8>, tag: u8, body: &[u8]) {
+    out.push(tag);
+    write_size(out, body.len());
+    out.extend_from_slice(body);
+}
+
+/// Writes a string field; an empty one is left out.
+fn write_text(out: &mut Vec<u8>, tag: u8, text: &str) {
+    if !text.is_empty() {
+        write_block(out, tag, text.as_bytes());
+    }
+}
+
+/// A number in groups of seven bits, the lowest first.
+struct Varint {
+    bytes: [u8; 10],
+    size: u8,
+}
+
+impl Varint {
+    fn of(mut number: u64) -> Self {
+        let mut varint = Self { bytes: [0; 10], size: 1 };
+        for byte in &mut varint.bytes {
+            *byte = number as u8 | 0x80;
+            number >>= 7;
+            if number == 0 {
+                *byte &= 0x7f;
+                break;
+            }
+            varint.size += 1;
+        }
+        varint
+    }
+
+    fn size(&self) -> usize {
+        self.size.into()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.size()]
     }
 }

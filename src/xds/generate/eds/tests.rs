@@ -1,0 +1,117 @@
+//! The oracle: the same assignments as plain messages, encoded by prost.
+
+use prost::Message;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+use strait_proto::envoy::google::protobuf::UInt32Value;
+
+use super::*;
+use crate::model::Locality;
+use crate::xds::generate::cds::tls_mode;
+
+fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAssignment {
+    endpoint::ClusterLoadAssignment {
+        cluster_name: name.into(),
+        endpoints: groups
+            .iter()
+            .map(|group| locality(role, &group.locality, &group.members))
+            .collect(),
+        ..Default::default()
+    }
+}
+
+fn locality(role: Role, locality: &Locality, members: &[Member]) -> endpoint::LocalityLbEndpoints {
+    let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
+    let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
+    let metadata = |mode| core::Metadata {
+        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
+        ..Default::default()
+    };
+    let explicit = |mode| (role == Role::Client && mode != common).then(|| metadata(mode));
+    endpoint::LocalityLbEndpoints {
+        locality: (!locality.is_empty()).then(|| core::Locality {
+            region: locality.region.to_string(),
+            zone: locality.zone.to_string(),
+            sub_zone: locality.subzone.to_string(),
+        }),
+        // Plain text is what an upstream cluster falls back to.
+        metadata: (role == Role::Client && common == TlsMode::Istio).then(|| metadata(common)),
+        lb_endpoints: members
+            .iter()
+            .map(|member| lb_endpoint(member, explicit(member.tls_mode)))
+            .collect(),
+        ..Default::default()
+    }
+}
+
+fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::LbEndpoint {
+    use core::address::Address::SocketAddress;
+    use core::socket_address::PortSpecifier;
+    let address = core::SocketAddress {
+        address: member.address.to_string(),
+        port_specifier: Some(PortSpecifier::PortValue(member.port.into())),
+        ..Default::default()
+    };
+    endpoint::LbEndpoint {
+        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(
+            endpoint::Endpoint {
+                address: Some(core::Address { address: Some(SocketAddress(address)) }),
+                ..Default::default()
+            },
+        )),
+        metadata,
+        // Without a weight an endpoint counts 1.
+        load_balancing_weight: (member.weight != 1).then_some(UInt32Value { value: member.weight }),
+        ..Default::default()
+    }
+}
+
+fn any_member(random: &mut StdRng) -> Member {
+    let address = match random.random_range(0..4) {
+        0 => std::net::Ipv6Addr::from_bits(random.random()).into(),
+        // Runs of zeros are written short.
+        1 => std::net::Ipv6Addr::from_bits(random.random::<u128>() & random.random::<u128>() << 64)
+            .into(),
+        _ => std::net::Ipv4Addr::from_bits(random.random()).into(),
+    };
+    let weight = match random.random_range(0..4) {
+        0 => 2_u32.pow(random.random_range(0..32)),
+        1 => random.random_range(1..=u32::MAX),
+        _ => 1,
+    };
+    Member {
+        address,
+        port: [0, 1, 80, 127, 128, 8080, 16_383, 16_384, u16::MAX][random.random_range(0..9)],
+        weight,
+        tls_mode: [TlsMode::Istio, TlsMode::Disabled][usize::from(random.random_bool(0.3))],
+    }
+}
+
+fn any_group(random: &mut StdRng) -> Group {
+    let long = "r".repeat(200);
+    let texts = ["", "region", "region/zone", "region/zone/subzone", "//subzone", "ü/é/ß", &long];
+    let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
+    Group {
+        locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
+        members: (0..count).map(|_| any_member(random)).collect(),
+    }
+}
+
+#[test]
+fn what_is_written_directly_is_what_prost_writes() {
+    let mut random = StdRng::seed_from_u64(7);
+    let long = "n".repeat(300);
+    for round in 0..500 {
+        let groups: Vec<_> = (0..round % 7).map(|_| any_group(&mut random)).collect();
+        let role = [Role::Client, Role::Gateway][round % 2];
+        let name = ["outbound|80||web.ns.svc.cluster.local", "", &long][round % 3];
+        let expected = message(name, role, &groups);
+        let written = encoded(name, role, &groups);
+        let read = endpoint::ClusterLoadAssignment::decode(&*written).expect("well-formed");
+        assert_eq!(read, expected, "round {round}");
+        assert_eq!(written, expected.encode_to_vec(), "round {round}");
+        assert_eq!(written.len(), written.capacity(), "nothing is kept that is not used");
+    }
+}
