@@ -13,10 +13,13 @@ use super::cds::Shared;
 use super::tls::Secrets;
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
-use crate::model::{ClusterId, Hostname, KnownClusters, Namespace};
+use crate::model::{
+    ClusterId, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Workload, WorkloadKey,
+};
 use crate::network::Networks;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
+use crate::push::proxy::east_west_port;
 use crate::push::view::ViewKey;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -32,6 +35,32 @@ pub struct Cache {
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Shared>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
+    east_west_ports: Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>>,
+}
+
+impl Cache {
+    /// The port on which `proxy` listens as an east-west gateway. Finding it looks at every service,
+    /// so it is found again only when their definitions or the proxy's pod have changed.
+    pub(super) fn east_west_port(&self, context: &PushContext, proxy: &Proxy) -> Option<u16> {
+        if proxy.kind != ProxyType::Router {
+            return None;
+        }
+        let key = (proxy.cluster.clone(), proxy.workload.clone());
+        let inputs = RouterInputs {
+            definitions: context.definitions,
+            workload: context.workload_of(proxy).cloned(),
+            claimed: proxy.labels.clone(),
+        };
+        self.east_west_ports.get_or_make(key, inputs, || east_west_port(context, proxy))
+    }
+}
+
+/// What the port of an east-west gateway depends on, besides its name.
+#[derive(Debug, PartialEq)]
+struct RouterInputs {
+    definitions: u64,
+    workload: Option<Arc<Workload>>,
+    claimed: Labels,
 }
 
 /// A service for a view, by who holds secrets, and whether it is in another network as well.

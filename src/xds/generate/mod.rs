@@ -22,10 +22,10 @@ use self::cache::{Class, ServiceInputs};
 use self::tls::Secrets;
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
-use crate::model::{ClusterId, NetworkId, Proxy, ProxyType};
+use crate::model::{ClusterId, NetworkId, Proxy, ProxyType, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{Addresses, addresses};
-use crate::push::proxy::{east_west_port, inbound_targets};
+use crate::push::proxy::inbound_targets;
 use crate::push::view::{Role, ViewKey, is_exported};
 
 /// What one proxy shall hold at one version of the mesh.
@@ -46,7 +46,7 @@ impl<'a> Picture<'a> {
         network: NetworkId,
         cache: &'a Cache,
     ) -> Self {
-        let east_west_port = east_west_port(context, proxy);
+        let east_west_port = cache.east_west_port(context, proxy);
         let role = if east_west_port.is_some() { Role::Gateway } else { Role::Client };
         let view = ViewKey::of(proxy, network, role);
         Self { context, proxy, view, east_west_port, cache }
@@ -69,10 +69,21 @@ impl<'a> Picture<'a> {
             if self.view.role == Role::Client && !self.sees(service) {
                 continue;
             }
-            let view = self.view.narrowed(context, service);
             let abroad = self.view.role == Role::Client
                 && is_exported(context, service)
                 && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
+            let mut view = self.view.narrowed(context, service);
+            if service.primary.resolution != Resolution::Headless {
+                // Only where it depends on its endpoints does an upstream cluster depend on where
+                // these are.
+                view = ViewKey {
+                    network: NetworkId::default(),
+                    ipv4: true,
+                    ipv6: true,
+                    node: None,
+                    ..view
+                };
+            }
             let key = (service.hostname().clone(), view.clone(), secrets, abroad);
             let inputs = ServiceInputs::of(context, service);
             let shared = self.cache.clusters.get_or_make(key, inputs, || {
