@@ -238,14 +238,10 @@ pub(super) fn merge<'a>(
 
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {
     let mut fields = Vec::new();
-    let ports = |service: &Service| -> Vec<_> {
-        service
-            .ports
-            .iter()
-            .map(|port| (Arc::clone(&port.name), port.number, port.protocol))
-            .collect()
-    };
-    if ports(winner) != ports(other) {
+    let same =
+        |(a, b): (&Port, &Port)| (&a.name, a.number, a.protocol) == (&b.name, b.number, b.protocol);
+    let same_count = winner.ports.len() == other.ports.len();
+    if !(same_count && winner.ports.iter().zip(&other.ports).all(same)) {
         fields.push("ports");
     }
     if winner.resolution != other.resolution {

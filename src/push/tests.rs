@@ -449,7 +449,7 @@ fn rounding_a_gateways_weight_moves_no_share_by_5_points() {
         let given = share(*gateway, direct.iter().sum());
         assert!((given - share(behind.into(), 20)).abs() < 0.03, "{behind}: {weights:?}");
         if behind <= 16 {
-            assert_eq!(*gateway, behind.into());
+            assert_eq!(*gateway, u32::from(behind));
         }
     }
 }

@@ -487,7 +487,7 @@ pub fn assignment(
     }
     let weighed = weigh(&groups, &remote);
     fit(&mut groups, weighed);
-    let mut take = |at: usize| groups.get_mut(at).map(std::mem::take);
+    let take = |at: usize| groups.get_mut(at).map(std::mem::take);
     let localities = order.into_iter().filter_map(take);
     Assignment { localities: localities.filter(|group| !group.members.is_empty()).collect() }
 }
