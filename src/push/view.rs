@@ -625,13 +625,13 @@ fn weigh(groups: &[Group], remote: &[Remote]) -> Weighed {
     Weighed { gateways: gateways.collect(), scale }
 }
 
-/// A weight with all but its four leading binary digits rounded away.
+/// A weight with all but its seven leading binary digits rounded away: exact up to 128.
 ///
-/// Most changes behind a gateway then leave its weight as it was, so that they are news inside that
-/// network only. The error is at most one part in 17, which moves no share by as much as 3 points.
-/// (docs/decisions/0006-rounded-gateway-weights.md)
+/// Many changes behind a gateway of a large service then leave its weight as it was, so that they are
+/// news inside that network only. The error is less than one part in 128.
+/// (docs/decisions/0009-rounded-gateway-weights.md)
 fn rounded(weight: u64) -> u64 {
-    let spare = (u64::BITS - weight.leading_zeros()).saturating_sub(4);
+    let spare = (u64::BITS - weight.leading_zeros()).saturating_sub(7);
     if spare == 0 {
         return weight;
     }
@@ -678,4 +678,19 @@ fn gcd(a: u64, b: u64) -> u64 {
 fn lcm(a: u64, b: u64) -> u64 {
     // Gateway groups are few and small; should they not be, an inexact split beats an overflow.
     (a / gcd(a, b).max(1)).saturating_mul(b).min(1 << 24)
+}
+
+#[cfg(test)]
+mod rounding {
+    use super::rounded;
+
+    #[test]
+    fn weights_are_exact_up_to_128_and_close_above() {
+        for weight in 0..=128 {
+            assert_eq!(rounded(weight), weight);
+        }
+        for weight in [129, 1_000, 1_001, 123_456, u64::from(u32::MAX)] {
+            assert!(rounded(weight).abs_diff(weight) * 128 < weight, "{weight}");
+        }
+    }
 }

@@ -59,7 +59,7 @@ impl Cache {
 #[derive(Debug, PartialEq)]
 struct RouterInputs {
     definitions: u64,
-    workload: Option<Arc<Workload>>,
+    workload: Option<Workload>,
     claimed: Labels,
 }
 
