@@ -12,6 +12,7 @@ use super::source::MeshSource;
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
 use crate::mesh;
+use crate::model::KnownClusters;
 use crate::network::ResolvedNames;
 use crate::push::PushContext;
 use crate::push::event_loop::Event;
@@ -40,7 +41,9 @@ impl Feed {
         tell(&self.readiness, &self.clusters.settled.borrow());
         let Self { events, updates, clusters, mesh, resolved, context, readiness } = self;
         let settings = mesh.watch().await;
-        let feed = Feeding { events, updates, clusters, settings, resolved, context, readiness };
+        let said = Arc::default();
+        let feed =
+            Feeding { events, updates, clusters, said, settings, resolved, context, readiness };
         feed.run().await;
     }
 }
@@ -50,6 +53,8 @@ struct Feeding {
     events: mpsc::Sender<Event>,
     updates: mpsc::Receiver<RegistryUpdate>,
     clusters: reconciler::Outputs,
+    /// The clusters as the event loop was last told.
+    said: Arc<KnownClusters>,
     settings: watch::Receiver<mesh::Settings>,
     resolved: watch::Receiver<Arc<ResolvedNames>>,
     context: watch::Receiver<Option<Arc<PushContext>>>,
@@ -102,7 +107,7 @@ impl Feeding {
             }
         };
         tokio::select! {
-            Some(update) = self.updates.recv() => self.events.send(Event::Registry(update)).await,
+            Some(update) = self.updates.recv() => self.pass_on(update).await,
             Ok(()) = self.clusters.known.changed() => {
                 // A cluster that has gone withdrew its endpoints first: none is left without its
                 // Secret's word on the network it is in.
@@ -122,13 +127,33 @@ impl Feeding {
     /// been passed on, so this holds the first word of every settled cluster.
     async fn flush(&mut self) -> Fed {
         while let Ok(update) = self.updates.try_recv() {
-            self.events.send(Event::Registry(update)).await?;
+            self.pass_on(update).await?;
         }
         Ok(())
     }
 
+    /// A registry's word; that its cluster belongs to the mesh is said before, so that no endpoint comes
+    /// without its Secret's word on the network it is in.
+    async fn pass_on(&mut self, update: RegistryUpdate) -> Fed {
+        let cluster = &update.shard.cluster;
+        if !self.said.clusters.contains_key(cluster) {
+            let come = self.clusters.known.borrow().clusters.get(cluster).cloned();
+            if let Some(come) = come {
+                let mut with_it = KnownClusters::clone(&self.said);
+                with_it.clusters.insert(cluster.clone(), come);
+                self.say(Arc::new(with_it)).await?;
+            }
+        }
+        self.events.send(Event::Registry(update)).await
+    }
+
     async fn known(&mut self) -> Fed {
         let known = Arc::clone(&self.clusters.known.borrow_and_update());
+        self.say(known).await
+    }
+
+    async fn say(&mut self, known: Arc<KnownClusters>) -> Fed {
+        self.said = Arc::clone(&known);
         self.events.send(Event::Clusters(known)).await
     }
 
@@ -159,4 +184,46 @@ fn tell(readiness: &watch::Sender<Readiness>, settled: &Settled) {
         *old = new;
         differs
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{endpoint, service, shard};
+    use crate::model::{KnownCluster, Mode};
+
+    #[tokio::test]
+    async fn a_cluster_belongs_to_the_mesh_before_its_endpoints_do() {
+        let member = KnownCluster {
+            fixed_network: Some("n9".into()),
+            config: false,
+            mode: Mode::Normal,
+            trust_domain: "cluster.local".into(),
+        };
+        let known = Arc::new(KnownClusters { clusters: [("east".into(), member)].into() });
+        let (events, mut fed) = mpsc::channel(8);
+        let (updates, updates_seen) = mpsc::channel(8);
+        let (known, known_seen) = watch::channel(known);
+        let (_statuses, statuses) = watch::channel(Arc::default());
+        let (_settled, settled) = watch::channel(Settled::All);
+        let (_settings, settings) = watch::channel(mesh::Settings::default());
+        let (_resolved, resolved) = watch::channel(Arc::default());
+        let (_context, context) = watch::channel(None);
+        let (readiness, _) = watch::channel(Readiness { ready: true, waiting_for: Vec::new() });
+        let mut feed = Feeding {
+            events,
+            updates: updates_seen,
+            clusters: reconciler::Outputs { statuses, known: known_seen, settled },
+            said: Arc::default(),
+            settings,
+            resolved,
+            context,
+            readiness,
+        };
+        let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();
+        updates.send(word).await.expect("room");
+        feed.flush().await.expect("a queue");
+        assert!(matches!(fed.recv().await, Some(Event::Clusters(said)) if said == *known.borrow()));
+        assert!(matches!(fed.recv().await, Some(Event::Registry(_))));
+    }
 }
