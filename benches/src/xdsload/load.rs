@@ -1,0 +1,264 @@
+//! A thread's proxies: each connects, speaks, and comes back when it is cut off or told to.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::LocalSet;
+
+use crate::changes::{PERIOD, Sightings, Stamps, now_ns};
+use crate::connection::{Meter, Server, Stream};
+use crate::session::{Names, Profile, Session};
+
+/// How long to wait before another try, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What the run is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// All connect.
+    First,
+    /// All come back at once.
+    Again,
+    /// All are connected, since this moment (monotonic, in nanoseconds).
+    Steady(u64),
+    /// It is over.
+    Over,
+}
+
+impl Stage {
+    /// How many stages are counted apart.
+    pub(crate) const COUNTED: usize = 3;
+
+    fn index(self) -> usize {
+        match self {
+            Self::First => 0,
+            Self::Again => 1,
+            Self::Steady(_) | Self::Over => 2,
+        }
+    }
+}
+
+/// What was counted in one stage.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts {
+    pub(crate) bytes: [u64; 4],
+    pub(crate) messages: [u64; 4],
+    pub(crate) resources: [u64; 4],
+    pub(crate) acks: u64,
+    pub(crate) nacks: u64,
+    pub(crate) connections: u64,
+    /// What streams and attempts ended with, and how often.
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+}
+
+/// A proxy that has what it asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InSync {
+    pub(crate) proxy: u32,
+    pub(crate) at_ns: u64,
+}
+
+/// One proxy to be.
+pub(crate) struct Proxy {
+    pub(crate) profile: Profile,
+    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) slow: bool,
+}
+
+/// What a thread needs.
+pub(crate) struct Thread {
+    pub(crate) server: Server,
+    pub(crate) proxies: Vec<Proxy>,
+    pub(crate) connecting: usize,
+    pub(crate) stage: watch::Receiver<Stage>,
+    /// Unbounded: holds at most a few words for each proxy.
+    pub(crate) in_sync: mpsc::UnboundedSender<InSync>,
+    pub(crate) stamps: Option<Stamps>,
+}
+
+/// What a thread found out.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) counts: [Counts; Stage::COUNTED],
+    pub(crate) sightings: Sightings,
+}
+
+/// What the proxies of a thread share.
+struct Shared {
+    server: Server,
+    connecting: Semaphore,
+    meter: Rc<Meter>,
+    names: RefCell<Names>,
+    findings: RefCell<Findings>,
+    in_sync: mpsc::UnboundedSender<InSync>,
+    watches: bool,
+}
+
+/// Runs until the stage is [`Stage::Over`].
+pub(crate) fn run(thread: Thread) -> std::io::Result<Findings> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(LocalSet::new().block_on(&runtime, proxies(thread)))
+}
+
+async fn proxies(thread: Thread) -> Findings {
+    let mut stage = thread.stage;
+    let shared = Rc::new(Shared {
+        server: thread.server,
+        connecting: Semaphore::new(thread.connecting),
+        meter: Rc::default(),
+        names: RefCell::default(),
+        findings: RefCell::default(),
+        in_sync: thread.in_sync,
+        watches: thread.stamps.is_some(),
+    });
+    for proxy in thread.proxies {
+        tokio::task::spawn_local(live(Rc::clone(&shared), proxy, stage.clone()));
+    }
+    let mut metered = (0, 0);
+    loop {
+        let now = *stage.borrow_and_update();
+        let changed = match &thread.stamps {
+            Some(stamps) => {
+                if let Stage::Steady(since_ns) = now {
+                    shared.findings.borrow_mut().sightings.look(stamps, since_ns);
+                }
+                tokio::time::timeout(PERIOD, stage.changed()).await.is_ok()
+            }
+            None => stage.changed().await.is_ok(),
+        };
+        if changed {
+            // What came since the stage before belongs to it.
+            let counted = (shared.meter.received.get(), shared.meter.sent.get());
+            let mut findings = shared.findings.borrow_mut();
+            let counts = &mut findings.counts[now.index()];
+            counts.received += counted.0 - metered.0;
+            counts.sent += counted.1 - metered.1;
+            metered = counted;
+            drop(findings);
+            let next = *stage.borrow();
+            if next == Stage::Over {
+                last_look(&shared, thread.stamps.as_ref(), now).await;
+                return shared.findings.take();
+            }
+        }
+    }
+}
+
+/// What came last can be judged once all changes before it are known.
+async fn last_look(shared: &Shared, stamps: Option<&Stamps>, stage: Stage) {
+    let (Some(stamps), Stage::Steady(since_ns)) = (stamps, stage) else { return };
+    let over_ns = now_ns();
+    for _ in 0..50 {
+        if stamps.until_ns() > over_ns {
+            break;
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+    shared.findings.borrow_mut().sightings.look(stamps, since_ns);
+}
+
+/// One proxy, from the first connection to the end.
+async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
+    let mut session = Session::new(proxy.profile.clone());
+    let mut failures = 0;
+    loop {
+        let now = *stage.borrow();
+        if now == Stage::Over {
+            return;
+        }
+        let ended = tokio::select! {
+            // A new stage cuts it off, unless it only says that all is well.
+            () = cut(stage.clone(), now) => { failures = 0; continue }
+            ended = stream(&shared, &proxy, &mut session, &stage) => ended,
+        };
+        failures = if ended.worked { 0 } else { failures + 1 };
+        let mut findings = shared.findings.borrow_mut();
+        let counts = &mut findings.counts[stage.borrow().index()];
+        *counts.errors.entry(ended.error).or_default() += 1;
+        drop(findings);
+        // Each proxy waits a little differently, so that they don't come in waves.
+        let pause = PAUSE.0 * (1 << failures.min(6))
+            + Duration::from_millis(u64::from(proxy.profile.number % 97));
+        tokio::time::sleep(pause.min(PAUSE.1)).await;
+    }
+}
+
+async fn cut(mut stage: watch::Receiver<Stage>, since: Stage) {
+    let cuts =
+        |next: &Stage| *next == Stage::Over || (*next == Stage::Again && since == Stage::First);
+    // Where nobody is left to say so, it is over.
+    let _ = stage.wait_for(cuts).await;
+}
+
+struct Ended {
+    /// Whether anything came before the end.
+    worked: bool,
+    error: String,
+}
+
+async fn stream(
+    shared: &Shared,
+    proxy: &Proxy,
+    session: &mut Session,
+    stage: &watch::Receiver<Stage>,
+) -> Ended {
+    let Profile { number, form, rejects, .. } = proxy.profile;
+    let mut worked = false;
+    let mut listed = !shared.watches || *stage.borrow() != Stage::First;
+    let spoken = async {
+        let mut stream = {
+            let permit = shared.connecting.acquire().await;
+            let _permit = permit.map_err(|error| error.to_string())?;
+            Stream::open(
+                &shared.server,
+                form,
+                number,
+                Arc::clone(&proxy.tls),
+                proxy.slow,
+                &shared.meter,
+            )
+            .await?
+        };
+        shared.findings.borrow_mut().counts[stage.borrow().index()].connections += 1;
+        stream.send(session.begin(&mut shared.names.borrow_mut()))?;
+        loop {
+            let message = stream.next().await?;
+            let at_ns = now_ns();
+            worked = true;
+            let watches = shared.watches && session.in_sync();
+            let mut findings = shared.findings.borrow_mut();
+            let findings = &mut *findings;
+            let names = &mut shared.names.borrow_mut();
+            let step = session.apply(&message, names, |name, body| {
+                if watches {
+                    let (name, body) = (message.slice_ref(name), message.slice_ref(body));
+                    findings.sightings.came(at_ns, number, name, body);
+                }
+            });
+            let counts = &mut findings.counts[stage.borrow().index()];
+            let kind = step.kind.index();
+            counts.bytes[kind] += message.len() as u64;
+            counts.messages[kind] += 1;
+            counts.resources[kind] += step.resources;
+            *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
+            stream.send(step.answers)?;
+            if step.came_in_sync {
+                if !std::mem::replace(&mut listed, true) {
+                    session.asks_for(names, |name| findings.sightings.asked(name));
+                }
+                // Nobody listens once it is over.
+                let _ = shared.in_sync.send(InSync { proxy: number, at_ns });
+            }
+        }
+    };
+    let spoken: Result<std::convert::Infallible, String> = spoken.await;
+    let Err(error) = spoken;
+    Ended { worked, error }
+}

@@ -1,0 +1,328 @@
+//! `xdsload`: many simulated proxies against any ADS server.
+//!
+//! Measures from outside what proxies see: when they are in sync, when a change reaches them, how many bytes
+//! that takes. Decodes nothing it needn't, so that it costs less than the server it measures.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Parser;
+use clap::error::ErrorKind;
+use prost::Message;
+use rustls_pki_types::ServerName;
+use serde_json::json;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind as ValueKind};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+mod certs;
+mod changes;
+mod connection;
+mod load;
+mod options;
+mod report;
+mod session;
+mod wire;
+
+use self::changes::{Stamps, now_ns};
+use self::connection::Server;
+use self::load::{Findings, InSync, Proxy, Stage, Thread};
+use self::options::Options;
+use self::report::Told;
+use self::session::Profile;
+
+/// Wrong usage, as in sysexits.h.
+const USAGE: u8 = 64;
+/// The Istio that the proxies say they come from.
+const ISTIO_VERSION: &str = "1.29.0";
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Failure(pub(crate) String);
+
+fn failure(error: impl fmt::Display) -> Failure {
+    Failure(error.to_string())
+}
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => {
+            // Nothing is left to do if nobody reads it.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(USAGE),
+            };
+        }
+    };
+    match run(options) {
+        Ok(all_in_sync) if all_in_sync => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xdsload: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs it and prints the report; whether all proxies were in sync.
+fn run(options: Options) -> Result<bool, Failure> {
+    raise_descriptor_limit();
+    let stamps = options.stamps.map(|_| Stamps::default());
+    let (stage, stages) = watch::channel(Stage::First);
+    let (in_sync, mut synced) = mpsc::unbounded_channel();
+    let threads = threads(&options, stages, in_sync, stamps.as_ref())?;
+    let began = (now_ns(), cpu_seconds());
+    let threads: Vec<_> = threads
+        .into_iter()
+        .map(|thread| std::thread::Builder::new().spawn(move || load::run(thread)))
+        .collect::<Result<_, _>>()
+        .map_err(failure)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failure)?;
+    let directed = runtime.block_on(async {
+        let directed = direct(&options, began, &stage, &mut synced);
+        match (&stamps, options.stamps) {
+            (Some(stamps), Some(control)) => tokio::select! {
+                told = directed => Ok((told?, stage.send_replace(Stage::Over))),
+                failure = stamps.poll(control) => Err(failure),
+            },
+            _ => directed.await.map(|told| (told, stage.send_replace(Stage::Over))),
+        }
+    });
+    let (told, last) = directed.inspect_err(|_| {
+        stage.send_replace(Stage::Over);
+    })?;
+    // The changes of the last moment are still asked for while the threads finish.
+    let asking = stamps.clone().zip(options.stamps);
+    let findings: Vec<Findings> = runtime.block_on(async {
+        let joined = tokio::task::spawn_blocking(|| {
+            threads
+                .into_iter()
+                .map(|thread| match thread.join() {
+                    Ok(findings) => findings.map_err(failure),
+                    Err(_) => Err(Failure("a thread panicked".to_owned())),
+                })
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let asked = async {
+            match &asking {
+                Some((stamps, control)) => drop(stamps.poll(*control).await),
+                None => (),
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            joined = joined => joined.map_err(failure)?,
+            () = asked => Err(Failure("stopped".to_owned())),
+        }
+    })?;
+    let since_ns = if let Stage::Steady(since_ns) = last { since_ns } else { u64::MAX };
+    print(&options, &told, &findings, stamps.map(|stamps| (stamps, since_ns)));
+    Ok(told
+        .iter()
+        .take(1 + usize::from(options.reconnect))
+        .all(|told| told.in_sync.len() == options.proxies as usize))
+}
+
+/// Leads through the stages. Returns what is to be told of each that was reached.
+async fn direct(
+    options: &Options,
+    began: (u64, f64),
+    stage: &watch::Sender<Stage>,
+    synced: &mut mpsc::UnboundedReceiver<InSync>,
+) -> Result<Vec<Told>, Failure> {
+    let mut terminated = signal(SignalKind::terminate()).map_err(failure)?;
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(failure)?;
+    let mut told = Vec::new();
+    let (mut began_ns, mut began_cpu) = began;
+    let stages = [Stage::First, Stage::Again].into_iter().take(1 + usize::from(options.reconnect));
+    for this in stages {
+        if this == Stage::Again {
+            stage.send_replace(this);
+        }
+        let mut times: BTreeMap<u32, u64> = BTreeMap::new();
+        let stopped = tokio::select! {
+            () = all_in_sync(options.proxies, synced, began_ns, &mut times) => false,
+            () = tokio::time::sleep(options.timeout) => false,
+            _ = terminated.recv() => true,
+            _ = interrupted.recv() => true,
+        };
+        let (ended_ns, cpu) = (now_ns(), cpu_seconds());
+        let in_sync: Vec<_> =
+            times.into_iter().map(|(proxy, at_ns)| InSync { proxy, at_ns }).collect();
+        let seconds = ended_ns.saturating_sub(began_ns) as f64 / 1e9;
+        eprintln!("xdsload: {} of {} in sync after {seconds:.3} s", in_sync.len(), options.proxies);
+        told.push(Told { began_ns, ended_ns, cpu_seconds: cpu - began_cpu, in_sync });
+        (began_ns, began_cpu) = (now_ns(), cpu_seconds());
+        if stopped {
+            return Ok(told);
+        }
+    }
+    stage.send_replace(Stage::Steady(began_ns));
+    tokio::select! {
+        () = tokio::time::sleep(options.duration) => {}
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    let cpu_seconds = cpu_seconds() - began_cpu;
+    told.push(Told { began_ns, ended_ns: now_ns(), cpu_seconds, in_sync: Vec::new() });
+    Ok(told)
+}
+
+async fn all_in_sync(
+    proxies: u32,
+    synced: &mut mpsc::UnboundedReceiver<InSync>,
+    since_ns: u64,
+    times: &mut BTreeMap<u32, u64>,
+) {
+    while times.len() < proxies as usize {
+        match synced.recv().await {
+            Some(InSync { proxy, at_ns }) if at_ns >= since_ns => drop(times.insert(proxy, at_ns)),
+            // Of the stage before.
+            Some(_) => {}
+            None => return,
+        }
+    }
+}
+
+fn print(options: &Options, told: &[Told], threads: &[Findings], stamps: Option<(Stamps, u64)>) {
+    let counts = |stage: usize| report::sum(threads.iter().map(|it| &it.counts[stage]));
+    let connecting = 1 + usize::from(options.reconnect);
+    let first = told.first().map(|told| report::connecting(told, &counts(0)));
+    let again = told.get(1).filter(|_| options.reconnect);
+    let again = again.map(|told| report::connecting(told, &counts(1)));
+    let steady = told.get(connecting).map(|told| report::stage(told, &counts(2)));
+    let changes =
+        stamps.map(|(stamps, since_ns)| report::changes(&stamps.all(), since_ns, threads));
+    let protocol = format!("{:?}", options.protocol).to_lowercase();
+    println!(
+        "{}",
+        json!({
+            "proxies": options.proxies,
+            "protocol": protocol,
+            "sync": first,
+            "reconnect": again,
+            "steady": steady,
+            "changes": changes,
+            "cpuSeconds": cpu_seconds(),
+        })
+    );
+}
+
+/// Makes all proxies, certificates included, and deals them out.
+fn threads(
+    options: &Options,
+    stage: watch::Receiver<Stage>,
+    in_sync: mpsc::UnboundedSender<InSync>,
+    stamps: Option<&Stamps>,
+) -> Result<Vec<Thread>, Failure> {
+    let issuer = certs::Issuer::new(
+        &options.ca_dir,
+        &options.trust_domain,
+        &options.namespace,
+        &options.service_account,
+    )?;
+    let server = server(options)?;
+    let names = options.names.as_ref().map(|path| {
+        std::fs::read_to_string(path)
+            .map_err(|error| Failure(format!("--names {}: {error}", path.display())))
+    });
+    let names = names.transpose()?;
+    let mut threads: Vec<_> = (0..options.threads.min(options.proxies))
+        .map(|_| Thread {
+            server: server.clone(),
+            proxies: Vec::new(),
+            connecting: options.connecting as usize,
+            stage: stage.clone(),
+            in_sync: in_sync.clone(),
+            stamps: stamps.cloned(),
+        })
+        .collect();
+    let names: Option<Vec<&str>> = names.as_ref().map(|text| text.lines().collect());
+    let turns = threads.len();
+    for number in 0..options.proxies {
+        // The first so many of a hundred or thousand, spread over all.
+        let of_share = |share: f64| (f64::from(number) + 0.5) * share % 1.0 < share;
+        let asked = |name: &&&str| options.subscribe.wants(number, name.as_bytes());
+        let profile = Profile {
+            number,
+            form: options.protocol,
+            subscribe: options.subscribe,
+            listeners: options.listeners,
+            rejects: of_share(options.nack),
+            keeps_versions: options.protocol == wire::Form::Delta && !options.without_versions,
+            expected: options.expect_sync,
+            node: Bytes::from(node(options, number).encode_to_vec()),
+            names: names.as_ref().map(|names| {
+                names.iter().filter(asked).map(|name| name.as_bytes().to_vec()).collect()
+            }),
+        };
+        let proxy = Proxy { profile, tls: issuer.client()?, slow: of_share(options.slow) };
+        if let Some(thread) = threads.get_mut(number as usize % turns) {
+            thread.proxies.push(proxy);
+        }
+    }
+    Ok(threads)
+}
+
+fn server(options: &Options) -> Result<Server, Failure> {
+    use std::net::ToSocketAddrs;
+    let unknown = |reason: String| Failure(format!("--server {}: {reason}", options.server));
+    let mut addresses = options.server.to_socket_addrs().map_err(|e| unknown(e.to_string()))?;
+    let address = addresses.next().ok_or_else(|| unknown("no address".to_owned()))?;
+    let host = options.server.rsplit_once(':').map_or(&*options.server, |(host, _)| host);
+    let name = options.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+    let name = ServerName::try_from(name.to_owned()).map_err(|e| unknown(e.to_string()))?;
+    Ok(Server { address, name, authority: options.server.clone() })
+}
+
+/// Who proxy `number` says it is, in a form that any Istio-compatible server takes.
+fn node(options: &Options, number: u32) -> Node {
+    let text = |text: &str| Value { kind: Some(ValueKind::StringValue(text.to_owned())) };
+    let turn = |list: &[String]| list.get(number as usize % list.len().max(1)).cloned();
+    let namespace = &options.namespace;
+    let [_, high, middle, low] = number.to_be_bytes();
+    // Addresses for benchmarks (RFC 2544), so that no pod has the same.
+    let ip = std::net::Ipv4Addr::new(198, 18 + (high & 1), middle, low);
+    let pod = format!("xdsload-{number}");
+    let cluster = turn(&options.clusters).unwrap_or_default();
+    let labels = Struct { fields: [("app".to_owned(), text("xdsload"))].into() };
+    let mut fields = vec![
+        ("CLUSTER_ID", text(&cluster)),
+        ("INSTANCE_IPS", text(&ip.to_string())),
+        ("ISTIO_VERSION", text(ISTIO_VERSION)),
+        ("LABELS", Value { kind: Some(ValueKind::StructValue(labels)) }),
+        ("NAME", text(&pod)),
+        ("NAMESPACE", text(namespace)),
+        ("SERVICE_ACCOUNT", text(&options.service_account)),
+    ];
+    fields.extend(turn(&options.networks).map(|network| ("NETWORK", text(&network))));
+    let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    Node {
+        id: format!("{}~{ip}~{pod}.{namespace}~{namespace}.svc.cluster.local", options.node_type),
+        cluster: format!("xdsload.{namespace}"),
+        metadata: Some(Struct { fields }),
+        ..Default::default()
+    }
+}
+
+/// CPU time of this process.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+        .as_secs_f64()
+}
+
+/// A descriptor for each proxy: as many as we are let have. Too few show as errors of connections.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}

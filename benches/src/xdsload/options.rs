@@ -1,0 +1,204 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::wire::Form;
+
+/// Many simulated proxies: mTLS streams against any ADS server, each with its own certificate. Prints one
+/// JSON object when done; says on stderr when all are in sync.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "xdsload", version)]
+pub(crate) struct Options {
+    /// The ADS server
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) server: String,
+    /// How many proxies
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) proxies: u32,
+    /// The form of the protocol
+    #[arg(long, value_enum, default_value_t = Form::Delta)]
+    pub(crate) protocol: Form,
+    /// Of which assignments: all, a fraction such as 0.05 (another one for each proxy, each name by equally
+    /// many), or zipf:FRACTION (some names by most, most names by few)
+    #[arg(long, value_name = "all|FRACTION|zipf:FRACTION", default_value = "all", value_parser = subscription)]
+    pub(crate) subscribe: Subscription,
+    /// CA that issues the certificates: ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca_dir: PathBuf,
+    /// Clusters the proxies say they are in, in turn
+    #[arg(long, value_name = "c1,...", value_delimiter = ',', default_value = "c1")]
+    pub(crate) clusters: Vec<String>,
+    /// Networks they say they are in, in turn; none: the server works it out
+    #[arg(long, value_name = "n1,...", value_delimiter = ',')]
+    pub(crate) networks: Vec<String>,
+    /// Namespace of the proxies
+    #[arg(long, value_name = "NS", default_value = "default")]
+    pub(crate) namespace: String,
+    /// Service account of the proxies
+    #[arg(long, value_name = "SA", default_value = "xdsload")]
+    pub(crate) service_account: String,
+    #[arg(long, value_name = "TD", default_value = "cluster.local")]
+    /// Trust domain of the certificates
+    pub(crate) trust_domain: String,
+    /// Type in the node id: sidecar or router
+    #[arg(long, value_name = "TYPE", default_value = "sidecar", value_parser = ["sidecar", "router"])]
+    pub(crate) node_type: String,
+    /// The name the server must prove; default: the host of --server
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server_name: Option<String>,
+    /// Once all are in sync, end all streams at once and come back
+    #[arg(long)]
+    pub(crate) reconnect: bool,
+    /// Come back as if nothing were held
+    #[arg(long)]
+    pub(crate) without_versions: bool,
+    /// Share of proxies that take 64 KiB a second and no more
+    #[arg(long, value_name = "F", default_value = "0", value_parser = share)]
+    pub(crate) slow: f64,
+    /// Share of proxies that reject everything they are given
+    #[arg(long, value_name = "F", default_value = "0", value_parser = share)]
+    pub(crate) nack: f64,
+    /// Ask for listeners too
+    #[arg(long)]
+    pub(crate) listeners: bool,
+    /// Ask for no upstream clusters, but for the assignments named in this file, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) names: Option<PathBuf>,
+    /// A proxy is in sync no sooner than it knows so many upstream clusters with assignments
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) expect_sync: usize,
+    /// Stay connected for so many seconds after all are in sync (SIGTERM ends it sooner)
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    pub(crate) duration: Duration,
+    /// Give up waiting for sync after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Control port of the strait-sim whose changes are looked for
+    #[arg(long, value_name = "http://HOST:PORT", value_parser = control)]
+    pub(crate) stamps: Option<SocketAddr>,
+    /// Threads that share the proxies
+    #[arg(long, value_name = "T", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+    /// Connections that may be in the making at once, in each thread
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connecting: u32,
+}
+
+/// Which assignments a proxy asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Subscription {
+    /// Every one.
+    All,
+    /// This share, spread evenly.
+    Fraction(f64),
+    /// This share, some names far more often than others.
+    Zipf(f64),
+}
+
+impl Subscription {
+    /// Whether proxy number `proxy` asks for `name`: always the same answer, and each name is asked for by
+    /// the same number of proxies (but for Zipf).
+    pub(crate) fn wants(self, proxy: u32, name: &[u8]) -> bool {
+        /// The golden ratio spreads numbers evenly over [0, 1), however many there are.
+        const SPREAD: f64 = 0.618_033_988_749_894_9;
+        /// The exponent: the first hundredth of the names gets more than half of all subscriptions.
+        const SKEW: f64 = 0.9;
+        match self {
+            Self::All => true,
+            Self::Fraction(share) => {
+                let start = (f64::from(proxy) * SPREAD).fract();
+                (unit(name, 0) - start).rem_euclid(1.0) < share
+            }
+            Self::Zipf(share) => {
+                let likely = share * (1.0 - SKEW) * unit(name, 0).max(1e-6).powf(-SKEW);
+                unit(name, u64::from(proxy) + 1) < likely
+            }
+        }
+    }
+}
+
+/// A number in [0, 1) that is always the same for the same input (FNV-1a, then a mix).
+fn unit(name: &[u8], salt: u64) -> f64 {
+    let start = 0xcbf2_9ce4_8422_2325 ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut hash = name
+        .iter()
+        .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    // 53 bits are what an f64 holds exactly.
+    (hash >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+fn subscription(text: &str) -> Result<Subscription, String> {
+    match (text, text.strip_prefix("zipf:")) {
+        ("all", _) => Ok(Subscription::All),
+        (_, Some(fraction)) => share(fraction).map(Subscription::Zipf),
+        _ => share(text).map(Subscription::Fraction),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "not a number")?;
+    (0.0..=1.0).contains(&share).then_some(share).ok_or_else(|| "must be from 0 to 1".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| "not a number of seconds")?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn control(text: &str) -> Result<SocketAddr, String> {
+    let address = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    address.parse().map_err(|_| "not http://ADDRESS:PORT".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        (0..1000).map(|n| format!("outbound|80||s{n}.ns.svc.cluster.local")).collect()
+    }
+
+    #[test]
+    fn a_fraction_is_of_names_and_of_proxies() {
+        let subscribe = Subscription::Fraction(0.05);
+        let names = names();
+        let by_proxy = (0..1000).map(|proxy| {
+            names.iter().filter(|name| subscribe.wants(proxy, name.as_bytes())).count()
+        });
+        let total: usize = by_proxy.sum();
+        assert!((48_000..52_000).contains(&total), "{total}");
+        for name in names {
+            let proxies =
+                (0..1000).filter(|proxy| subscribe.wants(*proxy, name.as_bytes())).count();
+            assert!((47..=53).contains(&proxies), "{name}: {proxies}");
+        }
+    }
+
+    #[test]
+    fn zipf_has_favourites() {
+        let subscribe = Subscription::Zipf(0.05);
+        let mut by_name: Vec<_> = names()
+            .iter()
+            .map(|name| (0..500).filter(|proxy| subscribe.wants(*proxy, name.as_bytes())).count())
+            .collect();
+        by_name.sort_unstable();
+        let total: usize = by_name.iter().sum();
+        let favourites: usize = by_name.iter().rev().take(100).sum();
+        assert!(total > 5_000 && favourites * 2 > total, "{favourites} of {total}");
+    }
+
+    #[test]
+    fn subscriptions_are_read() {
+        assert_eq!(subscription("all"), Ok(Subscription::All));
+        assert_eq!(subscription("0.05"), Ok(Subscription::Fraction(0.05)));
+        assert_eq!(subscription("zipf:1"), Ok(Subscription::Zipf(1.0)));
+        assert!(subscription("2").is_err() && subscription("some").is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! The one JSON object that is printed.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::changes::Stamp;
+use crate::load::{Counts, Findings, InSync};
+use crate::wire::Kind;
+
+/// One stage of the run, as it is told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    /// When it began.
+    pub(crate) began_ns: u64,
+    /// When it ended.
+    pub(crate) ended_ns: u64,
+    /// CPU time of the load client in it.
+    pub(crate) cpu_seconds: f64,
+    /// When each proxy last came in sync, in no order.
+    pub(crate) in_sync: Vec<InSync>,
+}
+
+/// The report on a stage in which proxies connect.
+pub(crate) fn connecting(told: &Told, counts: &Counts) -> Value {
+    let after = told.in_sync.iter().map(|it| it.at_ns.saturating_sub(told.began_ns));
+    let mut report = json!({"inSync": told.in_sync.len(), "syncMs": spread(after.collect())});
+    extend(&mut report, stage(told, counts));
+    report
+}
+
+/// The report on any stage.
+pub(crate) fn stage(told: &Told, counts: &Counts) -> Value {
+    json!({
+        "seconds": round(told.ended_ns.saturating_sub(told.began_ns) as f64 / 1e9),
+        "cpuSeconds": round(told.cpu_seconds),
+        "connections": counts.connections,
+        "bytes": by_kind(&counts.bytes),
+        "messages": by_kind(&counts.messages),
+        "resources": by_kind(&counts.resources),
+        "wireBytes": {"received": counts.received, "sent": counts.sent},
+        "acks": counts.acks,
+        "nacks": counts.nacks,
+        "errors": counts.errors,
+    })
+}
+
+/// What became of the changes: each of them, and all together.
+pub(crate) fn changes(stamps: &[Stamp], since_ns: u64, threads: &[Findings]) -> Value {
+    let mut askers: BTreeMap<String, u32> = BTreeMap::new();
+    for (hostname, proxies) in threads.iter().flat_map(|it| it.sightings.askers()) {
+        *askers.entry(hostname).or_default() += proxies;
+    }
+    let (mut each, mut all) = (Vec::new(), Vec::new());
+    let mut unseen = 0;
+    for (index, stamp) in stamps.iter().enumerate() {
+        if stamp.at_ns < since_ns {
+            continue;
+        }
+        let sightings = threads.iter().filter_map(|it| it.sightings.seen().get(&index)).flatten();
+        let sightings: Vec<u64> = sightings.copied().collect();
+        let asked = askers.get(&stamp.hostname).copied().unwrap_or_default();
+        unseen += usize::from(sightings.is_empty() && asked > 0);
+        all.extend_from_slice(&sightings);
+        let mut report = json!({
+            "address": stamp.address,
+            "hostname": stamp.hostname,
+            "asked": asked,
+            "proxies": sightings.len(),
+        });
+        extend(&mut report, spread(sightings));
+        each.push(report);
+    }
+    json!({"count": each.len(), "unseen": unseen, "latencyMs": spread(all), "each": each})
+}
+
+/// First, median, 99th percentile and last, in milliseconds.
+fn spread(mut nanoseconds: Vec<u64>) -> Value {
+    nanoseconds.sort_unstable();
+    let at = |share: f64| {
+        let last = nanoseconds.len().checked_sub(1)?;
+        // The smallest value that is not below this share of all.
+        let place = (share * nanoseconds.len() as f64).ceil() as usize;
+        nanoseconds.get(place.saturating_sub(1).min(last)).map(|ns| round(*ns as f64 / 1e6))
+    };
+    json!({"first": at(0.0), "p50": at(0.5), "p99": at(0.99), "last": at(1.0)})
+}
+
+fn by_kind(counts: &[u64; 4]) -> Value {
+    Kind::ALL.into_iter().map(|kind| (kind.short(), counts[kind.index()])).collect()
+}
+
+fn extend(report: &mut Value, more: Value) {
+    if let (Value::Object(report), Value::Object(more)) = (report, more) {
+        report.extend(more);
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// The counts of all threads together.
+pub(crate) fn sum<'a>(counts: impl Iterator<Item = &'a Counts>) -> Counts {
+    let mut sum = Counts::default();
+    for one in counts {
+        for kind in Kind::ALL.map(Kind::index) {
+            sum.bytes[kind] += one.bytes[kind];
+            sum.messages[kind] += one.messages[kind];
+            sum.resources[kind] += one.resources[kind];
+        }
+        sum.acks += one.acks;
+        sum.nacks += one.nacks;
+        sum.connections += one.connections;
+        sum.received += one.received;
+        sum.sent += one.sent;
+        for (error, times) in &one.errors {
+            *sum.errors.entry(error.clone()).or_default() += times;
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_what_was_measured() {
+        let of_hundred = spread((1..=100).rev().map(|ms| ms * 1_000_000).collect());
+        assert_eq!(of_hundred, json!({"first": 1.0, "p50": 50.0, "p99": 99.0, "last": 100.0}));
+        assert_eq!(spread(vec![]), json!({"first": null, "p50": null, "p99": null, "last": null}));
+    }
+}
