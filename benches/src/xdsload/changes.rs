@@ -4,12 +4,14 @@
 //! word of its change does, so responses wait until all changes made before they came are known.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use serde_json::Value;
@@ -72,6 +74,12 @@ impl Stamps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn learn(&self, new: Vec<Stamp>, until_ns: u64) {
+        let mut known = self.known();
+        known.stamps.extend(new);
+        known.until_ns = until_ns;
+    }
+
     /// Those after the first `from`, and the moment before which none is missing.
     fn after(&self, from: usize) -> (Vec<Stamp>, u64) {
         let known = self.known();
@@ -100,35 +108,46 @@ impl Stamps {
         }
     }
 
+    /// Asks on one connection until it fails.
     async fn poll_connection(&self, control: SocketAddr) -> Box<dyn std::error::Error> {
-        let polled = async {
+        let connected = async {
             let stream = TcpStream::connect(control).await?;
             stream.set_nodelay(true)?;
-            let (mut requests, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(connection);
-            loop {
-                let (asked_ns, since) = (now_ns(), self.known().stamps.len());
-                let request = http::Request::get(format!("/v1/stamps?since={since}"))
-                    .header(http::header::HOST, control.to_string())
-                    .body(Empty::<Bytes>::new())?;
-                let response = requests.send_request(request).await?;
-                let status = response.status();
-                let body = response.into_body().collect().await?.to_bytes();
-                if !status.is_success() {
-                    return Err(format!("{status}").into());
-                }
-                let new = std::str::from_utf8(&body)?.lines().filter_map(Stamp::read);
-                {
-                    let mut known = self.known();
-                    known.stamps.extend(new);
-                    known.until_ns = asked_ns;
-                }
-                tokio::time::sleep(PERIOD).await;
-            }
+            Ok::<_, Box<dyn std::error::Error>>(http1::handshake(TokioIo::new(stream)).await?)
         };
-        let polled: Result<(), Box<dyn std::error::Error>> = polled.await;
-        polled.err().unwrap_or_else(|| "the connection ended".into())
+        let (requests, connection) = match connected.await {
+            Ok(connected) => connected,
+            Err(error) => return error,
+        };
+        tokio::select! {
+            asked = self.ask(requests, control) => match asked { Err(error) => error },
+            ended = connection => match ended {
+                Ok(()) => "the connection was closed".into(),
+                Err(error) => error.into(),
+            },
+        }
+    }
+
+    async fn ask(
+        &self,
+        mut requests: http1::SendRequest<Empty<Bytes>>,
+        control: SocketAddr,
+    ) -> Result<Infallible, Box<dyn std::error::Error>> {
+        loop {
+            let (asked_ns, since) = (now_ns(), self.known().stamps.len());
+            let request = http::Request::get(format!("/v1/stamps?since={since}"))
+                .header(http::header::HOST, control.to_string())
+                .body(Empty::new())?;
+            let response = requests.send_request(request).await?;
+            let status = response.status();
+            let body = response.into_body().collect().await?.to_bytes();
+            if !status.is_success() {
+                return Err(status.to_string().into());
+            }
+            let new: Vec<_> = std::str::from_utf8(&body)?.lines().filter_map(Stamp::read).collect();
+            self.learn(new, asked_ns);
+            tokio::time::sleep(PERIOD).await;
+        }
     }
 }
 

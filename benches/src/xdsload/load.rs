@@ -101,6 +101,12 @@ struct Shared {
     watches: bool,
 }
 
+impl Shared {
+    fn count(&self, stage: Stage, what: impl FnOnce(&mut Counts)) {
+        what(&mut self.findings.borrow_mut().counts[stage.index()]);
+    }
+}
+
 /// Runs until the stage is [`Stage::Over`].
 pub(crate) fn run(thread: Thread) -> std::io::Result<Findings> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -136,12 +142,11 @@ async fn proxies(thread: Thread) -> Findings {
         if changed {
             // What came since the stage before belongs to it.
             let counted = (shared.meter.received.get(), shared.meter.sent.get());
-            let mut findings = shared.findings.borrow_mut();
-            let counts = &mut findings.counts[now.index()];
-            counts.received += counted.0 - metered.0;
-            counts.sent += counted.1 - metered.1;
+            shared.count(now, |counts| {
+                counts.received += counted.0 - metered.0;
+                counts.sent += counted.1 - metered.1;
+            });
             metered = counted;
-            drop(findings);
             let next = *stage.borrow();
             if next == Stage::Over {
                 last_look(&shared, thread.stamps.as_ref(), now).await;
@@ -179,10 +184,7 @@ async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
             ended = stream(&shared, &proxy, &mut session, &stage) => ended,
         };
         failures = if ended.worked { 0 } else { failures + 1 };
-        let mut findings = shared.findings.borrow_mut();
-        let counts = &mut findings.counts[stage.borrow().index()];
-        *counts.errors.entry(ended.error).or_default() += 1;
-        drop(findings);
+        shared.count(*stage.borrow(), |counts| *counts.errors.entry(ended.error).or_default() += 1);
         // Each proxy waits a little differently, so that they don't come in waves.
         let pause = PAUSE.0 * (1 << failures.min(6))
             + Duration::from_millis(u64::from(proxy.profile.number % 97));
@@ -226,7 +228,7 @@ async fn stream(
             )
             .await?
         };
-        shared.findings.borrow_mut().counts[stage.borrow().index()].connections += 1;
+        shared.count(*stage.borrow(), |counts| counts.connections += 1);
         stream.send(session.begin(&mut shared.names.borrow_mut()))?;
         loop {
             let message = stream.next().await?;

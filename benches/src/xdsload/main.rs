@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -86,41 +87,20 @@ fn run(options: Options) -> Result<bool, Failure> {
         .map_err(failure)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failure)?;
-    let directed = runtime.block_on(async {
-        let directed = direct(&options, began, &stage, &mut synced);
-        match (&stamps, options.stamps) {
-            (Some(stamps), Some(control)) => tokio::select! {
-                told = directed => Ok((told?, stage.send_replace(Stage::Over))),
+    let measured = async {
+        let told = direct(&options, began, &stage, &mut synced).await;
+        let last = stage.send_replace(Stage::Over);
+        let findings = tokio::task::spawn_blocking(|| join(threads)).await.map_err(failure)??;
+        Ok::<_, Failure>((told?, last, findings))
+    };
+    let (told, last, findings) = runtime.block_on(async {
+        match stamps.as_ref().zip(options.stamps) {
+            // Until the threads have ended, which first look through what came last.
+            Some((stamps, control)) => tokio::select! {
+                measured = measured => measured,
                 failure = stamps.poll(control) => Err(failure),
             },
-            _ => directed.await.map(|told| (told, stage.send_replace(Stage::Over))),
-        }
-    });
-    let (told, last) = directed.inspect_err(|_| {
-        stage.send_replace(Stage::Over);
-    })?;
-    // The changes of the last moment are still asked for while the threads finish.
-    let asking = stamps.clone().zip(options.stamps);
-    let findings: Vec<Findings> = runtime.block_on(async {
-        let joined = tokio::task::spawn_blocking(|| {
-            threads
-                .into_iter()
-                .map(|thread| match thread.join() {
-                    Ok(findings) => findings.map_err(failure),
-                    Err(_) => Err(Failure("a thread panicked".to_owned())),
-                })
-                .collect::<Result<Vec<_>, _>>()
-        });
-        let asked = async {
-            match &asking {
-                Some((stamps, control)) => drop(stamps.poll(*control).await),
-                None => (),
-            }
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            joined = joined => joined.map_err(failure)?,
-            () = asked => Err(Failure("stopped".to_owned())),
+            None => measured.await,
         }
     })?;
     let since_ns = if let Stage::Steady(since_ns) = last { since_ns } else { u64::MAX };
@@ -129,6 +109,14 @@ fn run(options: Options) -> Result<bool, Failure> {
         .iter()
         .take(1 + usize::from(options.reconnect))
         .all(|told| told.in_sync.len() == options.proxies as usize))
+}
+
+fn join(threads: Vec<JoinHandle<std::io::Result<Findings>>>) -> Result<Vec<Findings>, Failure> {
+    let joined = threads.into_iter().map(|thread| match thread.join() {
+        Ok(findings) => findings.map_err(failure),
+        Err(_) => Err(Failure("a thread panicked".to_owned())),
+    });
+    joined.collect()
 }
 
 /// Leads through the stages. Returns what is to be told of each that was reached.
