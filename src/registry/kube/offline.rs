@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Skipped;
 use super::endpoint_slice::Slice;
-use super::index::{Index, Indexed, Reading};
+use super::index::{Index, Indexed, Reading, Touched};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::scope::{Scope, Settings};
@@ -19,6 +19,7 @@ use crate::registry::Contents;
 pub struct Offline {
     scope: Arc<Scope>,
     index: Index,
+    touched: Touched,
     piece: usize,
 }
 
@@ -31,7 +32,12 @@ impl Offline {
             trust_domain: "cluster.local".into(),
             system_namespace: "strait-system".into(),
         }));
-        Self { index: Index::new(Arc::clone(&scope)), scope, piece: piece.max(1) }
+        Self {
+            index: Index::new(Arc::clone(&scope)),
+            scope,
+            touched: Touched::default(),
+            piece: piece.max(1),
+        }
     }
 
     /// Takes the answer to a list or a watch of a kind, such as `pods`; returns how many objects and
@@ -66,18 +72,24 @@ impl Offline {
         match what {
             Answer::List => {
                 let event = read_list(&kind, encoding, bytes, self.piece)?;
-                self.index.apply(event);
+                self.touched.merge(self.index.apply(event));
                 Ok(self.index.object_count())
             }
             Answer::Watch => {
                 let events = read_watch(&kind, encoding, bytes, self.piece)?;
                 let count = events.len();
                 for event in events {
-                    self.index.apply(event);
+                    self.touched.merge(self.index.apply(event));
                 }
                 Ok(count)
             }
         }
+    }
+
+    /// What the answers since the last time mean, as the registry's run would say it; `None` where
+    /// that changes nothing.
+    pub fn changes(&mut self) -> Option<Contents> {
+        self.index.contents(&std::mem::take(&mut self.touched))
     }
 
     /// All there is.
