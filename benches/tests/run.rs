@@ -44,6 +44,19 @@ fn scenarios_run_and_see_every_change() {
     assert!(held * 3.0 < nothing, "{held} kB against {nothing} kB");
 }
 
+#[test]
+fn cases_that_are_counted_run() {
+    let instructions = env!("CARGO_BIN_EXE_instructions");
+    let listed = Command::new(instructions).output().expect("it starts");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    // The cheap ones. A case checks itself that what it does is what it is called.
+    for case in ["decode_json", "decode_protobuf", "eds_encode_10x10", "bytes_encoded"] {
+        assert!(listed.lines().any(|line| line.starts_with(case)), "{case} in {listed}");
+        let run = Command::new(instructions).arg(case).output().expect("it starts");
+        assert!(run.status.success(), "{case}: {}", String::from_utf8_lossy(&run.stderr));
+    }
+}
+
 fn skipped(reason: &str) {
     let line = format!("benches::run: {reason}\n");
     eprint!("skipped: {line}");

@@ -1,0 +1,349 @@
+//! The pure parts of Strait, one at a time and many times over, for `benches/instructions` to count their
+//! instructions under callgrind.
+//!
+//! `instructions CASE` prepares the case, then runs it in the function [`measured`], which alone is counted,
+//! and prints how many units that was. Without a case it lists them. Of the cases `bytes_…` what is on the heap
+//! at the end counts. Prepares through the doors that the server itself uses: an API server's answers in,
+//! requests of proxies out.
+
+mod objects;
+
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use objects::NAMESPACE;
+use strait::aggregate::{Aggregate, Place, Placed};
+use strait::apiserver::Encoding::{self, Json, Protobuf};
+use strait::model::{ClusterId, Hostname, KnownCluster, KnownClusters, Mode, NetworkId, Proxy};
+use strait::push::event_loop::{Event, Mesh};
+use strait::push::interest::{Changes, Interest};
+use strait::push::{PushContext, Settings};
+use strait::registry::kube::offline::{Answer, Offline};
+use strait::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
+use strait::xds::generate::{Cache, Picture};
+use strait::xds::node;
+use strait::xds::resource::{ResourceSource, ResourceType};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
+
+const DOMAIN: &str = "cluster.local";
+
+/// A prepared case: what to run, and how many units that is.
+struct Case {
+    units: usize,
+    run: Box<dyn FnMut()>,
+}
+
+impl Case {
+    fn new(units: usize, run: impl FnMut() + 'static) -> Self {
+        Self { units, run: Box::new(run) }
+    }
+
+    /// A case that is about what it holds.
+    fn holding<T: 'static>(units: usize, held: T) -> Self {
+        Self::new(units, move || {
+            black_box(&held);
+        })
+    }
+}
+
+/// Name, unit, preparation.
+type Listed = (&'static str, &'static str, fn() -> Case);
+
+const CASES: &[Listed] = &[
+    ("decode_json", "endpoint", || decode(Json, 20, 100)),
+    ("decode_protobuf", "endpoint", || decode(Protobuf, 20, 100)),
+    ("ingest_json", "change", || ingest(Json, 1000, 10)),
+    ("ingest_protobuf", "change", || ingest(Protobuf, 1000, 10)),
+    ("merge_10_clusters", "endpoint", || merge(10, 10)),
+    ("next_context_1k", "change", || next_context(2, 1_000, 10)),
+    // Small services: preparing them under callgrind is what takes the time.
+    ("next_context_10k", "change", || next_context(1, 10_000, 1)),
+    ("eds_encode_1x100", "endpoint", || eds_encode(100, 1)),
+    ("eds_encode_10x10", "endpoint", || eds_encode(10, 10)),
+    ("eds_encode_100x10", "endpoint", || eds_encode(10, 100)),
+    ("eds_encode_1000x1", "endpoint", || eds_encode(1, 1000)),
+    ("view_lookup", "look-up", || view_lookup(1000)),
+    ("mark_50_of_1000", "woken stream", || mark(1000, 50)),
+    ("bytes_registry", "endpoint", || bytes_registry(100, 100)),
+    ("bytes_context", "endpoint", || bytes_context(100, 100)),
+    ("bytes_encoded", "endpoint", || bytes_encoded(100, 100)),
+];
+
+fn main() -> ExitCode {
+    let Some(name) = std::env::args().nth(1) else {
+        CASES.iter().for_each(|(name, unit, _)| println!("{name} {unit}"));
+        return ExitCode::SUCCESS;
+    };
+    let Some((_, _, prepare)) = CASES.iter().find(|(case, ..)| *case == name) else {
+        eprintln!("no case {name:?}; without an argument the cases are listed");
+        return ExitCode::from(64);
+    };
+    let mut case = prepare();
+    measured(&mut *case.run);
+    println!("{}", case.units);
+    // What it holds is counted at the end.
+    std::mem::forget(case);
+    ExitCode::SUCCESS
+}
+
+/// What is counted. Its name is the script's to know.
+#[inline(never)]
+fn measured(run: &mut dyn FnMut()) {
+    black_box(run)();
+}
+
+// ---- worlds
+
+/// A cluster of `services` services with `endpoints` endpoints each, and what its registry says of them.
+fn cluster(services: usize, endpoints: usize, salt: usize) -> (Offline, Contents) {
+    let mut cluster = Offline::new(usize::MAX);
+    for service in 0..services {
+        tell(&mut cluster, "services", Json, &objects::service(service));
+        for number in 0..endpoints {
+            tell(&mut cluster, "pods", Json, &objects::pod(service, number, salt));
+        }
+        tell(&mut cluster, "endpointslices", Json, &objects::slice(service, endpoints, salt));
+    }
+    let contents = cluster.changes().expect("new services");
+    assert_eq!(cluster.skipped().count, 0, "{:?}", cluster.skipped());
+    (cluster, contents)
+}
+
+fn tell(cluster: &mut Offline, plural: &str, encoding: Encoding, event: &[u8]) {
+    let told = cluster.take(plural, Answer::Watch, encoding, event);
+    assert_eq!(told, Ok(1), "{plural}");
+}
+
+/// A slice in the form that a case is about.
+fn slice(encoding: Encoding, service: usize, endpoints: usize, salt: usize) -> Vec<u8> {
+    match encoding {
+        Json => objects::slice(service, endpoints, salt),
+        Protobuf => objects::slice_in_protobuf(service, endpoints, salt),
+    }
+}
+
+fn id(number: usize) -> ClusterId {
+    ClusterId::from(&*format!("c{}", number + 1))
+}
+
+fn update(number: usize, change: Change) -> RegistryUpdate {
+    RegistryUpdate { shard: ShardKey::kubernetes(id(number)), epoch: Epoch(1), change }
+}
+
+/// A complete mesh of `clusters` equal clusters, their registries, and its first version.
+fn mesh(
+    clusters: usize,
+    services: usize,
+    endpoints: usize,
+) -> (Mesh, Vec<Offline>, Arc<PushContext>) {
+    let known = KnownCluster {
+        fixed_network: None,
+        config: false,
+        mode: Mode::Normal,
+        trust_domain: DOMAIN.into(),
+    };
+    let clusters_known = (0..clusters).map(|number| (id(number), known.clone())).collect();
+    let mut mesh = Mesh::new(Arc::new(Settings {
+        domain: DOMAIN.into(),
+        trust_domain: DOMAIN.into(),
+        system_namespace: "strait-system".into(),
+        config_cluster: None,
+        allow_direct_cross_network: false,
+    }));
+    mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters: clusters_known })));
+    let mut registries = Vec::new();
+    for number in 0..clusters {
+        let (registry, contents) = cluster(services, endpoints, number);
+        mesh.apply(Event::Registry(update(number, Change::Reset(contents))));
+        registries.push(registry);
+    }
+    mesh.apply(Event::CompleteWithoutNames);
+    let (context, _) = mesh.next_version().expect("a first version");
+    (mesh, registries, context)
+}
+
+fn proxy() -> Proxy {
+    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
+    let fields = [("CLUSTER_ID".to_owned(), text("c1"))].into();
+    node::read(&Node {
+        id: format!("sidecar~198.18.0.1~web-0.{NAMESPACE}~{NAMESPACE}.svc.{DOMAIN}"),
+        metadata: Some(Struct { fields }),
+        ..Default::default()
+    })
+    .expect("a node")
+}
+
+fn hostname(number: usize) -> Hostname {
+    Hostname::of_kubernetes_service(&objects::service_name(number), NAMESPACE, DOMAIN)
+}
+
+// ---- cases
+
+/// Slices come once more as they were: decoded, and seen to be no news.
+fn decode(encoding: Encoding, slices: usize, endpoints: usize) -> Case {
+    let (mut cluster, _) = cluster(slices, endpoints, 0);
+    let events: Vec<_> =
+        (0..slices).map(|service| slice(encoding, service, endpoints, 0)).collect();
+    let run = move || {
+        for event in &events {
+            tell(&mut cluster, "endpointslices", encoding, black_box(event));
+        }
+        assert!(cluster.changes().is_none(), "both forms say the same");
+    };
+    Case::new(slices * endpoints, run)
+}
+
+/// A slice changes in a cluster that holds many: decoded, indexed, and said.
+fn ingest(encoding: Encoding, services: usize, endpoints: usize) -> Case {
+    const CHANGES: usize = 100;
+    let (mut cluster, _) = cluster(services, endpoints, 0);
+    let events: Vec<_> =
+        (0..CHANGES).map(|service| slice(encoding, service, endpoints, 1)).collect();
+    let run = move || {
+        for event in &events {
+            tell(&mut cluster, "endpointslices", encoding, black_box(event));
+            black_box(cluster.changes().expect("a change"));
+        }
+    };
+    Case::new(CHANGES, run)
+}
+
+struct Flat;
+
+impl Place for Flat {
+    fn network_of(
+        &self,
+        _: &ClusterId,
+        _: Option<&NetworkId>,
+        _: Option<&NetworkId>,
+        _: IpAddr,
+    ) -> Placed {
+        Placed { network: NetworkId::default(), at_any_address: true }
+    }
+}
+
+fn merge(clusters: usize, endpoints: usize) -> Case {
+    const SERVICES: usize = 100;
+    let mut aggregate = Aggregate::new(None);
+    for number in 0..clusters {
+        let (_, contents) = cluster(SERVICES, endpoints, number);
+        aggregate.apply(update(number, Change::Reset(contents)));
+    }
+    let run = move || {
+        for number in 0..SERVICES {
+            black_box(aggregate.merge(&hostname(number), &Flat).expect("a service"));
+        }
+    };
+    Case::new(SERVICES * clusters * endpoints, run)
+}
+
+/// An endpoint changes in a mesh of many services: what the event loop does for it.
+fn next_context(clusters: usize, services: usize, endpoints: usize) -> Case {
+    const CHANGES: usize = 50;
+    let (mut mesh, mut registries, _) = mesh(clusters, services, endpoints);
+    let registry = registries.first_mut().expect("a cluster");
+    let mut updates: Vec<_> = (0..CHANGES)
+        .map(|number| {
+            tell(registry, "endpointslices", Json, &objects::slice(number, endpoints, 100));
+            update(0, Change::Update(registry.changes().expect("a change")))
+        })
+        .collect();
+    let run = move || {
+        for update in updates.drain(..) {
+            mesh.apply(Event::Registry(update));
+            black_box(mesh.next_version().expect("a version"));
+        }
+    };
+    Case::new(CHANGES, run)
+}
+
+/// A proxy's first assignments. Named as the peer's benchmark: endpoints x services.
+fn eds_encode(services: usize, endpoints: usize) -> Case {
+    let (_, _, context) = mesh(1, services, endpoints);
+    let (proxy, cache, names) = (proxy(), Cache::default(), names(services));
+    let run = move || assignments(&context, &proxy, &cache, &names, endpoints);
+    Case::new(services * endpoints, run)
+}
+
+/// Another proxy's, of the same kind.
+fn view_lookup(services: usize) -> Case {
+    let (_, _, context) = mesh(1, services, 10);
+    let (proxy, cache, names) = (proxy(), Cache::default(), names(services));
+    assignments(&context, &proxy, &cache, &names, 10);
+    let run = move || assignments(&context, &proxy, &cache, &names, 10);
+    Case::new(services, run)
+}
+
+fn names(services: usize) -> Vec<String> {
+    (0..services).map(|number| format!("outbound|80||{}", hostname(number).as_str())).collect()
+}
+
+fn assignments(
+    context: &Arc<PushContext>,
+    proxy: &Proxy,
+    cache: &Cache,
+    names: &[String],
+    endpoints: usize,
+) {
+    let mut picture = Picture::new(context, proxy, NetworkId::default(), cache);
+    for name in names {
+        let resource = picture.one(ResourceType::Endpoint, name).expect("an assignment");
+        // An address takes some 20 bytes at least: nothing was left out.
+        assert!(resource.body.len() > endpoints * 20, "{name}: {} bytes", resource.body.len());
+        black_box(resource);
+    }
+}
+
+/// One of a thousand services changes, which some of many streams watch.
+fn mark(streams: usize, interested: usize) -> Case {
+    const SERVICES: usize = 1000;
+    const CHANGES: usize = 100;
+    let interest = Arc::new(Interest::default());
+    let mut subscriptions = Vec::new();
+    for stream in 0..streams {
+        let mut subscription = interest.subscribe(None);
+        // Each service by the same number of streams.
+        let watched = SERVICES * interested / streams;
+        let hosts =
+            (0..watched).map(|place| hostname((stream + place * streams / watched) % SERVICES));
+        subscription.watch(hosts.collect());
+        subscriptions.push(subscription);
+    }
+    let changes: Vec<_> = (0..CHANGES)
+        .map(|number| Changes {
+            endpoints: BTreeSet::from([hostname(number * SERVICES / CHANGES)]),
+            ..Changes::default()
+        })
+        .collect();
+    let run = move || {
+        let _kept = &subscriptions;
+        for change in &changes {
+            assert_eq!(black_box(interest.mark(change)), interested);
+        }
+    };
+    Case::new(CHANGES * interested, run)
+}
+
+/// A cluster as its registry keeps it, with what it has said of it.
+fn bytes_registry(services: usize, endpoints: usize) -> Case {
+    let (registry, contents) = cluster(services, endpoints, 0);
+    Case::holding(services * endpoints, (registry, contents))
+}
+
+/// The mesh and its version, without the registry of its cluster.
+fn bytes_context(services: usize, endpoints: usize) -> Case {
+    let (mesh, _, context) = mesh(1, services, endpoints);
+    Case::holding(services * endpoints, (mesh, context))
+}
+
+/// The same, and the assignments of all services for one kind of proxy.
+fn bytes_encoded(services: usize, endpoints: usize) -> Case {
+    let (mesh, _, context) = mesh(1, services, endpoints);
+    let cache = Cache::default();
+    assignments(&context, &proxy(), &cache, &names(services), endpoints);
+    Case::holding(services * endpoints, (mesh, context, cache))
+}
