@@ -1,7 +1,7 @@
 //! Who cares about what: from a changed name to the streams that must hear of it.
 //!
-//! A stream says which hostnames and which workload it watches; the event loop says what changed,
-//! and only the streams that care are woken. What a stream has yet to look at is a set, never a
+//! A stream says which names and which workload it watches, and what service each name stands for; the
+//! event loop says what changed, and only the streams that care are woken. What a stream has yet to look at is a set, never a
 //! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,8 +20,8 @@ pub struct Dirty {
     pub definitions: bool,
     /// Endpoints of services run under other accounts: their upstream clusters name these.
     pub accounts: bool,
-    /// Services whose endpoints changed, of those the stream watches.
-    pub endpoints: BTreeSet<Hostname>,
+    /// Of the names that the stream watches, those of services whose endpoints changed; in no order.
+    pub endpoints: Vec<Arc<str>>,
 }
 
 impl Dirty {
@@ -69,7 +69,8 @@ pub struct Interest {
 struct Table {
     streams: Numbered<Arc<Pending>>,
     names: Numbered<Watched>,
-    by_hostname: HashMap<Hostname, u32>,
+    by_name: HashMap<Arc<str>, u32>,
+    by_hostname: HashMap<Hostname, Vec<u32>>,
     workloads: BTreeMap<(ClusterId, WorkloadKey), Vec<u32>>,
     /// How many times streams were woken: each time another one is the first.
     turn: usize,
@@ -78,6 +79,8 @@ struct Table {
 /// A name that some stream watches.
 #[derive(Debug)]
 struct Watched {
+    name: Arc<str>,
+    /// The service it stands for.
     hostname: Hostname,
     /// Sorted; never empty.
     streams: Vec<u32>,
@@ -139,11 +142,12 @@ impl Interest {
             }
         }
         for host in &changes.endpoints {
-            let Some(name) = table.by_hostname.get(host) else { continue };
-            for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
-                if let Some(pending) = table.streams.get(*stream) {
-                    insert(&mut lock(&pending.dirty).names, *name);
-                    marked.push(*stream);
+            for name in table.by_hostname.get(host).into_iter().flatten() {
+                for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
+                    if let Some(pending) = table.streams.get(*stream) {
+                        insert(&mut lock(&pending.dirty).names, *name);
+                        marked.push(*stream);
+                    }
                 }
             }
         }
@@ -173,19 +177,26 @@ impl Interest {
 }
 
 impl Subscription {
-    /// Watches exactly these hostnames from now on. Enter a name before reading the context that
-    /// its answer is made from.
-    pub fn watch(&mut self, hosts: BTreeSet<Hostname>) {
+    /// Watches exactly these names from now on, those that stand for a service. Enter a name before
+    /// reading the context that its answer is made from.
+    pub fn watch<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a Arc<str>>,
+        hostname_of: impl Fn(&str) -> Option<Hostname>,
+    ) {
         let mut table = lock(&self.interest.table);
-        let mut names: Vec<u32> =
-            hosts.into_iter().map(|host| table.watch(host, self.stream)).collect();
-        names.sort_unstable();
-        for name in self.names.iter().filter(|name| names.binary_search(name).is_err()) {
+        let mut numbers: Vec<u32> = names
+            .into_iter()
+            .filter_map(|name| table.watch(name, &hostname_of, self.stream))
+            .collect();
+        numbers.sort_unstable();
+        numbers.shrink_to_fit();
+        for name in self.names.iter().filter(|name| numbers.binary_search(name).is_err()) {
             table.forget_name(*name, self.stream);
             // Its number may be given to another name from here on.
             remove(&mut lock(&self.pending.dirty).names, *name);
         }
-        self.names = names;
+        self.names = numbers;
     }
 
     /// Waits until there is something to look at. Cancel-safe.
@@ -204,12 +215,12 @@ impl Subscription {
         // The table first, as everywhere: what a number stands for can't change meanwhile.
         let table = lock(&self.interest.table);
         let unread = std::mem::take(&mut *lock(&self.pending.dirty));
-        let hostname = |name: &u32| Some(table.names.get(*name)?.hostname.clone());
+        let name = |number: &u32| Some(Arc::clone(&table.names.get(*number)?.name));
         Dirty {
             everything: unread.everything,
             definitions: unread.definitions,
             accounts: unread.accounts,
-            endpoints: unread.names.iter().filter_map(hostname).collect(),
+            endpoints: unread.names.iter().filter_map(name).collect(),
         }
     }
 }
@@ -239,18 +250,26 @@ impl Unread {
 }
 
 impl Table {
-    /// Notes that `stream` watches `hostname`, whose number it returns.
-    fn watch(&mut self, hostname: Hostname, stream: u32) -> u32 {
-        if let Some(name) = self.by_hostname.get(&hostname) {
-            if let Some(watched) = self.names.get_mut(*name) {
+    /// Notes that `stream` watches `name`, whose number it returns if it stands for a service.
+    fn watch(
+        &mut self,
+        name: &Arc<str>,
+        hostname_of: impl Fn(&str) -> Option<Hostname>,
+        stream: u32,
+    ) -> Option<u32> {
+        if let Some(number) = self.by_name.get(name) {
+            if let Some(watched) = self.names.get_mut(*number) {
                 insert(&mut watched.streams, stream);
             }
-            return *name;
+            return Some(*number);
         }
-        let watched = Watched { hostname: hostname.clone(), streams: vec![stream] };
-        let name = self.names.enter(watched);
-        self.by_hostname.insert(hostname, name);
-        name
+        let hostname = hostname_of(name)?;
+        let watched =
+            Watched { name: Arc::clone(name), hostname: hostname.clone(), streams: vec![stream] };
+        let number = self.names.enter(watched);
+        self.by_name.insert(Arc::clone(name), number);
+        self.by_hostname.entry(hostname).or_default().push(number);
+        Some(number)
     }
 
     fn forget_name(&mut self, name: u32, stream: u32) {
@@ -259,7 +278,13 @@ impl Table {
         if watched.streams.is_empty()
             && let Some(gone) = self.names.leave(name)
         {
-            self.by_hostname.remove(&gone.hostname);
+            self.by_name.remove(&gone.name);
+            if let Some(of_host) = self.by_hostname.get_mut(&gone.hostname) {
+                of_host.retain(|number| *number != name);
+                if of_host.is_empty() {
+                    self.by_hostname.remove(&gone.hostname);
+                }
+            }
         }
     }
 }
@@ -333,6 +358,19 @@ mod tests {
         names.iter().map(|name| Hostname::from(*name)).collect()
     }
 
+    /// Each name is `HOST` or `HOST:PORT`.
+    fn watch(subscription: &mut Subscription, names: &[&str]) {
+        let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+        subscription.watch(&names, |name| Some(name.split(':').next()?.into()));
+    }
+
+    fn dirty(subscription: &Subscription) -> Vec<String> {
+        let mut names: Vec<_> =
+            subscription.take().endpoints.iter().map(ToString::to_string).collect();
+        names.sort();
+        names
+    }
+
     fn endpoints_of(names: &[&str]) -> Changes {
         Changes { endpoints: hosts(names), ..Changes::default() }
     }
@@ -342,11 +380,11 @@ mod tests {
         let interest = Arc::new(Interest::default());
         let mut a = interest.subscribe(None);
         let b = interest.subscribe(None);
-        a.watch(hosts(&["x", "y"]));
+        watch(&mut a, &["x", "y", "x:1"]);
         assert_eq!(interest.mark(&endpoints_of(&["x", "z"])), 1);
-        assert_eq!(a.take().endpoints, hosts(&["x"]));
+        assert_eq!(dirty(&a), ["x", "x:1"]);
         assert!(b.take().is_empty());
-        a.watch(hosts(&["y"]));
+        watch(&mut a, &["y"]);
         assert_eq!(interest.mark(&endpoints_of(&["x"])), 0);
     }
 
@@ -368,27 +406,29 @@ mod tests {
         let interest = Arc::new(Interest::default());
         let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
         let mut stream = interest.subscribe(Some(key));
-        stream.watch(hosts(&["x"]));
+        watch(&mut stream, &["x"]);
         drop(stream);
         let table = lock(&interest.table);
         assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
-        assert!(table.by_hostname.is_empty() && table.workloads.is_empty());
+        assert!(
+            table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty()
+        );
     }
 
     #[test]
     fn a_number_that_is_given_out_again_brings_nothing_of_its_former_name() {
         let interest = Arc::new(Interest::default());
         let mut stream = interest.subscribe(None);
-        stream.watch(hosts(&["x"]));
+        watch(&mut stream, &["x"]);
         interest.mark(&endpoints_of(&["x"]));
-        stream.watch(hosts(&[]));
-        stream.watch(hosts(&["y"]));
+        watch(&mut stream, &[]);
+        watch(&mut stream, &["y"]);
         assert!(stream.take().is_empty());
         drop(stream);
         let mut next = interest.subscribe(None);
-        next.watch(hosts(&["z", "x"]));
+        watch(&mut next, &["z", "x"]);
         interest.mark(&endpoints_of(&["y", "z"]));
-        assert_eq!(next.take().endpoints, hosts(&["z"]));
+        assert_eq!(dirty(&next), ["z"]);
     }
 
     #[tokio::test]

@@ -1,12 +1,11 @@
-//! Who is connected, for the admin API. Each stream adds and removes itself and keeps its own entry.
+//! Who is connected, for the admin API. Each stream adds and removes itself; where it stands is read out
+//! of its session when somebody asks, so that a stream does nothing for being seen.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use dashmap::DashMap;
-use imbl::OrdMap;
 use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
@@ -35,17 +34,9 @@ pub struct Connection {
     identity: SpiffeId,
     form: Form,
     connected_at: SystemTime,
-    state: Mutex<State>,
-}
-
-type HeldByName = OrdMap<Arc<str>, Held>;
-
-#[derive(Debug)]
-struct State {
-    admitted: Admitted,
-    /// In the order of their types; lists, since there is one of each for every stream.
-    progress: Box<[(ResourceType, Progress)]>,
-    held: Box<[(ResourceType, HeldByName)]>,
+    admitted: Mutex<Admitted>,
+    /// Its stream's, which alone changes it; read when somebody asks.
+    session: Arc<Mutex<Session>>,
 }
 
 /// A stream's own entry; dropping it takes the entry out.
@@ -61,7 +52,7 @@ impl Connections {
         self: &Arc<Self>,
         proxy: Arc<Proxy>,
         identity: SpiffeId,
-        form: Form,
+        session: Arc<Mutex<Session>>,
         admitted: Admitted,
     ) -> Option<Entry> {
         {
@@ -73,13 +64,15 @@ impl Connections {
             *count += 1;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let form = lock(&session).form();
         let connection = Arc::new(Connection {
             number,
             proxy,
             identity,
             form,
             connected_at: SystemTime::now(),
-            state: Mutex::new(State { admitted, progress: Box::default(), held: Box::default() }),
+            admitted: Mutex::new(admitted),
+            session,
         });
         self.streams.insert(number, Arc::clone(&connection));
         Some(Entry { connections: Arc::clone(self), connection })
@@ -116,7 +109,7 @@ impl Connection {
 
     /// The network it is in.
     pub fn network(&self) -> NetworkId {
-        self.state().admitted.network.clone()
+        lock(&self.admitted).network.clone()
     }
 
     /// A name for this stream alone: `name.namespace-number`.
@@ -138,9 +131,9 @@ impl Connection {
 
     /// Its entry in `/debug/proxies`.
     pub fn summary(&self) -> Value {
-        let state = self.state();
-        let types: Map<String, Value> = state
-            .progress
+        let admitted = lock(&self.admitted).clone();
+        let progress = lock(&self.session).progress();
+        let types: Map<String, Value> = progress
             .iter()
             .map(|(kind, progress)| (kind.short().to_owned(), progress_json(progress)))
             .collect();
@@ -149,10 +142,10 @@ impl Connection {
             "id": self.proxy.id,
             "type": self.proxy.kind.as_str(),
             "cluster": self.proxy.cluster,
-            "network": state.admitted.network,
+            "network": admitted.network,
             "namespace": self.proxy.namespace(),
             "identity": self.identity.to_string(),
-            "verified": state.admitted.verified,
+            "verified": admitted.verified,
             "version": self.proxy.envoy_version,
             "connectedAt": rfc3339(self.connected_at),
             "protocol": self.form.as_str(),
@@ -162,10 +155,14 @@ impl Connection {
 
     /// What it was last sent, by type and name, in Envoy's JSON form.
     pub fn config_dump(&self) -> Value {
-        let held: BTreeMap<_, _> = self.state().held.iter().cloned().collect();
+        // Copied, so that the stream goes on while the rest is decoded.
+        let held = lock(&self.session).held();
         let clusters = held.get(&ResourceType::Cluster);
         let shown = |kind, name: &str, version| match (self.form, kind) {
-            (Form::Delta, ResourceType::Endpoint) => joined(clusters, name, version),
+            (Form::Delta, ResourceType::Endpoint) => {
+                let cluster = clusters.and_then(|clusters| clusters.get(name)?.version());
+                joined(version, cluster)
+            }
             _ => version,
         };
         let by_type = ResourceType::ALL.into_iter().map(|kind| {
@@ -190,10 +187,6 @@ impl Connection {
         });
         Value::Object(by_type.collect())
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Entry {
@@ -201,16 +194,9 @@ impl Entry {
         &self.connection
     }
 
-    /// Shows where the session stands.
-    pub(super) fn show(&self, session: &Session) {
-        let mut state = self.connection.state();
-        state.progress = session.progress().into_iter().collect();
-        state.held = session.held().into_iter().collect();
-    }
-
     /// Shows that the proxy is in another network now, or that its pod has been seen.
     pub(super) fn readmit(&self, admitted: Admitted) {
-        self.connection.state().admitted = admitted;
+        *lock(&self.connection.admitted) = admitted;
     }
 }
 
@@ -224,6 +210,11 @@ impl Drop for Entry {
         }
         self.connections.per_node.remove_if(&key, |_, count| *count == 0);
     }
+}
+
+/// What a panic leaves behind is the state of one stream, which ends with it.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn decoded(kind: ResourceType, body: &[u8]) -> Value {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
-use super::resource::{ResourceType, Version};
+use super::resource::{Resource, ResourceType, Version};
 use super::rope::Rope;
 use super::session::{Handled, Response, Session, Violation, check_names};
 use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
@@ -41,8 +41,10 @@ impl Session {
             return Ok(Handled::Request);
         };
         let (watch, first) = self.watch(kind);
-        let new = subscribe.iter().filter(|name| !watch.names().contains(name.as_str()));
-        check_names(new, watch.names().len())?;
+        if !subscribe.is_empty() {
+            let new = subscribe.iter().filter(|name| !watch.is_named(name));
+            check_names(new, watch.names().count())?;
+        }
         check_names(listed.keys(), 0)?;
 
         let error = error_detail.as_ref().map(|status| status.message.as_str());
@@ -65,23 +67,27 @@ impl Session {
         let wildcard = watch.is_wildcard();
         let mut holds = BTreeSet::new();
         if first {
-            for (name, version) in &listed {
-                if wildcard || subscribe.contains(name.as_str()) {
-                    self.list(kind, name, Version::parse(version));
-                    holds.insert(name.as_str());
-                }
-            }
+            let listed =
+                listed.iter().filter(|(name, _)| wildcard || subscribe.contains(name.as_str()));
+            let listed: Vec<_> =
+                listed.map(|(name, version)| (name.as_str(), Version::parse(version))).collect();
+            self.list(kind, &listed);
+            holds.extend(listed.into_iter().map(|(name, _)| name));
         }
-        self.subscribe(kind, subscribe, |name| holds.contains(name));
+        self.subscribe(kind, &subscribe, |name| holds.contains(name));
         Ok(handled)
     }
 
-    fn list(&mut self, kind: ResourceType, name: &str, version: Option<Version>) {
-        let version = match kind {
-            ResourceType::Endpoint => version.map(|version| self.joined(name, version)),
+    fn list(&mut self, kind: ResourceType, listed: &[(&str, Option<Version>)]) {
+        let own = |name: &str, version| match kind {
+            ResourceType::Endpoint => self.joined(name, version),
             _ => version,
         };
-        self.watch(kind).0.list(name.into(), version);
+        let listed: Vec<_> = listed
+            .iter()
+            .map(|(name, version)| ((*name).into(), version.map(|version| own(name, version))))
+            .collect();
+        self.watch(kind).0.list(listed.into_iter());
     }
 }
 
@@ -106,11 +112,10 @@ mod field {
 
 /// Writes a response as a `DeltaDiscoveryResponse`.
 pub(super) fn encode(response: &Response, out: &mut Rope) {
-    put_bytes(field::SYSTEM_VERSION_INFO, response.version.to_string().as_bytes(), out);
-    for resource in response.resources.iter() {
-        let version = resource.version.to_string();
-        put_head(field::RESOURCES, resource_len(response.kind, resource, &version), out);
-        put_bytes(field::RESOURCE_VERSION, version.as_bytes(), out);
+    put_bytes(field::SYSTEM_VERSION_INFO, &response.version.text(), out);
+    for resource in &response.resources {
+        put_head(field::RESOURCES, resource_len(response.kind, resource), out);
+        put_bytes(field::RESOURCE_VERSION, &resource.version.text(), out);
         put_any(field::RESOURCE_BODY, response.kind, resource, out);
         put_bytes(field::RESOURCE_NAME, resource.name.as_bytes(), out);
     }
@@ -124,22 +129,22 @@ pub(super) fn encode(response: &Response, out: &mut Rope) {
 
 /// The length of what [`encode`] writes.
 pub(super) fn encoded_len(response: &Response) -> usize {
-    let resources = response.resources.iter().map(|resource| {
-        let version = resource.version.to_string();
-        message_len(field::RESOURCES, resource_len(response.kind, resource, &version))
-    });
+    let resources = response
+        .resources
+        .iter()
+        .map(|resource| message_len(field::RESOURCES, resource_len(response.kind, resource)));
     // An empty name is written as well: of a list, proto3 leaves out nothing.
     let removed =
         response.removed.iter().map(|name| message_len(field::REMOVED_RESOURCES, name.len()));
-    bytes_len(field::SYSTEM_VERSION_INFO, response.version.to_string().as_bytes())
+    message_len(field::SYSTEM_VERSION_INFO, Version::LENGTH)
         + resources.sum::<usize>()
         + bytes_len(field::TYPE_URL, response.kind.url().as_bytes())
         + bytes_len(field::NONCE, response.nonce.as_bytes())
         + removed.sum::<usize>()
 }
 
-fn resource_len(kind: ResourceType, resource: &super::resource::Resource, version: &str) -> usize {
-    bytes_len(field::RESOURCE_VERSION, version.as_bytes())
+fn resource_len(kind: ResourceType, resource: &Resource) -> usize {
+    message_len(field::RESOURCE_VERSION, Version::LENGTH)
         + any_len(field::RESOURCE_BODY, kind, resource)
         + bytes_len(field::RESOURCE_NAME, resource.name.as_bytes())
 }

@@ -59,16 +59,30 @@ impl ResourceType {
 pub struct Version(pub u64);
 
 impl Version {
+    /// The length of its text.
+    pub(super) const LENGTH: usize = 16;
+
+    /// Its text: hexadecimal digits.
+    pub(super) fn text(self) -> [u8; Self::LENGTH] {
+        let mut rest = self.0;
+        let mut text = [0; Self::LENGTH];
+        for digit in text.iter_mut().rev() {
+            *digit = b"0123456789abcdef"[(rest % 16) as usize];
+            rest /= 16;
+        }
+        text
+    }
+
     /// Reads what [`fmt::Display`] writes; `None` for anything else, such as another server's version.
     pub fn parse(text: &str) -> Option<Self> {
-        let is_ours = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_ours = text.len() == Self::LENGTH && text.bytes().all(|b| b.is_ascii_hexdigit());
         is_ours.then(|| u64::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
 }
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
+        f.write_str(&String::from_utf8_lossy(&self.text()))
     }
 }
 

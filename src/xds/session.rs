@@ -6,19 +6,17 @@
 //! much a response holds; what a client ends up with is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::{Buf, Bytes};
-use imbl::OrdMap;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
-use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
 use super::rope::Rope;
 use super::subscription::{Batch, Gone, Held, Progress, Subscription};
 use super::{delta, sotw};
-use crate::model::Hostname;
 use crate::push::interest::Dirty;
 
 /// The most names a client may watch of one type.
@@ -57,9 +55,30 @@ pub struct Response {
     /// What the client will answer with.
     pub nonce: String,
     /// The resources, sorted by name.
-    pub resources: Arc<[Arc<Resource>]>,
+    pub resources: Vec<Stamped>,
     /// Names that are gone (Delta only).
     pub removed: Vec<Arc<str>>,
+}
+
+/// A resource, and the version to send it under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamped {
+    /// What is sent.
+    pub resource: Arc<Resource>,
+    /// That of the resource; of an assignment in Delta, joined with that of its upstream cluster.
+    ///
+    /// A changed cluster waits for its assignment even if that is the same as before. Should the
+    /// stream break between the two, the client comes back and lists both: by this version it shows
+    /// that the cluster still waits.
+    pub version: Version,
+}
+
+impl Deref for Stamped {
+    type Target = Resource;
+
+    fn deref(&self) -> &Resource {
+        &self.resource
+    }
 }
 
 impl Response {
@@ -150,7 +169,8 @@ pub struct Session {
     watches: BTreeMap<ResourceType, Box<Subscription>>,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: BTreeSet<Arc<str>>,
-    hosts: WatchedHosts,
+    /// The client watches other assignments than when this was last looked at.
+    assignments_changed: bool,
     last_nonce: u64,
 }
 
@@ -163,9 +183,14 @@ impl Session {
             node: None,
             watches: BTreeMap::new(),
             clusters_before_endpoints: BTreeSet::new(),
-            hosts: WatchedHosts::default(),
+            assignments_changed: false,
             last_nonce: 0,
         }
+    }
+
+    /// The form it speaks.
+    pub fn form(&self) -> Form {
+        self.form
     }
 
     /// Has every SotW response hold all that is watched of its type: what proxyless gRPC expects,
@@ -184,11 +209,7 @@ impl Session {
             }
         }
         if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
-            for host in &dirty.endpoints {
-                for name in self.hosts.names_of(host) {
-                    endpoints.mark_watched(&name.to_string());
-                }
-            }
+            dirty.endpoints.iter().for_each(|name| endpoints.mark_watched(name));
         }
     }
 
@@ -241,17 +262,17 @@ impl Session {
         let whole = self.answers_whole(kind);
         let watch = self.watches.get_mut(&kind)?;
         let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
-        let mut resources: Arc<[Arc<Resource>]> = if whole {
-            watch.held().values().filter_map(sent).collect()
-        } else {
-            batch.changed.iter().map(Arc::clone).collect()
-        };
-        if self.form == Form::Delta && kind == ResourceType::Endpoint {
-            resources = resources.iter().map(|one| Arc::new(self.for_its_cluster(one))).collect();
-        }
-        let watch = self.watches.get_mut(&kind)?;
+        let whole: Option<Vec<_>> = whole.then(|| watch.held_resources().cloned().collect());
+        let resources = whole.as_ref().unwrap_or(&batch.changed);
         self.last_nonce += 1;
-        let version = watch.sent(self.last_nonce, &resources, now);
+        let names = resources.iter().map(|one| Arc::clone(&one.name));
+        let version = watch.sent(self.last_nonce, names, now);
+        let joins = self.form == Form::Delta && kind == ResourceType::Endpoint;
+        let resources = resources.iter().map(|one| Stamped {
+            version: if joins { self.joined(&one.name, one.version) } else { one.version },
+            resource: Arc::clone(one),
+        });
+        let resources = resources.collect();
         if kind == ResourceType::Cluster {
             self.follow_with_assignments(&batch);
         }
@@ -260,14 +281,15 @@ impl Session {
         Some(Response { form: self.form, kind, version, nonce, resources, removed })
     }
 
-    /// The hostnames whose endpoints the client watches, if that changed since this was last called.
-    pub fn watched_hosts_if_changed(&mut self) -> Option<BTreeSet<Hostname>> {
-        std::mem::take(&mut self.hosts.changed).then(|| self.watched_hosts())
+    /// The names of the assignments that the client watches, sorted, if that changed since this was
+    /// last called.
+    pub fn assignments_if_changed(&mut self) -> Option<impl Iterator<Item = &Arc<str>>> {
+        std::mem::take(&mut self.assignments_changed).then(|| self.assignments())
     }
 
-    /// The hostnames whose endpoints the client watches.
-    pub fn watched_hosts(&self) -> BTreeSet<Hostname> {
-        self.hosts.names.iter().map(|name| name.hostname.clone()).collect()
+    /// The names of the assignments that the client watches, sorted.
+    pub fn assignments(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.watches.get(&ResourceType::Endpoint).into_iter().flat_map(|watch| watch.names())
     }
 
     /// How far the client has followed, by type.
@@ -275,9 +297,12 @@ impl Session {
         self.watches.iter().map(|(kind, watch)| (*kind, watch.progress().clone())).collect()
     }
 
-    /// What the client holds, by type and name. A cheap copy: the maps are shared until one changes.
-    pub fn held(&self) -> BTreeMap<ResourceType, OrdMap<Arc<str>, Held>> {
-        self.watches.iter().map(|(kind, watch)| (*kind, watch.held().clone())).collect()
+    /// What the client holds, by type and name.
+    pub fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, Held>> {
+        let of = |watch: &Subscription| {
+            watch.held().map(|(name, held)| (Arc::clone(name), held)).collect()
+        };
+        self.watches.iter().map(|(kind, watch)| (*kind, of(watch))).collect()
     }
 
     /// Reads what every request begins with. `None`: a type that is known, and has nothing to say.
@@ -324,7 +349,7 @@ impl Session {
     pub(super) fn subscribe(
         &mut self,
         kind: ResourceType,
-        names: impl IntoIterator<Item = Arc<str>>,
+        names: &BTreeSet<Arc<str>>,
         listed: impl Fn(&str) -> bool,
     ) {
         let clusters_before = if kind == ResourceType::Endpoint {
@@ -332,22 +357,10 @@ impl Session {
         } else {
             BTreeSet::new()
         };
-        let (watch, _) = self.watch(kind);
-        let mut added = Vec::new();
-        for name in names {
-            if !watch.names().contains(&name) {
-                added.push(Arc::clone(&name));
-            }
-            // A cluster that was just sent waits for its assignment, even for one it had before.
-            if listed(&name) && !clusters_before.contains(&name) {
-                watch.resume(name);
-            } else {
-                watch.subscribe(name);
-            }
-        }
-        if kind == ResourceType::Endpoint {
-            added.iter().for_each(|name| self.hosts.add(name));
-        }
+        // A cluster that was just sent waits for its assignment, even for one it had before.
+        let listed = |name: &str| listed(name) && !clusters_before.contains(name);
+        let any_new = self.watch(kind).0.subscribe(names, listed);
+        self.assignments_changed |= any_new && kind == ResourceType::Endpoint;
     }
 
     /// Stops to watch names of `kind`.
@@ -356,12 +369,8 @@ impl Session {
         kind: ResourceType,
         names: impl IntoIterator<Item = &'a str>,
     ) {
-        for name in names {
-            self.watch(kind).0.unsubscribe(name);
-            if kind == ResourceType::Endpoint {
-                self.hosts.remove(name);
-            }
-        }
+        let any = self.watch(kind).0.unsubscribe(names);
+        self.assignments_changed |= any && kind == ResourceType::Endpoint;
     }
 
     /// Takes what a request says of a response sent before.
@@ -381,20 +390,10 @@ impl Session {
         }
     }
 
-    /// An assignment with a version that tells for which version of its upstream cluster it was sent.
-    ///
-    /// A changed cluster waits for its assignment even if that is the same as before. Should the
-    /// stream break between the two, the client comes back and lists both: by this version it shows
-    /// that the cluster still waits.
-    fn for_its_cluster(&self, assignment: &Resource) -> Resource {
-        let version = self.joined(&assignment.name, assignment.version);
-        Resource { version, ..assignment.clone() }
-    }
-
     /// See [`joined`].
     pub(super) fn joined(&self, name: &str, version: Version) -> Version {
         let clusters = self.watches.get(&ResourceType::Cluster);
-        joined(clusters.map(|clusters| clusters.held()), name, version)
+        joined(version, clusters.and_then(|clusters| clusters.held_version(name)))
     }
 
     fn answers_whole(&self, kind: ResourceType) -> bool {
@@ -408,7 +407,7 @@ impl Session {
     fn follow_with_assignments(&mut self, clusters: &Batch) {
         let names = clusters.changed.iter().map(|cluster| &cluster.name);
         match self.watches.get_mut(&ResourceType::Endpoint) {
-            Some(endpoints) => names.for_each(|name| endpoints.require(name)),
+            Some(endpoints) => endpoints.require(names),
             None => {
                 self.clusters_before_endpoints.extend(names.cloned());
                 for name in &clusters.removed {
@@ -438,38 +437,6 @@ const SILENT_TYPES: [&str; 12] = [
     "type.googleapis.com/istio.security.Authorization",
 ];
 
-/// From a hostname to the names of the assignments that hold its endpoints.
-#[derive(Debug, Default)]
-struct WatchedHosts {
-    /// Sorted by hostname first.
-    names: BTreeSet<OutboundName>,
-    changed: bool,
-}
-
-impl WatchedHosts {
-    fn names_of(&self, host: &Hostname) -> impl Iterator<Item = &OutboundName> {
-        let first = OutboundName { hostname: host.clone(), port: 0, sni: false };
-        self.names.range(first..).take_while(move |name| name.hostname == *host)
-    }
-
-    fn add(&mut self, name: &str) {
-        if let Some(name) = OutboundName::parse(name) {
-            let first = self.names_of(&name.hostname).next().is_none();
-            self.changed |= first;
-            self.names.insert(name);
-        }
-    }
-
-    fn remove(&mut self, name: &str) {
-        if let Some(name) = OutboundName::parse(name)
-            && self.names.remove(&name)
-        {
-            let last = self.names_of(&name.hostname).next().is_none();
-            self.changed |= last;
-        }
-    }
-}
-
 /// Refuses more names, or longer ones, than a stream may watch.
 pub(super) fn check_names<'a>(
     names: impl IntoIterator<Item = &'a String>,
@@ -486,20 +453,8 @@ pub(super) fn check_names<'a>(
 }
 
 /// Joins the version of an assignment with that of its upstream cluster; the same again parts them.
-pub(super) fn joined(
-    clusters: Option<&OrdMap<Arc<str>, Held>>,
-    name: &str,
-    version: Version,
-) -> Version {
-    let cluster = clusters.and_then(|clusters| clusters.get(name)?.version());
-    Version(version.0 ^ cluster.map_or(0, |cluster| cluster.0))
-}
-
-fn sent(held: &Held) -> Option<Arc<Resource>> {
-    match held {
-        Held::Sent(resource) => Some(Arc::clone(resource)),
-        Held::Listed(_) => None,
-    }
+pub(super) fn joined(assignment: Version, cluster: Option<Version>) -> Version {
+    Version(assignment.0 ^ cluster.map_or(0, |cluster| cluster.0))
 }
 
 #[cfg(test)]

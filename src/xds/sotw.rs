@@ -42,20 +42,18 @@ impl Session {
         let handled = self.answer(kind, &response_nonce, error, now);
 
         let named_everything = take_everything(&mut names);
-        let names: BTreeSet<Arc<str>> = names.into_iter().map(Arc::from).collect();
+        names.sort_unstable();
         let (watch, first) = self.watch(kind);
         let anew = first || response_nonce.is_empty();
         if kind.is_wildcard() {
             watch_everything(watch, named_everything, names.is_empty(), anew);
         }
-        let gone: Vec<Arc<str>> = watch.names().difference(&names).cloned().collect();
-        let asked: Vec<Arc<str>> = if anew {
-            names.into_iter().collect()
-        } else {
-            names.difference(watch.names()).cloned().collect()
-        };
+        let is_listed = |name: &str| names.binary_search_by(|one| (**one).cmp(name)).is_ok();
+        let gone: Vec<_> = watch.names().filter(|name| !is_listed(name)).cloned().collect();
+        let asked = names.iter().filter(|name| anew || !watch.is_named(name));
+        let asked: BTreeSet<Arc<str>> = asked.map(|name| name.as_str().into()).collect();
         self.unsubscribe(kind, gone.iter().map(|name| &**name));
-        self.subscribe(kind, asked, |_| false);
+        self.subscribe(kind, &asked, |_| false);
         Ok(handled)
     }
 }
@@ -82,8 +80,8 @@ mod field {
 
 /// Writes a response as a `DiscoveryResponse`.
 pub(super) fn encode(response: &Response, out: &mut Rope) {
-    put_bytes(field::VERSION_INFO, response.version.to_string().as_bytes(), out);
-    for resource in response.resources.iter() {
+    put_bytes(field::VERSION_INFO, &response.version.text(), out);
+    for resource in &response.resources {
         put_any(field::RESOURCES, response.kind, resource, out);
     }
     put_bytes(field::TYPE_URL, response.kind.url().as_bytes(), out);
@@ -94,7 +92,7 @@ pub(super) fn encode(response: &Response, out: &mut Rope) {
 pub(super) fn encoded_len(response: &Response) -> usize {
     let resources =
         response.resources.iter().map(|one| any_len(field::RESOURCES, response.kind, one));
-    bytes_len(field::VERSION_INFO, response.version.to_string().as_bytes())
+    bytes_len(field::VERSION_INFO, &response.version.text())
         + resources.sum::<usize>()
         + bytes_len(field::TYPE_URL, response.kind.url().as_bytes())
         + bytes_len(field::NONCE, response.nonce.as_bytes())

@@ -5,8 +5,8 @@
 
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
@@ -18,7 +18,7 @@ use tonic::Status;
 use tracing::{debug, error, info, warn};
 
 use super::admission::{self, admit};
-use super::connections::Entry;
+use super::connections::{Entry, lock};
 use super::generate::Picture;
 use super::grpc::Requests;
 use super::names::OutboundName;
@@ -112,7 +112,8 @@ impl Ended {
 pub(super) struct Stream {
     shared: Arc<Shared>,
     line: Arc<Line>,
-    session: Session,
+    /// Nobody else changes it: the admin API reads it.
+    session: Arc<Mutex<Session>>,
     /// The proxy, once its first request has been let in.
     admitted: Option<AdmittedStream>,
     opened: Instant,
@@ -149,7 +150,7 @@ impl Stream {
         Self {
             shared,
             line,
-            session: Session::new(form),
+            session: Arc::new(Mutex::new(Session::new(form))),
             admitted: None,
             opened: now,
             hold_until: now,
@@ -163,7 +164,7 @@ impl Stream {
         &mut self,
         requests: &mut Requests<R>,
     ) -> Result<(), Ended> {
-        while self.idle || self.admitted.is_none() || !self.session.is_due() {
+        while self.idle || self.admitted.is_none() || !lock(&self.session).is_due() {
             let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
             tokio::select! {
                 biased;
@@ -200,7 +201,8 @@ impl Stream {
     /// What the session has to send now.
     fn due(&mut self) -> Option<Response> {
         let admitted = self.admitted.as_mut()?;
-        if !self.session.is_due() {
+        let mut session = lock(&self.session);
+        if !session.is_due() {
             return None;
         }
         let context = self.shared.context()?;
@@ -208,7 +210,7 @@ impl Stream {
         let proxy = &admitted.proxy;
         let network = admitted.entry.connection().network();
         let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
-        let (session, now) = (&mut self.session, SystemTime::now());
+        let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {
                 let name = OutboundName::parse(name);
@@ -220,7 +222,6 @@ impl Stream {
         };
         let bytes = response.encoded_len();
         self.shared.stats.sent(response.kind, response.resources.len(), bytes);
-        admitted.entry.show(&self.session);
         debug!(
             proxy = %proxy.id,
             kind = response.kind.short(),
@@ -239,15 +240,15 @@ impl Stream {
             && let Some(node) = request.node()
         {
             let node = node.clone();
-            let admitted = self.let_in(&node, R::FORM)?;
+            let admitted = self.let_in(&node)?;
             if admitted.proxy.generator.as_deref() == Some(PROXYLESS) {
-                self.session.answer_completely();
+                lock(&self.session).answer_completely();
             }
             self.admitted = Some(admitted);
         }
         let kind = ResourceType::of_url(request.type_url());
         let handled = request
-            .give(&mut self.session, SystemTime::now())
+            .give(&mut lock(&self.session), SystemTime::now())
             .map_err(|violation| violation_status(&violation))?;
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
             let text = "STR0503: more than 50 unasked-for requests a second";
@@ -256,10 +257,10 @@ impl Stream {
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Before the answer is made: a change from here on marks this stream. A refusal may carry
         // names as well.
-        if let Some(hosts) = self.session.watched_hosts_if_changed() {
-            admitted.subscription.watch(hosts);
+        if let Some(names) = lock(&self.session).assignments_if_changed() {
+            let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
+            admitted.subscription.watch(names, hostname);
         }
-        admitted.entry.show(&self.session);
         if handled == Handled::Refusal {
             self.tell_refusal(kind);
         }
@@ -269,7 +270,7 @@ impl Stream {
     fn tell_refusal(&self, kind: Option<ResourceType>) {
         let (Some(kind), Some(admitted)) = (kind, &self.admitted) else { return };
         self.shared.stats.nacked(kind);
-        let nack = self.session.progress().remove(&kind).and_then(|progress| progress.nack);
+        let nack = lock(&self.session).progress().remove(&kind).and_then(|progress| progress.nack);
         let text = nack.map(|nack| nack.error).unwrap_or_default();
         warn!(
             code = "STR0507",
@@ -280,7 +281,7 @@ impl Stream {
         );
     }
 
-    fn let_in(&self, node: &Node, form: Form) -> Result<AdmittedStream, Ended> {
+    fn let_in(&self, node: &Node) -> Result<AdmittedStream, Ended> {
         let refuse = |text: String| {
             self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
             warn!(identity = %self.line.peer.id(), "proxy refused: {text}");
@@ -309,7 +310,7 @@ impl Stream {
         let entry = self
             .shared
             .connections
-            .enter(Arc::clone(&proxy), identity, form, admitted)
+            .enter(Arc::clone(&proxy), identity, Arc::clone(&self.session), admitted)
             .ok_or_else(|| {
                 let text = format!("STR0504: {} has 4 streams open already", proxy.id);
                 Ended::by("refused", Status::resource_exhausted(refuse(text)))
@@ -335,7 +336,7 @@ impl Stream {
             let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
             admitted.entry.readmit(now);
         }
-        self.session.on_change(&dirty);
+        lock(&self.session).on_change(&dirty);
         self.hold_until = Instant::now() + CHANGES_SPACING;
         Ok(())
     }
@@ -375,7 +376,9 @@ async fn changed(admitted: Option<&AdmittedStream>, hold_until: Instant) {
     match admitted {
         Some(admitted) => {
             admitted.subscription.changed().await;
-            tokio::time::sleep_until(hold_until).await;
+            if hold_until > Instant::now() {
+                tokio::time::sleep_until(hold_until).await;
+            }
         }
         None => pending().await,
     }
@@ -555,13 +558,13 @@ mod tests {
 
         mesh.apply(Event::Registry(removed("east", 2)));
         versions.send_replace(Some(version(&mut mesh)));
-        stream.session.on_change(&everything());
+        lock(&stream.session).on_change(&everything());
         assert!(stream.due().is_none());
 
         let new = shard("east", 3).with(service("c.ns"), vec![]).said();
         mesh.apply(Event::Registry(new));
         versions.send_replace(Some(version(&mut mesh)));
-        stream.session.on_change(&everything());
+        lock(&stream.session).on_change(&everything());
         let added = stream.due().expect("a response").resources;
         assert!(added.iter().any(|one| one.name.contains("c.ns")));
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use imbl::OrdMap;
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
@@ -71,20 +71,45 @@ pub(super) struct Subscription {
     wildcard: bool,
     /// Something was named on this stream, so that naming nothing means nothing (SotW).
     was_named: bool,
-    names: BTreeSet<Arc<str>>,
-    held: OrdMap<Arc<str>, Held>,
-    digest: Digest,
-    due: BTreeMap<Arc<str>, Due>,
-    /// Names that were due and are gone, to be taken back at the end of the sweep.
-    going: BTreeMap<Arc<str>, Due>,
     /// Everything of the type must be compared (wildcard only).
     compare_all: bool,
     /// A response is owed even if nothing differs.
     owed: bool,
-    /// What `due` was found in (wildcard only), so that chunks of one sweep come from one picture.
+    /// How many of `entries` are due.
+    due: usize,
+    /// Sorted by name, each name once.
+    entries: Vec<Entry>,
+    digest: Digest,
+    /// What is due was found in this (wildcard only), so that chunks of one sweep come from one picture.
     all: Option<Arc<[Arc<Resource>]>>,
     outstanding: VecDeque<Outstanding>,
     progress: Progress,
+}
+
+/// A name that is watched, held or due. A stream has thousands, so this is 16 bytes.
+#[derive(Debug, Clone)]
+struct Entry {
+    /// What was sent, shared with all who were; else a stub that has the name, and the version if the
+    /// client listed one.
+    resource: Arc<Resource>,
+    holds: Holds,
+    /// The client asked for it by this name.
+    named: bool,
+    due: Option<Due>,
+    /// It is due and gone, to be taken back at the end of the sweep.
+    going: bool,
+}
+
+/// What a client holds of an [`Entry`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    /// It said so, with another server's version.
+    Unknown,
+    /// It said so, with the version of the entry's resource.
+    Listed,
+    /// It was sent the entry's resource.
+    Sent,
 }
 
 /// What becomes of a name that is gone from the source.
@@ -109,7 +134,8 @@ enum Due {
 struct Outstanding {
     nonce: u64,
     state: Version,
-    resources: Arc<[Arc<Resource>]>,
+    /// Their names alone: a client that never answers must not keep old bytes.
+    resources: Box<[Arc<str>]>,
 }
 
 /// What a client lacks, within a limit.
@@ -119,6 +145,42 @@ pub(super) struct Batch {
     pub(super) removed: Vec<Arc<str>>,
 }
 
+impl Entry {
+    /// Of what is neither watched nor held, and not due.
+    fn new(resource: Arc<Resource>) -> Self {
+        Self { resource, holds: Holds::Nothing, named: false, due: None, going: false }
+    }
+
+    fn stub(name: &Arc<str>, version: Version) -> Arc<Resource> {
+        Arc::new(Resource { name: Arc::clone(name), version, body: Bytes::new() })
+    }
+
+    fn name(&self) -> &Arc<str> {
+        &self.resource.name
+    }
+
+    fn held(&self) -> Option<Held> {
+        match self.holds {
+            Holds::Nothing => None,
+            Holds::Unknown => Some(Held::Listed(None)),
+            Holds::Listed => Some(Held::Listed(Some(self.resource.version))),
+            Holds::Sent => Some(Held::Sent(Arc::clone(&self.resource))),
+        }
+    }
+
+    fn version(&self) -> Option<Version> {
+        matches!(self.holds, Holds::Listed | Holds::Sent).then(|| self.resource.version)
+    }
+
+    fn differs(&self, now: &Resource) -> bool {
+        self.version() != Some(now.version)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.holds == Holds::Nothing && !self.named && self.due.is_none()
+    }
+}
+
 impl Subscription {
     /// A watch of nothing.
     pub(super) fn new(kind: ResourceType) -> Self {
@@ -126,21 +188,24 @@ impl Subscription {
             kind,
             wildcard: false,
             was_named: false,
-            names: BTreeSet::new(),
-            held: OrdMap::new(),
-            digest: Digest::default(),
-            due: BTreeMap::new(),
-            going: BTreeMap::new(),
             compare_all: false,
             owed: false,
+            due: 0,
+            entries: Vec::new(),
+            digest: Digest::default(),
             all: None,
             outstanding: VecDeque::new(),
             progress: Progress::default(),
         }
     }
 
-    pub(super) fn names(&self) -> &BTreeSet<Arc<str>> {
-        &self.names
+    /// The names the client asked for, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.entries.iter().filter(|entry| entry.named).map(Entry::name)
+    }
+
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.entry(name).is_some_and(|entry| entry.named)
     }
 
     pub(super) fn is_wildcard(&self) -> bool {
@@ -155,8 +220,20 @@ impl Subscription {
         self.was_named |= named;
     }
 
-    pub(super) fn held(&self) -> &OrdMap<Arc<str>, Held> {
-        &self.held
+    /// What the client holds, sorted by name.
+    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, Held)> {
+        self.entries.iter().filter_map(|entry| Some((entry.name(), entry.held()?)))
+    }
+
+    /// All that was sent and is still held, sorted by name.
+    pub(super) fn held_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        let sent = self.entries.iter().filter(|entry| entry.holds == Holds::Sent);
+        sent.map(|entry| &entry.resource)
+    }
+
+    /// The version the client holds under a name.
+    pub(super) fn held_version(&self, name: &str) -> Option<Version> {
+        self.entry(name)?.version()
     }
 
     pub(super) fn progress(&self) -> &Progress {
@@ -164,21 +241,32 @@ impl Subscription {
     }
 
     /// Takes the client's word for what it holds, from before this stream.
-    pub(super) fn list(&mut self, name: Arc<str>, version: Option<Version>) {
-        self.hold(name, Held::Listed(version));
+    pub(super) fn list(&mut self, listed: impl Iterator<Item = (Arc<str>, Option<Version>)>) {
+        let listed: BTreeMap<_, _> = listed.collect();
+        self.enter(listed.keys());
+        for (name, version) in &listed {
+            let Some(at) = self.place(name) else { continue };
+            let holds = if version.is_some() { Holds::Listed } else { Holds::Unknown };
+            self.hold(at, holds, Entry::stub(name, version.unwrap_or(Version(0))));
+        }
     }
 
-    /// Watches a name. It is sent even if the client was sent it before: it may have forgotten it.
-    /// (xDS protocol, delta, "resource_names_subscribe".)
-    pub(super) fn subscribe(&mut self, name: Arc<str>) {
-        self.due.insert(Arc::clone(&name), Due::Send);
-        self.names.insert(name);
-    }
-
-    /// Watches a name that the client has just listed: it is sent only if it differs.
-    pub(super) fn resume(&mut self, name: Arc<str>) {
-        self.mark(&name);
-        self.names.insert(name);
+    /// Watches names, sorted. They are sent even if the client was sent them before: it may have
+    /// forgotten them (xDS protocol, delta, "resource_names_subscribe"). Those that it has just
+    /// `listed` are sent only if they differ. Returns whether one is new.
+    pub(super) fn subscribe(
+        &mut self,
+        names: &BTreeSet<Arc<str>>,
+        listed: impl Fn(&str) -> bool,
+    ) -> bool {
+        self.enter(names);
+        let mut any_new = false;
+        for name in names {
+            let Some(at) = self.place(name) else { continue };
+            any_new |= !std::mem::replace(&mut self.entries[at].named, true);
+            self.mark(at, if listed(name) { Due::Compare } else { Due::Send });
+        }
+        any_new
     }
 
     /// Watches everything, and owes an answer: the client waits for one even if it lacks nothing.
@@ -188,16 +276,25 @@ impl Subscription {
         self.owed = true;
     }
 
-    /// Stops to watch a name. Where everything is watched, the client is told what the name is there.
-    pub(super) fn unsubscribe(&mut self, name: &str) {
-        let Some(name) = self.names.take(name) else { return };
-        if self.wildcard {
-            self.due.insert(name, Due::Send);
-        } else {
-            self.due.remove(&name);
-            self.going.remove(&name);
-            self.drop_held(&name);
+    /// Stops to watch names. Where everything is watched, the client is told what they are there.
+    /// Returns whether one was watched.
+    pub(super) fn unsubscribe<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> bool {
+        let mut any = false;
+        for name in names {
+            let Some(at) = self.place(name).filter(|at| self.entries[*at].named) else { continue };
+            any = true;
+            self.entries[at].named = false;
+            if self.wildcard {
+                self.mark(at, Due::Send);
+            } else {
+                self.settle(at);
+                self.drop_held(at);
+            }
         }
+        if any {
+            self.tidy();
+        }
+        any
     }
 
     /// Watches only what was named.
@@ -206,50 +303,53 @@ impl Subscription {
         self.compare_all = false;
         self.owed = false;
         self.all = None;
-        let unnamed: Vec<_> =
-            self.held.keys().filter(|name| !self.names.contains(*name)).cloned().collect();
-        for name in unnamed {
-            self.drop_held(&name);
+        for at in 0..self.entries.len() {
+            if !self.entries[at].named {
+                self.settle(at);
+                self.drop_held(at);
+            }
         }
-        self.due.retain(|name, _| self.names.contains(name));
-        self.going.retain(|name, _| self.names.contains(name));
-    }
-
-    /// Notes that a name may have changed.
-    pub(super) fn mark(&mut self, name: &Arc<str>) {
-        self.due.entry(Arc::clone(name)).or_insert(Due::Compare);
+        self.tidy();
     }
 
     /// Notes that a name may have changed, if it is watched.
     pub(super) fn mark_watched(&mut self, name: &str) {
-        if let Some(name) = self.names.get(name) {
-            self.due.entry(Arc::clone(name)).or_insert(Due::Compare);
+        if let Some(at) = self.place(name).filter(|at| self.entries[*at].named) {
+            self.mark(at, Due::Compare);
         }
     }
 
     /// Notes that anything may have changed.
     pub(super) fn mark_all(&mut self) {
         self.compare_all |= self.wildcard;
-        for name in &self.names {
-            self.due.entry(Arc::clone(name)).or_insert(Due::Compare);
+        for at in 0..self.entries.len() {
+            if self.entries[at].named {
+                self.mark(at, Due::Compare);
+            }
         }
     }
 
-    /// Has a name sent as it is, if it is watched.
-    pub(super) fn require(&mut self, name: &Arc<str>) {
-        if self.wildcard || self.names.contains(name) {
-            self.due.insert(Arc::clone(name), Due::Send);
+    /// Has names sent as they are, those that are watched.
+    pub(super) fn require<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
+        for name in names {
+            if let Some(at) = self.place(name).filter(|at| self.entries[*at].named) {
+                self.mark(at, Due::Send);
+            }
         }
     }
 
     /// Looks at these names no more until they change again.
     pub(super) fn pass_over(&mut self, skipped: impl Fn(&str) -> bool) {
-        self.due.retain(|name, _| !skipped(name));
+        for at in 0..self.entries.len() {
+            if self.entries[at].due.is_some() && skipped(self.entries[at].name()) {
+                self.settle(at);
+            }
+        }
     }
 
     /// Whether there may be something to send.
     pub(super) fn is_due(&self) -> bool {
-        self.owed || self.compare_all || !self.due.is_empty() || !self.going.is_empty()
+        self.owed || self.compare_all || self.due > 0
     }
 
     /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
@@ -265,33 +365,50 @@ impl Subscription {
             return None;
         }
         self.compare(source);
-        if gone == Gone::Goes {
-            // What came back in between is compared like any other.
-            self.due.append(&mut self.going);
-        }
+        let all = self.all.clone();
+        let mut all = Sweep::new(all.as_deref().unwrap_or_default());
         let mut batch = Batch::default();
         let mut bytes = 0;
-        while bytes < limit_bytes
-            && let Some((name, due)) = self.due.pop_first()
-        {
-            match self.current(source, &name) {
-                Some(now) if due == Due::Send || self.differs(&now) => {
-                    bytes += now.body.len() + name.len();
-                    self.hold_shared(&now);
-                    batch.changed.push(now);
+        let mut at = 0;
+        while bytes < limit_bytes && self.due > 0 {
+            let awaited = |entry: &Entry| match gone {
+                Gone::Stays => entry.due.is_some() && !entry.going,
+                Gone::Goes => entry.due.is_some(),
+            };
+            let Some(next) = self.entries[at..].iter().position(awaited) else { break };
+            at += next;
+            let entry = &self.entries[at];
+            let must = entry.due == Some(Due::Send);
+            let now = all
+                .find(entry.name())
+                .map(Arc::clone)
+                .or_else(|| entry.named.then(|| source.one(self.kind, entry.name())).flatten());
+            match now {
+                Some(now) => {
+                    if must || entry.differs(&now) {
+                        bytes += now.body.len() + now.name.len();
+                        batch.changed.push(Arc::clone(&now));
+                    }
+                    self.settle(at);
+                    // The same bytes may be another copy by now: keep the one that everybody shares.
+                    self.hold(at, Holds::Sent, now);
                 }
-                // The same bytes may be another copy by now: keep the one that everybody shares.
-                Some(now) => self.hold_shared(&now),
-                None if gone == Gone::Stays => _ = self.going.insert(name, due),
+                None if gone == Gone::Stays => self.entries[at].going = true,
                 None => {
-                    if self.drop_held(&name) || due == Due::Send {
+                    let name = Arc::clone(entry.name());
+                    self.settle(at);
+                    if self.drop_held(at) || must {
                         bytes += name.len();
                         batch.removed.push(name);
                     }
                 }
             }
+            at += 1;
         }
-        if self.due.is_empty() && self.going.is_empty() {
+        if gone == Gone::Goes {
+            self.tidy();
+        }
+        if self.due == 0 {
             self.all = None;
         }
         let owed = std::mem::take(&mut self.owed);
@@ -302,14 +419,14 @@ impl Subscription {
     pub(super) fn sent(
         &mut self,
         nonce: u64,
-        resources: &Arc<[Arc<Resource>]>,
+        resources: impl Iterator<Item = Arc<str>>,
         now: SystemTime,
     ) -> Version {
         let state = Version(self.digest.0);
         if self.outstanding.len() == OUTSTANDING_MAX {
             self.outstanding.pop_front();
         }
-        self.outstanding.push_back(Outstanding { nonce, state, resources: Arc::clone(resources) });
+        self.outstanding.push_back(Outstanding { nonce, state, resources: resources.collect() });
         self.progress.sent = Some(state);
         self.progress.last_sent = Some(now);
         state
@@ -327,7 +444,7 @@ impl Subscription {
         // A client answers in order: what it passed over it will not answer any more.
         let Some(answered) = self.outstanding.drain(..=position).next_back() else { return false };
         let progress = &mut self.progress;
-        let of_response = || answered.resources.iter().map(|resource| &resource.name);
+        let of_response = || answered.resources.iter();
         match error {
             None => {
                 progress.acked = Some(answered.state);
@@ -359,52 +476,125 @@ impl Subscription {
             return;
         }
         if !std::mem::take(&mut self.compare_all) {
-            self.all.get_or_insert_with(|| source.all(self.kind));
+            if self.all.is_none() {
+                self.all = Some(source.all(self.kind));
+            }
             return;
         }
         let all = source.all(self.kind);
-        let changed = all.iter().filter(|one| self.differs(one)).map(|one| &one.name);
-        let gone = self.held.keys().filter(|name| find(&all, name).is_none());
-        let due: Vec<Arc<str>> = changed.chain(gone).cloned().collect();
-        for name in due {
-            self.due.entry(name).or_insert(Due::Compare);
+        let mut sweep = Sweep::new(&all);
+        for at in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            if sweep.find(entry.name()).is_none_or(|now| entry.differs(now)) {
+                self.mark(at, Due::Compare);
+            }
         }
+        let entries = self.entries.as_slice();
+        let mut known = 0;
+        let new: Vec<_> = all
+            .iter()
+            .filter(|now| {
+                let before = |entry: &&Entry| *entry.name() < now.name;
+                known += entries[known..].iter().take_while(before).count();
+                entries.get(known).is_none_or(|entry| *entry.name() != now.name)
+            })
+            .map(|now| Entry { due: Some(Due::Compare), ..Entry::new(Arc::clone(now)) })
+            .collect();
+        self.due += new.len();
+        self.add(new);
         self.all = Some(all);
     }
 
-    fn current(&self, source: &mut dyn ResourceSource, name: &str) -> Option<Arc<Resource>> {
-        let in_all = self.all.as_deref().and_then(|all| find(all, name)).map(Arc::clone);
-        in_all.or_else(|| self.names.contains(name).then(|| source.one(self.kind, name)).flatten())
+    fn place(&self, name: &str) -> Option<usize> {
+        self.entries.binary_search_by(|entry| (**entry.name()).cmp(name)).ok()
     }
 
-    fn differs(&self, now: &Resource) -> bool {
-        self.held.get(&now.name).and_then(Held::version) != Some(now.version)
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(self.place(name)?)
     }
 
-    /// Holds what was sent, under the name that all streams share: each has thousands of them.
-    fn hold_shared(&mut self, now: &Arc<Resource>) {
-        if self.names.contains(&now.name) {
-            self.names.replace(Arc::clone(&now.name));
+    /// Makes entries for names that have none; `names` is sorted.
+    fn enter<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
+        let new = names.into_iter().filter(|name| self.place(name).is_none());
+        let new = new.map(|name| Entry::new(Entry::stub(name, Version(0)))).collect();
+        self.add(new);
+    }
+
+    /// Takes in entries of other names than there are, sorted.
+    fn add(&mut self, new: Vec<Entry>) {
+        if new.is_empty() {
+            return;
         }
-        self.hold(Arc::clone(&now.name), Held::Sent(Arc::clone(now)));
+        self.entries.reserve_exact(new.len());
+        self.entries.extend(new);
+        // Two runs, which a stable sort merges.
+        self.entries.sort_by(|a, b| a.name().cmp(b.name()));
     }
 
-    fn hold(&mut self, name: Arc<str>, now: Held) {
-        self.digest.add(&name, &now);
-        if let Some(before) = self.held.insert(Arc::clone(&name), now) {
-            self.digest.subtract(&name, &before);
+    /// Drops entries that say nothing.
+    fn tidy(&mut self) {
+        self.entries.retain(|entry| !entry.is_idle());
+        if self.entries.len() * 2 < self.entries.capacity() {
+            self.entries.shrink_to_fit();
         }
+    }
+
+    /// Notes that an entry is due, as `Send` if it was so before.
+    fn mark(&mut self, at: usize, why: Due) {
+        let entry = &mut self.entries[at];
+        self.due += usize::from(entry.due.is_none());
+        entry.going = false;
+        if entry.due != Some(Due::Send) {
+            entry.due = Some(why);
+        }
+    }
+
+    /// Notes that an entry is not due any more.
+    fn settle(&mut self, at: usize) {
+        let entry = &mut self.entries[at];
+        self.due -= usize::from(entry.due.take().is_some());
+        entry.going = false;
+    }
+
+    fn hold(&mut self, at: usize, holds: Holds, resource: Arc<Resource>) {
+        let entry = &mut self.entries[at];
+        self.digest.subtract(entry);
+        (entry.holds, entry.resource) = (holds, resource);
+        self.digest.add(entry);
     }
 
     /// Returns whether it was held.
-    fn drop_held(&mut self, name: &str) -> bool {
+    fn drop_held(&mut self, at: usize) -> bool {
+        let entry = &mut self.entries[at];
         if let Some(nack) = &mut self.progress.nack {
-            nack.resources.remove(name);
+            nack.resources.remove(entry.name());
         }
         self.progress.nack.take_if(|nack| nack.resources.is_empty());
-        let Some(before) = self.held.remove(name) else { return false };
-        self.digest.subtract(name, &before);
-        true
+        self.digest.subtract(entry);
+        std::mem::replace(&mut entry.holds, Holds::Nothing) != Holds::Nothing
+    }
+}
+
+/// Finds names in sorted resources, one after the other in their order.
+struct Sweep<'a> {
+    rest: &'a [Arc<Resource>],
+}
+
+impl<'a> Sweep<'a> {
+    fn new(all: &'a [Arc<Resource>]) -> Self {
+        Self { rest: all }
+    }
+
+    /// The resource of this name; each name must come after the last one asked for.
+    fn find(&mut self, name: &str) -> Option<&'a Arc<Resource>> {
+        let before = |one: &Arc<Resource>| *one.name < *name;
+        // Mostly it is the next one.
+        let skipped = match self.rest.first() {
+            Some(first) if before(first) => self.rest.partition_point(before),
+            _ => 0,
+        };
+        self.rest = self.rest.get(skipped..).unwrap_or_default();
+        self.rest.first().filter(|one| *one.name == *name)
     }
 }
 
@@ -414,22 +604,21 @@ impl Subscription {
 struct Digest(u64);
 
 impl Digest {
-    fn add(&mut self, name: &str, held: &Held) {
-        self.0 = self.0.wrapping_add(Self::of(name, held));
+    fn add(&mut self, entry: &Entry) {
+        self.0 = self.0.wrapping_add(Self::of(entry));
     }
 
-    fn subtract(&mut self, name: &str, held: &Held) {
-        self.0 = self.0.wrapping_sub(Self::of(name, held));
+    fn subtract(&mut self, entry: &Entry) {
+        self.0 = self.0.wrapping_sub(Self::of(entry));
     }
 
-    fn of(name: &str, held: &Held) -> u64 {
-        xxh3_64_with_seed(name.as_bytes(), held.version().map_or(0, |version| version.0))
+    fn of(entry: &Entry) -> u64 {
+        if entry.holds == Holds::Nothing {
+            return 0;
+        }
+        let version = entry.version().map_or(0, |version| version.0);
+        xxh3_64_with_seed(entry.name().as_bytes(), version)
     }
-}
-
-fn find<'a>(all: &'a [Arc<Resource>], name: &str) -> Option<&'a Arc<Resource>> {
-    let index = all.binary_search_by(|resource| (*resource.name).cmp(name)).ok()?;
-    all.get(index)
 }
 
 /// Whether `text` names `name`, and not only something that it is a part of.
@@ -485,15 +674,18 @@ mod tests {
 
     #[test]
     fn a_digest_does_not_depend_on_the_way_there() {
-        let (a, b) = (Held::Listed(Some(Version(1))), Held::Listed(Some(Version(2))));
+        let listed = |name: &str, version| Entry {
+            holds: Holds::Listed,
+            ..Entry::new(Entry::stub(&name.into(), Version(version)))
+        };
         let (mut there, mut back) = (Digest::default(), Digest::default());
-        there.add("x", &a);
-        there.add("y", &b);
-        back.add("y", &a);
-        back.add("y", &b);
-        back.subtract("y", &a);
-        back.add("x", &a);
+        there.add(&listed("x", 1));
+        there.add(&listed("y", 2));
+        back.add(&listed("y", 1));
+        back.add(&listed("y", 2));
+        back.subtract(&listed("y", 1));
+        back.add(&listed("x", 1));
         assert_eq!(there.0, back.0);
-        assert_ne!(Digest::of("x", &b), Digest::of("y", &b));
+        assert_ne!(Digest::of(&listed("x", 2)), Digest::of(&listed("y", 2)));
     }
 }

@@ -308,9 +308,12 @@ fn mark(streams: usize, interested: usize) -> Case {
         let mut subscription = interest.subscribe(None);
         // Each service by the same number of streams.
         let watched = SERVICES * interested / streams;
-        let hosts =
-            (0..watched).map(|place| hostname((stream + place * streams / watched) % SERVICES));
-        subscription.watch(hosts.collect());
+        let mut names: Vec<Arc<str>> = (0..watched)
+            .map(|place| hostname((stream + place * streams / watched) % SERVICES))
+            .map(|host| Arc::from(host.as_str()))
+            .collect();
+        names.sort();
+        subscription.watch(&names, |name| Some(name.into()));
         subscriptions.push(subscription);
     }
     let changes: Vec<_> = (0..CHANGES)

@@ -906,7 +906,9 @@ fn random_response(random: &mut StdRng) -> Response {
     };
     let resources = (0..random.random_range(0..5)).map(|_| {
         let body: Vec<u8> = (0..random.random_range(0..300)).map(|_| random.random()).collect();
-        Arc::new(Resource::new(text(random, 200), if random.random() { body } else { Vec::new() }))
+        let body = if random.random() { body } else { Vec::new() };
+        let resource = Arc::new(Resource::new(text(random, 200), body));
+        Stamped { resource, version: Version(random.random()) }
     });
     let resources = resources.collect();
     let form = if random.random() { Form::Delta } else { Form::Sotw };
@@ -928,7 +930,7 @@ fn check_bytes(response: &Response, bytes: &[u8]) {
     let nonce = response.nonce.clone();
     match response.form {
         Form::Delta => {
-            let resource = |one: &Arc<Resource>| DeltaResource {
+            let resource = |one: &Stamped| DeltaResource {
                 name: one.name.to_string(),
                 version: one.version.to_string(),
                 resource: Some(any(one)),
@@ -1058,8 +1060,8 @@ impl Stage {
             "ask" | "ack" | "nack" => self.say(verb, &rest),
             "as" => self.node = Some(rest[0].to_owned()).filter(|node| node != "nobody"),
             "hosts" => {
-                let hosts = self.session.watched_hosts();
-                self.show(hosts.iter().map(ToString::to_string).collect());
+                let names = self.session.assignments().filter(|name| name.starts_with("outbound|"));
+                self.show(names.map(|name| short(name).to_owned()).collect());
             }
             "refused" => {
                 let progress = self.session.progress().remove(&kind(rest[0]).expect("a type"));
@@ -1106,9 +1108,8 @@ impl Stage {
                     name
                 }
             };
-            let host = Hostname::from(name);
-            if of == ResourceType::Endpoint && self.session.watched_hosts().contains(&host) {
-                dirty.endpoints.insert(host);
+            if of == ResourceType::Endpoint {
+                dirty.endpoints.push(full(of, name).into());
             }
         }
         if tell {

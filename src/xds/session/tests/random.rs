@@ -67,9 +67,7 @@ fn change(source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) -> Di
         return Dirty { everything: true, ..Dirty::default() };
     }
     match kind {
-        ResourceType::Endpoint => {
-            Dirty { endpoints: [Hostname::from(short)].into(), ..Dirty::default() }
-        }
+        ResourceType::Endpoint => Dirty { endpoints: vec![name.into()], ..Dirty::default() },
         _ => Dirty { definitions: true, ..Dirty::default() },
     }
 }
@@ -131,10 +129,10 @@ impl Client {
 
     /// As `push::interest` does: hosts that nobody watches at the time are not marked.
     fn hear(&mut self, dirty: &Dirty) {
-        let watched = self.session.watched_hosts();
         self.dirty.everything |= dirty.everything;
         self.dirty.definitions |= dirty.definitions;
-        self.dirty.endpoints.extend(dirty.endpoints.intersection(&watched).cloned());
+        let is_watched = |name: &&Arc<str>| self.session.assignments().any(|one| one == *name);
+        self.dirty.endpoints.extend(dirty.endpoints.iter().filter(is_watched).cloned());
     }
 
     /// Does one thing, if it can be done.
@@ -356,8 +354,9 @@ impl Client {
             if is_bad(one) {
                 refused.push(one.name.to_string());
             } else {
-                let before = view.held.insert(Arc::clone(&one.name), Arc::clone(one));
-                if kind == ResourceType::Cluster && before.as_ref() != Some(one) {
+                let now = Arc::new(Resource { version: one.version, ..Resource::clone(one) });
+                let before = view.held.insert(Arc::clone(&one.name), Arc::clone(&now));
+                if kind == ResourceType::Cluster && before.as_ref() != Some(&now) {
                     self.warming.insert(Arc::clone(&one.name));
                 }
             }
