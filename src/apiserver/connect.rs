@@ -29,6 +29,9 @@ use super::address::{self, Resolver};
 use super::verify::GivenRoots;
 use super::{Access, Credential};
 
+/// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
+/// the first list and stays so.
+const READ_BUFFER: usize = 16 << 10;
 /// How long connecting and the TLS handshake may take together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A connection that is quiet for so long is tried.
@@ -115,7 +118,9 @@ impl Client {
                 }
             })
         });
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(tls);
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .http1_read_buf_exact_size(READ_BUFFER)
+            .build(tls);
         Ok(Self {
             http: BoxCloneSyncService::new(http.map_err(BoxError::from)),
             base,
@@ -139,7 +144,8 @@ impl Client {
             USER_AGENT,
             HeaderValue::from_static(concat!("strait/", env!("CARGO_PKG_VERSION"))),
         );
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        // Who also reads another form says so.
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }

@@ -33,6 +33,7 @@ impl Lines {
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
             let Some(found) = memchr::memchr(b'\n', unsearched) else {
                 self.searched = self.buffer.len();
+                release(&mut self.buffer);
                 return if self.searched > self.longest { Err(TooLong) } else { Ok(None) };
             };
             let mut line = self.buffer.split_to(self.searched + found + 1);
@@ -50,6 +51,13 @@ impl Lines {
     /// Whether half a line is left over.
     pub(super) fn has_rest(&self) -> bool {
         !self.buffer.trim_ascii().is_empty()
+    }
+}
+
+/// Gives back what a burst took, once all of it has been read: a watch is quiet most of its life.
+pub(super) fn release(buffer: &mut BytesMut) {
+    if buffer.is_empty() {
+        *buffer = BytesMut::new();
     }
 }
 

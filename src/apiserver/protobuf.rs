@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
 use super::error::one_line;
-use super::lines::TooLong;
+use super::lines::{TooLong, release};
 use super::object::{Form, Kind, Odd, OnlyMeta};
 use super::text::Text;
 use super::wire::{Malformed, Message, Value, key, varint};
@@ -222,7 +222,10 @@ impl Frames {
 
     /// Takes the next whole frame; `None` until there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
-        let Some(length) = self.buffer.first_chunk() else { return Ok(None) };
+        let Some(length) = self.buffer.first_chunk() else {
+            release(&mut self.buffer);
+            return Ok(None);
+        };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         if length > self.longest {
             return Err(TooLong);
