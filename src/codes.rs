@@ -197,6 +197,15 @@ the document in it (from 1) and the line.";
 The UID of its namespace kube-system equals that of another member, so that each of its endpoints would
 be there twice. The one that was there first stays; this one joins when the other goes.";
 
+    /// A ServiceEntry or WorkloadEntry.
+    ENTRY = "STR0221", "a ServiceEntry or WorkloadEntry can't be used as it is",
+        "Correct the field that the message names; the object is read again at once.", "\
+The message names the object, the field, and what becomes of it. An object that was fine before keeps
+counting as it was; a new one counts for nothing. A host belongs to the namespace of its oldest entry, and a
+name that a cluster's own service has belongs to that service's namespace: entries elsewhere can't add
+to it, or whoever may write one object could take a share of anybody's traffic. No other object is
+affected.";
+
     /// Connection refused, no route, silence, 5xx.
     UNREACHABLE = "STR0301", "the API server can't be reached",
         "Check the API server and what lies between: curl -k https://HOST:PORT/livez", "\

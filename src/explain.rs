@@ -13,7 +13,7 @@ use crate::model::{EndpointRef, Health, Hostname, NetworkId, PodState, Port, Pro
 use crate::network::ResolvedGateway;
 use crate::push::PushContext;
 use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide};
-use crate::registry::ShardKey;
+use crate::registry::{Provider, ShardKey};
 
 /// The answer of `/debug/explain` (interface.md, "Admin HTTP").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -243,9 +243,7 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::ClusterDraining => "leaving: their cluster is being drained".into(),
         Reason::PodMissing => "named before their pod was seen".into(),
         Reason::NotExported => "not exported to the proxy's namespace".into(),
-        Reason::NotCarried => {
-            "in another network, and not exported to everybody, so no gateway carries them".into()
-        }
+        Reason::NotCarried => "in another network, to which no gateway carries the service".into(),
         Reason::ClusterLocal => "kept to their own cluster".into(),
         Reason::NodeLocal => "kept to their own node".into(),
         Reason::OtherNetwork => "in another network, into which a gateway does not forward".into(),
@@ -328,8 +326,13 @@ impl Asked<'_> {
         }
     }
 
+    /// Whether the way there crosses no border between networks.
     fn same_network(&self) -> bool {
-        *self.network == self.view.network
+        self.is_outside() || *self.network == self.view.network
+    }
+
+    fn is_outside(&self) -> bool {
+        self.view.role == Role::Client && self.service.is_outside(self.shard, self.network)
     }
 
     /// The fact by which a step let the endpoint pass.
@@ -338,6 +341,9 @@ impl Asked<'_> {
         match step {
             Step::Ready => "ready".into(),
             Step::Pod => match (endpoint.workload, endpoint.pod) {
+                (Some(entry), PodState::Known) if self.shard.provider == Provider::ServiceEntry => {
+                    format!("WorkloadEntry {entry}")
+                }
                 (Some(pod), PodState::Known) => format!("pod {pod}"),
                 _ => "no pod is named, or pods may not be read: no identity is known".into(),
             },
@@ -345,6 +351,9 @@ impl Asked<'_> {
                 Role::Gateway => "exported to everybody".into(),
                 Role::Client => format!("visible to namespace {}", self.view.namespace),
             },
+            Step::Network if self.is_outside() => {
+                "outside the mesh: reached from every network".into()
+            }
             Step::Network => {
                 let (_, by) = self.context.place(
                     &self.shard.cluster,
@@ -408,6 +417,10 @@ impl Asked<'_> {
                     self.view.namespace
                 ),
             },
+            Reason::NotCarried if self.service.primary.mesh_external => format!(
+                "the endpoint is in another network, and {} is outside the mesh, so no gateway carries it",
+                self.service.hostname()
+            ),
             Reason::NotCarried => format!(
                 "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
                 self.service.hostname()

@@ -25,6 +25,8 @@ pub struct Metrics {
     pub tasks: Supervisor,
     /// Certificates.
     pub identity: tokio::sync::watch::Receiver<Arc<ServerIdentity>>,
+    /// ServiceEntries and WorkloadEntries that can't be used as they are.
+    pub faulty_objects: tokio::sync::watch::Receiver<usize>,
 }
 
 /// One family of samples.
@@ -81,6 +83,12 @@ impl Metrics {
         if let Some(context) = context {
             mesh(out, context)?;
         }
+        Family::gauge(
+            out,
+            "strait_config_objects_faulty",
+            "ServiceEntries and WorkloadEntries that can't be used as they are; the log names them.",
+        )?
+        .sample(&[], *self.faulty_objects.borrow())?;
         self.streams(out)?;
         Family::gauge(out, "strait_context_version", "The current version of the mesh.")?
             .sample(&[], figures.version)?;

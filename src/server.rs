@@ -214,11 +214,15 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     }
 
     let (readiness, readiness_seen) = watch::channel(Readiness::default());
+    let (faulty, faulty_seen) = watch::channel(0);
     let feed = Feed {
         events,
         updates: updates_taken,
         clusters: clusters.clone(),
-        mesh: source::MeshSource::of(args, objects, &tasks),
+        mesh: source::MeshSource::of(args, objects.clone(), &tasks),
+        objects,
+        entries: registry::service_entry::Index::new(&args.trust_domain),
+        faulty,
         resolved: resolved_seen,
         context: context_seen.clone(),
         readiness,
@@ -251,6 +255,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         connections: Arc::clone(&connections),
         tasks: tasks.clone(),
         identity,
+        faulty_objects: faulty_seen,
     };
     let sources = Arc::new(admin::Sources {
         context: context_seen,

@@ -82,7 +82,7 @@ fn service_view<'a>(
         cluster_vips: &service.vips,
         external_addresses: &service.external_addresses,
         service_accounts: &service.service_accounts,
-        clusters: service.by_cluster.keys().collect(),
+        clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),
         conflicts,
     }
 }
@@ -129,7 +129,12 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     }
     for service in context.services.values() {
         for (shard, _, network) in service.endpoints() {
-            if !clusters.get(network).is_some_and(|known| known.contains(&shard.cluster)) {
+            if shard.cluster.is_empty() {
+                // An entry: in a network it names, or in none.
+                if !network.is_empty() {
+                    clusters.entry(network.clone()).or_default();
+                }
+            } else if !clusters.get(network).is_some_and(|known| known.contains(&shard.cluster)) {
                 clusters.entry(network.clone()).or_default().insert(&shard.cluster);
             }
         }

@@ -7,7 +7,9 @@
 //! | service accounts | the union of those on the objects and those of the endpoints, sorted |
 //! | endpoints | every shard's, each with its final network |
 //!
-//! A difference in what the first shard decides is recorded as a conflict.
+//! A difference in what the first shard decides is recorded as a conflict. What a shard has under the
+//! same name in another namespace than the first counts for nothing, which is recorded, too: else
+//! whoever may write in one namespace could take a share of another's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -114,6 +116,13 @@ impl MergedService {
         })
     }
 
+    /// Whether endpoints that `shard` has in `network` are outside the mesh and in none of its
+    /// networks, so that everybody reaches them. (interface.md, "Networks".)
+    pub fn is_outside(&self, shard: &ShardKey, network: &NetworkId) -> bool {
+        let own = self.by_cluster.get(&shard.cluster);
+        network.is_empty() && own.is_some_and(|own| own.mesh_external)
+    }
+
     /// Every endpoint with its shard and network.
     pub fn endpoints(&self) -> impl Iterator<Item = (&ShardKey, EndpointRef<'_>, &NetworkId)> {
         self.shards.iter().flat_map(|shard| {
@@ -131,9 +140,25 @@ impl ShardEndpoints {
         system_label: Option<&NetworkId>,
         place: &dyn Place,
     ) -> Self {
-        let place = |label: Option<&NetworkId>, address| {
+        Self::placed(key, endpoints, |label, address| {
             place.network_of(&key.cluster, system_label, label, address)
-        };
+        })
+    }
+
+    /// Endpoints from outside the mesh: each in the network that it names itself, or in none. No
+    /// cluster speaks for them, and a range of addresses is one inside the mesh.
+    fn outside(key: &ShardKey, endpoints: &Endpoints) -> Self {
+        Self::placed(key, endpoints, |label, _| Placed {
+            network: label.cloned().unwrap_or_default(),
+            at_any_address: true,
+        })
+    }
+
+    fn placed(
+        key: &ShardKey,
+        endpoints: &Endpoints,
+        place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
+    ) -> Self {
         let mut of_kind: Vec<Option<Placed>> = vec![None; endpoints.kinds().len()];
         let mut networks = Vec::new();
         let mut places = Vec::new();
@@ -193,6 +218,11 @@ pub(super) fn merge<'a>(
     for (key, record, system_label) in records {
         let service = &record.service;
         debug_assert_eq!(service.hostname, *host);
+        let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
+        if strange {
+            disagree.entry("namespace").or_default().push(key.cluster.clone());
+            continue;
+        }
         let merged = merged.get_or_insert_with(|| {
             winner = Some(key.cluster.clone());
             MergedService {
@@ -221,7 +251,12 @@ pub(super) fn merge<'a>(
         let kinds = record.endpoints.kinds().iter();
         let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
         merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
-        merged.shards.push(ShardEndpoints::new(key, &record.endpoints, system_label, place));
+        let shard = if service.mesh_external {
+            ShardEndpoints::outside(key, &record.endpoints)
+        } else {
+            ShardEndpoints::new(key, &record.endpoints, system_label, place)
+        };
+        merged.shards.push(shard);
     }
     let mut merged = merged?;
     if let Some(winner) = winner {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
 use crate::model::{ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads};
-use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
+use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
 /// All shards.
 #[derive(Debug, Default)]
@@ -128,9 +128,10 @@ impl Aggregate {
         self.shards.get(&ShardKey::kubernetes(cluster.clone())).map(|shard| &shard.workloads)
     }
 
-    /// The network that each cluster's system namespace names.
+    /// The network that each Kubernetes cluster's system namespace names.
     pub fn network_labels(&self) -> impl Iterator<Item = (&ClusterId, Option<&NetworkId>)> {
-        self.shards.iter().map(|(key, shard)| (&key.cluster, shard.network_label.as_ref()))
+        let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        clusters.map(|(key, shard)| (&key.cluster, shard.network_label.as_ref()))
     }
 
     /// Every shard's service objects, in merging order.

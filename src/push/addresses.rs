@@ -2,7 +2,8 @@
 //!
 //! A service has its own cluster's VIPs there; a service that this cluster doesn't have is reached by
 //! a VIP borrowed from the first cluster that has one. VIPs of the own cluster claim their address
-//! first: a borrowed one that collides is dropped, and shown.
+//! first: a borrowed one that collides is dropped, and shown. Those of a ServiceEntry are borrowed by
+//! all clusters.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +16,9 @@ use crate::model::{ClusterId, Hostname, Namespace};
 /// Services in the order in which they claim listeners and domains, each with its addresses.
 #[derive(Debug, Clone, Default)]
 pub struct Addresses {
-    /// Visible services, oldest first, then by name. The list is empty for one without an address.
+    /// Visible services: those of clusters, then those that only ServiceEntries have, so that an entry
+    /// never takes an address or a name from a cluster; of these the oldest first, then by name. The
+    /// list is empty for one without an address.
     pub services: Vec<(Arc<MergedService>, Vec<IpAddr>)>,
     /// Borrowed addresses that were dropped.
     pub dropped: Vec<DroppedAddress>,
@@ -53,8 +56,10 @@ pub fn addresses(
         })
         .collect();
     services.sort_by(|a, b| {
-        let age = |service: &MergedService| service.primary.created;
-        (age(a), a.hostname()).cmp(&(age(b), b.hostname()))
+        let rank = |service: &MergedService| {
+            (service.shards.first().map(|shard| shard.key.provider), service.primary.created)
+        };
+        (rank(a), a.hostname()).cmp(&(rank(b), b.hostname()))
     });
 
     let mut holders: BTreeMap<IpAddr, &Hostname> = BTreeMap::new();
@@ -93,7 +98,7 @@ pub fn addresses(
     result
 }
 
-/// The first cluster in merging order that has a VIP.
+/// The first source in merging order that has a VIP.
 fn lender(service: &MergedService) -> Option<(&ClusterId, &Vec<IpAddr>)> {
     service.shards.iter().find_map(|shard| service.vips.get_key_value(&shard.key.cluster))
 }

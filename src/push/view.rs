@@ -13,7 +13,7 @@ use super::context::PushContext;
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{
     ClusterId, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace, NetworkId, Packed,
-    PodState, Port, Proxy, Resolution, TlsMode,
+    PodState, Port, Proxy, Resolution, Service, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::registry::ShardKey;
@@ -224,10 +224,12 @@ fn elsewhere(service: &MergedService) -> NetworkId {
     name.into()
 }
 
-/// Whether other networks may be given the service: not cluster-local, and exported to everybody.
-/// (interface.md, "Networks".)
+/// Whether gateways carry the service to other networks: in the mesh, not cluster-local, and exported
+/// to everybody. (interface.md, "Networks".)
 pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
-    service.primary.export_to == ExportTo::Public && !context.mesh.cluster_local(service.hostname())
+    service.primary.export_to == ExportTo::Public
+        && !service.primary.mesh_external
+        && !context.mesh.cluster_local(service.hostname())
 }
 
 /// Decides one endpoint of `service`, which `shard` gives and which is in `network`.
@@ -304,7 +306,8 @@ impl<'a, 'v> Reach<'a, 'v> {
         shard: &ShardKey,
         network: &NetworkId,
     ) -> Self {
-        let public = service.primary.export_to == ExportTo::Public && !local;
+        let Service { export_to, mesh_external, .. } = &*service.primary;
+        let public = *export_to == ExportTo::Public && !mesh_external && !local;
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {
             drained: cluster.is_some_and(|cluster| cluster.mode == Mode::Drain),
@@ -319,7 +322,9 @@ impl<'a, 'v> Reach<'a, 'v> {
             needs_mtls: false,
             gateways: Vec::new(),
         };
-        if *network == view.network {
+        if view.role == Role::Client && service.is_outside(shard, network) {
+            // The way out of the mesh is the same from everywhere.
+        } else if *network == view.network {
             reach.needs_mtls = view.role == Role::Gateway;
         } else if view.role == Role::Gateway {
             reach.way = Err(Reason::OtherNetwork);
@@ -416,8 +421,11 @@ fn exported(
     shard: &ShardKey,
 ) -> Result<(), Reason> {
     let export_to = &service.primary.export_to;
+    let external = service.primary.mesh_external;
     match view.role {
-        Role::Gateway if local || *export_to != ExportTo::Public => Err(Reason::NotExported),
+        Role::Gateway if local || external || *export_to != ExportTo::Public => {
+            Err(Reason::NotExported)
+        }
         Role::Gateway => Ok(()),
         Role::Client if !export_to.visible_to(&view.namespace) => Err(Reason::NotExported),
         Role::Client if local && shard.cluster != view.cluster => Err(Reason::ClusterLocal),

@@ -6,6 +6,7 @@
 //! neither each other nor the receiver.
 
 pub mod kube;
+pub mod service_entry;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +19,8 @@ use crate::model::{ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads
 pub enum Provider {
     /// A Kubernetes cluster.
     Kubernetes,
+    /// ServiceEntries and WorkloadEntries.
+    ServiceEntry,
 }
 
 impl Provider {
@@ -25,6 +28,7 @@ impl Provider {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Kubernetes => "Kubernetes",
+            Self::ServiceEntry => "ServiceEntry",
         }
     }
 }
@@ -34,7 +38,7 @@ impl Provider {
 pub struct ShardKey {
     /// The kind of source.
     pub provider: Provider,
-    /// The cluster it describes.
+    /// The cluster it describes; empty for what belongs to none.
     pub cluster: ClusterId,
 }
 
@@ -42,6 +46,12 @@ impl ShardKey {
     /// The shard of a member Kubernetes cluster.
     pub fn kubernetes(cluster: ClusterId) -> Self {
         Self { provider: Provider::Kubernetes, cluster }
+    }
+
+    /// The shard of all ServiceEntries. What they say is true for the whole mesh, so it belongs to no
+    /// cluster, and can't be mistaken for what the config cluster has itself.
+    pub fn service_entries() -> Self {
+        Self { provider: Provider::ServiceEntry, cluster: ClusterId::default() }
     }
 }
 

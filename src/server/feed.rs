@@ -11,12 +11,15 @@ use tracing::{info, warn};
 use super::source::MeshSource;
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
+use crate::codes;
 use crate::mesh;
 use crate::model::KnownClusters;
 use crate::network::ResolvedNames;
 use crate::push::PushContext;
 use crate::push::event_loop::Event;
-use crate::registry::RegistryUpdate;
+use crate::registry::service_entry;
+use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::store::Objects;
 
 /// How long gateway names without any answer may hold up readiness.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
@@ -30,6 +33,10 @@ pub(super) struct Feed {
     pub(super) updates: mpsc::Receiver<RegistryUpdate>,
     pub(super) clusters: reconciler::Outputs,
     pub(super) mesh: MeshSource,
+    pub(super) objects: watch::Receiver<Option<Arc<Objects>>>,
+    pub(super) entries: service_entry::Index,
+    /// How many objects can't be used as they are.
+    pub(super) faulty: watch::Sender<usize>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) readiness: watch::Sender<Readiness>,
@@ -39,11 +46,20 @@ impl Feed {
     /// Feeds until the event loop or a source ends.
     pub(super) async fn run(self) {
         tell(&self.readiness, &self.clusters.settled.borrow());
-        let Self { events, updates, clusters, mesh, resolved, context, readiness } = self;
-        let settings = mesh.watch().await;
-        let said = Arc::default();
-        let feed =
-            Feeding { events, updates, clusters, said, settings, resolved, context, readiness };
+        let settings = self.mesh.watch().await;
+        let feed = Feeding {
+            events: self.events,
+            updates: self.updates,
+            clusters: self.clusters,
+            said: Arc::default(),
+            settings,
+            objects: self.objects,
+            entries: self.entries,
+            faulty: self.faulty,
+            resolved: self.resolved,
+            context: self.context,
+            readiness: self.readiness,
+        };
         feed.run().await;
     }
 }
@@ -56,6 +72,9 @@ struct Feeding {
     /// The clusters as the event loop was last told.
     said: Arc<KnownClusters>,
     settings: watch::Receiver<mesh::Settings>,
+    objects: watch::Receiver<Option<Arc<Objects>>>,
+    entries: service_entry::Index,
+    faulty: watch::Sender<usize>,
     resolved: watch::Receiver<Arc<ResolvedNames>>,
     context: watch::Receiver<Option<Arc<PushContext>>>,
     readiness: watch::Sender<Readiness>,
@@ -82,6 +101,7 @@ impl Feeding {
         self.flush().await?;
         self.known().await?;
         self.mesh().await?;
+        self.entries().await?;
         self.events.send(Event::Complete).await?;
         let mut deadline = Some(Instant::now() + NAMES_WAIT);
         while self.context.borrow_and_update().is_none() {
@@ -115,6 +135,7 @@ impl Feeding {
                 self.known().await
             }
             Ok(()) = self.settings.changed() => self.mesh().await,
+            Ok(()) = self.objects.changed() => self.entries().await,
             Ok(()) = self.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.clusters.settled.changed(), if !ready => Ok(()),
             Ok(()) = self.context.changed(), if !ready => Ok(()),
@@ -163,6 +184,26 @@ impl Feeding {
         self.events.send(Event::MeshNetworks(settings.networks)).await
     }
 
+    /// What the ServiceEntries say now.
+    async fn entries(&mut self) -> Fed {
+        let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
+        let before = self.entries.problems().to_vec();
+        let Some(contents) = self.entries.apply(&objects.others) else { return Ok(()) };
+        let problems = self.entries.problems();
+        for problem in problems.iter().filter(|problem| !before.contains(problem)) {
+            let code = &codes::ENTRY;
+            warn!(%problem, %code, next = code.next, "configuration not used as it is");
+        }
+        self.faulty.send_replace(problems.len());
+        // One run for as long as the process lives, whose words are all complete.
+        let update = RegistryUpdate {
+            shard: ShardKey::service_entries(),
+            epoch: Epoch(0),
+            change: Change::Reset(contents),
+        };
+        self.events.send(Event::Registry(update)).await
+    }
+
     async fn gateway_names(&mut self) -> Fed {
         let resolved = Arc::clone(&self.resolved.borrow_and_update());
         self.events.send(Event::GatewayNames(resolved)).await
@@ -207,6 +248,8 @@ mod tests {
         let (_statuses, statuses) = watch::channel(Arc::default());
         let (_settled, settled) = watch::channel(Settled::All);
         let (_settings, settings) = watch::channel(mesh::Settings::default());
+        let (_objects, objects) = watch::channel(None);
+        let (faulty, _) = watch::channel(0);
         let (_resolved, resolved) = watch::channel(Arc::default());
         let (_context, context) = watch::channel(None);
         let (readiness, _) = watch::channel(Readiness { ready: true, waiting_for: Vec::new() });
@@ -216,6 +259,9 @@ mod tests {
             clusters: reconciler::Outputs { statuses, known: known_seen, settled },
             said: Arc::default(),
             settings,
+            objects,
+            entries: service_entry::Index::new("cluster.local"),
+            faulty,
             resolved,
             context,
             readiness,

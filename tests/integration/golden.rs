@@ -154,7 +154,7 @@ async fn run(case: PathBuf, trust: Arc<Trust>) -> String {
 }
 
 /// Everything beside the proxies and what is expected: `<cluster>.yaml`, `mesh.yaml`,
-/// `networks.yaml`, `secret-annotations.yaml`, `flags.yaml`.
+/// `config.yaml`, `networks.yaml`, `secret-annotations.yaml`, `flags.yaml`.
 fn setup(case: &Path) -> Setup {
     let mut setup = Setup::default();
     for file in files(case, |name| name.ends_with(".yaml") && !name.starts_with("proxy")) {
@@ -163,6 +163,7 @@ fn setup(case: &Path) -> Setup {
         match name.trim_end_matches(".yaml") {
             "mesh" => setup.flags.extend(["--mesh-config".to_owned(), path]),
             "networks" => setup.flags.extend(["--mesh-networks".to_owned(), path]),
+            "config" => setup.config = text(&file),
             "flags" => setup.flags.extend(one_document::<Vec<String>>(&file)),
             "secret-annotations" => setup.annotations = one_document(&file),
             cluster => {

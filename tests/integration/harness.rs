@@ -68,6 +68,8 @@ pub(crate) struct Setup {
     pub(crate) clusters: BTreeMap<String, Vec<Value>>,
     /// Annotations of the Secrets that make them members, by cluster ID.
     pub(crate) annotations: BTreeMap<String, Value>,
+    /// The text of a file of the config directory, beside the Secrets.
+    pub(crate) config: String,
     /// Flags of `strait serve` beyond those that name ports and directories.
     pub(crate) flags: Vec<String>,
 }
@@ -106,6 +108,7 @@ impl Estate {
             std::fs::write(config.join(format!("{id}.json")), secret.to_string()).expect("written");
             clusters.push(cluster);
         }
+        std::fs::write(config.join("objects.yaml"), &setup.config).expect("written");
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let mut flags = vec!["serve".to_owned()];
         for (flag, value) in [

@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mesh", &["model", "codes", "task"]),
     ("registry", &["model"]),
     ("registry::kube", &["model", "registry", "apiserver", "task", "codes"]),
+    ("registry::service_entry", &["model", "registry"]),
     ("identity", &["model", "codes", "task"]),
     ("store", &["model", "apiserver", "task", "codes"]),
     ("clusters", &["model", "registry", "registry::kube", "apiserver", "store", "task", "codes"]),
@@ -180,6 +181,9 @@ fn module_of(file: &Path) -> String {
         .collect();
     match &parts[..] {
         [first, second, ..] if first == "registry" && second == "kube" => "registry::kube".into(),
+        [first, second, ..] if first == "registry" && second == "service_entry" => {
+            "registry::service_entry".into()
+        }
         [first, ..] => first.clone(),
         [] => String::new(),
     }

@@ -1,0 +1,372 @@
+//! From an object as it is stored to an entry that makes sense, or to the first thing wrong with it.
+//! (Istio, "Service Entry" and "Workload Entry".)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::model::{
+    ExportTo, Health, Hostname, Labels, Locality, Namespace, NetworkId, Port, Protocol, TargetPort,
+    TlsMode, WorkloadKey,
+};
+
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+/// A label's value has no slash: `region.zone.subzone`.
+const LOCALITY_LABEL: &str = "istio-locality";
+const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
+
+/// What is wrong with an object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{field}: {fact}")]
+pub struct Fault {
+    /// Where, as a path from the object's root.
+    pub field: String,
+    /// What was found there.
+    pub fact: String,
+}
+
+impl Fault {
+    fn new(field: impl Into<String>, fact: impl fmt::Display) -> Self {
+        Self { field: field.into(), fact: fact.to_string() }
+    }
+}
+
+/// A ServiceEntry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ServiceEntry {
+    pub(super) name: WorkloadKey,
+    /// Seconds since the Unix epoch; 0 where unknown.
+    pub(super) created: i64,
+    /// Never empty.
+    pub(super) hosts: Vec<Hostname>,
+    pub(super) addresses: Vec<IpAddr>,
+    /// Numbers and names are each there once.
+    pub(super) ports: Vec<Port>,
+    pub(super) external: bool,
+    pub(super) accounts: Vec<Arc<str>>,
+    pub(super) export_to: ExportTo,
+    pub(super) endpoints: Vec<Workload>,
+    /// Selects WorkloadEntries of the same namespace; an empty one selects all.
+    pub(super) selector: Option<Labels>,
+}
+
+/// An endpoint of a ServiceEntry, or a WorkloadEntry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Workload {
+    /// The WorkloadEntry; `None` for an endpoint that stands in a ServiceEntry.
+    pub(super) name: Option<Arc<WorkloadKey>>,
+    pub(super) address: Address,
+    /// By port name of the service.
+    pub(super) ports: BTreeMap<Arc<str>, u16>,
+    pub(super) labels: Labels,
+    pub(super) network: Option<NetworkId>,
+    pub(super) locality: Arc<Locality>,
+    pub(super) weight: u32,
+    /// The name of the account, in the namespace of the object.
+    pub(super) account: Option<Arc<str>>,
+    pub(super) health: Health,
+}
+
+/// Where a workload is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    Ip(IpAddr),
+    /// A name that the client resolves.
+    Name(Arc<str>),
+}
+
+impl Workload {
+    /// Whether it takes mTLS. Outside the mesh nobody does who doesn't say so; inside, who has an
+    /// account has a certificate.
+    pub(super) fn tls_mode(&self, external: bool) -> TlsMode {
+        match self.labels.get(TLS_MODE_LABEL) {
+            Some(label) => TlsMode::from_label(Some(label)),
+            None if self.account.is_some() && !external => TlsMode::Istio,
+            None => TlsMode::Disabled,
+        }
+    }
+
+    /// Where a port of the service leads: the workload's own word first.
+    pub(super) fn port(&self, port: &Port) -> u16 {
+        match (self.ports.get(&port.name), &port.target) {
+            (Some(own), _) => *own,
+            (None, TargetPort::Number(number)) => *number,
+            (None, TargetPort::Name(_)) => port.number,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PortForm {
+    #[serde(default)]
+    number: i64,
+    #[serde(default)]
+    name: Arc<str>,
+    #[serde(default)]
+    protocol: String,
+    #[serde(default)]
+    target_port: i64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WorkloadForm {
+    address: String,
+    ports: BTreeMap<Arc<str>, i64>,
+    labels: Labels,
+    network: Arc<str>,
+    locality: String,
+    weight: u32,
+    service_account: Arc<str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct SelectorForm {
+    labels: Labels,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Metadata {
+    labels: Labels,
+    annotations: Labels,
+    #[serde(rename = "creationTimestamp")]
+    created: Option<String>,
+}
+
+/// Reads a ServiceEntry.
+pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<ServiceEntry, Fault> {
+    let metadata: Metadata = metadata(object)?;
+    let spec = Spec(object.get("spec").unwrap_or(&Value::Null));
+    let location: String = spec.field("location")?;
+    let external = match location.as_str() {
+        "" | "MESH_EXTERNAL" => true,
+        "MESH_INTERNAL" => false,
+        other => return Err(unknown("spec.location", other, "MESH_EXTERNAL or MESH_INTERNAL")),
+    };
+    match spec.field::<String>("resolution")?.as_str() {
+        "STATIC" => {}
+        other => return Err(unknown("spec.resolution", other, "STATIC")),
+    }
+    let endpoints = spec.field::<Vec<WorkloadForm>>("endpoints")?.into_iter().enumerate();
+    let endpoints: Vec<Workload> = endpoints
+        .map(|(index, form)| workload(None, form, &format!("spec.endpoints[{index}]")))
+        .collect::<Result<_, _>>()?;
+    let selector: Option<SelectorForm> = spec.field("workloadSelector")?;
+    if selector.is_some() && !endpoints.is_empty() {
+        return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
+    }
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        if let Address::Name(name) = &endpoint.address {
+            let fact = format!("{name:?} is no IP address, which resolution STATIC needs");
+            return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
+        }
+    }
+    Ok(ServiceEntry {
+        created: created(&metadata),
+        hosts: hosts(&spec.field::<Vec<String>>("hosts")?)?,
+        addresses: addresses(&spec.field::<Vec<String>>("addresses")?)?,
+        ports: ports(spec.field("ports")?)?,
+        external,
+        accounts: spec.field("subjectAltNames")?,
+        export_to: export_to(&spec.field::<Vec<String>>("exportTo")?, &name.namespace),
+        endpoints,
+        selector: selector.map(|selector| selector.labels),
+        name,
+    })
+}
+
+/// Reads a WorkloadEntry.
+pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<Workload, Fault> {
+    let metadata: Metadata = metadata(object)?;
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    let form = WorkloadForm::deserialize(spec).map_err(|error| Fault::new("spec", error))?;
+    let mut workload = workload(Some(Arc::new(name)), form, "spec")?;
+    workload.labels.extend(metadata.labels);
+    workload.complete();
+    let checked = metadata.annotations.get(HEALTH_CHECKED).is_some_and(|text| &**text == "true");
+    if checked && !is_healthy(object) {
+        workload.health = Health::Unhealthy;
+    }
+    Ok(workload)
+}
+
+/// Whether the condition `Healthy` is true; one that isn't there is not.
+fn is_healthy(object: &Value) -> bool {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    let text = |condition: &Value, key: &str| condition.get(key)?.as_str().map(str::to_owned);
+    conditions.into_iter().flatten().any(|condition| {
+        text(condition, "type").as_deref() == Some("Healthy")
+            && text(condition, "status").as_deref() == Some("True")
+    })
+}
+
+struct Spec<'a>(&'a Value);
+
+impl Spec<'_> {
+    /// A field; the default where it is absent.
+    fn field<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, Fault> {
+        match self.0.get(name) {
+            None | Some(Value::Null) => Ok(T::default()),
+            Some(value) => {
+                T::deserialize(value).map_err(|error| Fault::new(format!("spec.{name}"), error))
+            }
+        }
+    }
+}
+
+fn metadata(object: &Value) -> Result<Metadata, Fault> {
+    let metadata = object.get("metadata").unwrap_or(&Value::Null);
+    Metadata::deserialize(metadata).map_err(|error| Fault::new("metadata", error))
+}
+
+fn created(metadata: &Metadata) -> i64 {
+    let time = metadata.created.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    time.map_or(0, jiff::Timestamp::as_second)
+}
+
+fn unknown(field: &str, found: &str, known: &str) -> Fault {
+    let found = if found.is_empty() { "it is not set".into() } else { format!("{found:?}") };
+    Fault::new(field, format!("{found}; known here: {known}"))
+}
+
+fn hosts(texts: &[String]) -> Result<Vec<Hostname>, Fault> {
+    if texts.is_empty() {
+        return Err(Fault::new("spec.hosts", "is empty"));
+    }
+    let mut seen = BTreeSet::new();
+    let named = texts.iter().enumerate().map(|(index, text)| {
+        let field = || format!("spec.hosts[{index}]");
+        let name = text.trim_end_matches('.').to_ascii_lowercase();
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let mut labels = name.strip_prefix("*.").unwrap_or(&name).split('.');
+        let fits = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(plain);
+        if name.len() > 253 || !labels.all(fits) {
+            return Err(Fault::new(field(), format!("{text:?} is no DNS name")));
+        }
+        if !seen.insert(name.clone()) {
+            return Err(Fault::new(field(), format!("{text:?} is there twice")));
+        }
+        Ok(Hostname::from(name))
+    });
+    named.collect()
+}
+
+fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Fault> {
+    let parsed = texts.iter().enumerate().map(|(index, text)| {
+        let single = text.strip_suffix("/32").or(text.strip_suffix("/128")).unwrap_or(text);
+        let address: IpAddr = single.parse().map_err(|_| {
+            let fact = format!("{text:?} is no single IP address; ranges are not supported");
+            Fault::new(format!("spec.addresses[{index}]"), fact)
+        })?;
+        // Nobody is reached there, and a listener there would take everybody's connections.
+        if address.is_unspecified() || address.is_multicast() {
+            let fact = format!("{text:?} is no address of a service");
+            return Err(Fault::new(format!("spec.addresses[{index}]"), fact));
+        }
+        Ok(address)
+    });
+    parsed.collect()
+}
+
+fn ports(forms: Vec<PortForm>) -> Result<Vec<Port>, Fault> {
+    if forms.is_empty() {
+        return Err(Fault::new("spec.ports", "is empty"));
+    }
+    let mut ports: Vec<Port> = Vec::with_capacity(forms.len());
+    for (index, form) in forms.into_iter().enumerate() {
+        let field = |name: &str| format!("spec.ports[{index}].{name}");
+        let number = port_number(form.number, &field("number"))?;
+        let target = match form.target_port {
+            0 => number,
+            given => port_number(given, &field("targetPort"))?,
+        };
+        if form.name.is_empty() {
+            return Err(Fault::new(field("name"), "is empty"));
+        }
+        if ports.iter().any(|port| port.number == number) {
+            return Err(Fault::new(field("number"), format!("{number} is there twice")));
+        }
+        if ports.iter().any(|port| port.name == form.name) {
+            return Err(Fault::new(field("name"), format!("{:?} is there twice", form.name)));
+        }
+        let declared = Some(form.protocol.as_str()).filter(|text| !text.is_empty());
+        ports.push(Port {
+            number,
+            protocol: Protocol::of_port("TCP", declared, &form.name, number),
+            target: TargetPort::Number(target),
+            name: form.name,
+        });
+    }
+    Ok(ports)
+}
+
+fn port_number(number: i64, field: &str) -> Result<u16, Fault> {
+    let number = u16::try_from(number).ok().filter(|number| *number != 0);
+    number.ok_or_else(|| Fault::new(field, "is not between 1 and 65535"))
+}
+
+fn export_to(texts: &[String], own: &Namespace) -> ExportTo {
+    ExportTo::parse(&texts.join(","), own)
+}
+
+fn workload(
+    name: Option<Arc<WorkloadKey>>,
+    form: WorkloadForm,
+    field: &str,
+) -> Result<Workload, Fault> {
+    let address = match form.address.parse() {
+        Ok(address) => Address::Ip(address),
+        Err(_) if form.address.is_empty() => {
+            return Err(Fault::new(format!("{field}.address"), "is empty"));
+        }
+        Err(_) if form.address.starts_with("unix:") => {
+            let fact =
+                format!("{:?}: sockets of a proxy's own host are not supported", form.address);
+            return Err(Fault::new(format!("{field}.address"), fact));
+        }
+        Err(_) => Address::Name(form.address.into()),
+    };
+    let ports = form.ports.into_iter().map(|(name, number)| {
+        let number = port_number(number, &format!("{field}.ports.{name}"))?;
+        Ok((name, number))
+    });
+    let given = |text: &Arc<str>| !text.is_empty();
+    let mut workload = Workload {
+        name,
+        address,
+        ports: ports.collect::<Result<_, _>>()?,
+        labels: form.labels,
+        network: Some(form.network).filter(given).map(NetworkId::new),
+        locality: Arc::new(Locality::parse(&form.locality)),
+        weight: form.weight.max(1),
+        account: Some(form.service_account).filter(given),
+        health: Health::Healthy,
+    };
+    workload.complete();
+    Ok(workload)
+}
+
+impl Workload {
+    /// What fields leave open, labels may say.
+    fn complete(&mut self) {
+        if self.network.is_none()
+            && let Some(label) = self.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty())
+        {
+            self.network = Some(NetworkId::new(Arc::clone(label)));
+        }
+        if self.locality.is_empty()
+            && let Some(label) = self.labels.get(LOCALITY_LABEL)
+        {
+            self.locality = Arc::new(Locality::parse(&label.replace('.', "/")));
+        }
+    }
+}

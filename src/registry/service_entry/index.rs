@@ -1,0 +1,317 @@
+//! All entries together: which host has which ports, addresses and endpoints.
+//!
+//! Entries are joined in the order of their age, then by name, so that every replica comes to the
+//! same. A host belongs to the namespace of its first entry: entries of other namespaces can't add to
+//! it, else whoever may write one object could take a share of anybody's traffic.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::convert::{self, Address, Fault, ServiceEntry, Workload};
+use crate::model::{
+    Endpoint, Endpoints, Hostname, Labels, PodState, Resolution, Service, WorkloadKey,
+};
+use crate::registry::{Contents, ServiceRecord};
+
+/// The API group of the objects, whatever its version.
+const GROUP: &str = "networking.istio.io/";
+
+/// An object that can't be used as it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// `ServiceEntry` or `WorkloadEntry`.
+    pub kind: &'static str,
+    /// Namespace and name of the object.
+    pub object: WorkloadKey,
+    /// What is wrong with it.
+    pub fault: Fault,
+    /// What becomes of it.
+    pub effect: &'static str,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, object, fault, effect } = self;
+        write!(f, "{kind} {}/{}: {fault}; {effect}", object.namespace, object.name)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Service,
+    Workload,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "ServiceEntry",
+            Self::Workload => "WorkloadEntry",
+        }
+    }
+}
+
+/// What is known of the entries. Pure.
+#[derive(Debug)]
+pub struct Index {
+    trust_domain: String,
+    services: BTreeMap<WorkloadKey, Kept<ServiceEntry>>,
+    workloads: BTreeMap<WorkloadKey, Kept<Workload>>,
+    /// Wrong in itself, or at odds with other entries.
+    problems: Vec<Problem>,
+    heard: bool,
+}
+
+/// An object as it was last read.
+#[derive(Debug)]
+struct Kept<T> {
+    object: Arc<Value>,
+    /// The last of it that made sense.
+    good: Option<T>,
+    fault: Option<Fault>,
+}
+
+impl Index {
+    /// An empty index. Accounts of workloads are in `trust_domain`.
+    pub fn new(trust_domain: &str) -> Self {
+        Self {
+            trust_domain: trust_domain.to_owned(),
+            services: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            problems: Vec::new(),
+            heard: false,
+        }
+    }
+
+    /// Takes all objects there are; those of other kinds are left alone. Returns all that comes of
+    /// them, unless nothing can have changed.
+    pub fn apply(&mut self, objects: &[Arc<Value>]) -> Option<Contents> {
+        let mut found: BTreeMap<(Kind, WorkloadKey), &Arc<Value>> = BTreeMap::new();
+        for object in objects {
+            if let Some(key) = key_of(object) {
+                found.entry(key).or_insert(object);
+            }
+        }
+        let services = found.iter().filter(|((kind, _), _)| *kind == Kind::Service);
+        let services = services.map(|((_, name), object)| (name, *object));
+        let mut changed = take(&mut self.services, services, convert::service_entry);
+        let workloads = found.iter().filter(|((kind, _), _)| *kind == Kind::Workload);
+        let workloads = workloads.map(|((_, name), object)| (name, *object));
+        changed |= take(&mut self.workloads, workloads, convert::workload_entry);
+        changed |= !std::mem::replace(&mut self.heard, true);
+        changed.then(|| self.contents())
+    }
+
+    /// Objects that can't be used as they are, sorted.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    fn contents(&mut self) -> Contents {
+        let mut problems = faults(Kind::Service, &self.services);
+        problems.extend(faults(Kind::Workload, &self.workloads));
+        let mut entries: Vec<&ServiceEntry> =
+            self.services.values().filter_map(|kept| kept.good.as_ref()).collect();
+        entries.sort_by_key(|entry| (entry.created, &entry.name));
+        let mut hosts: BTreeMap<&Hostname, Host<'_>> = BTreeMap::new();
+        for entry in entries {
+            let endpoints = self.endpoints_of(entry);
+            for (index, hostname) in entry.hosts.iter().enumerate() {
+                let joined = match hosts.get_mut(hostname) {
+                    Some(host) => host.join(entry, &endpoints),
+                    None => {
+                        hosts.insert(hostname, Host::new(entry, hostname, endpoints.clone()));
+                        Ok(())
+                    }
+                };
+                if let Err(fact) = joined {
+                    problems.push(Problem {
+                        kind: Kind::Service.as_str(),
+                        object: entry.name.clone(),
+                        fault: Fault { field: format!("spec.hosts[{index}]"), fact },
+                        effect: "for this host the entry counts for nothing",
+                    });
+                }
+            }
+        }
+        let services =
+            hosts.into_iter().map(|(name, host)| (name.clone(), Some(host.into_record())));
+        let contents = Contents { services: services.collect(), ..Contents::default() };
+        problems.sort();
+        self.problems = problems;
+        contents
+    }
+
+    /// The endpoints that an entry names or selects, for each of its ports.
+    fn endpoints_of(&self, entry: &ServiceEntry) -> Vec<Endpoint> {
+        let selected = self.workloads.iter().filter_map(|(name, kept)| {
+            let (selector, workload) = (entry.selector.as_ref()?, kept.good.as_ref()?);
+            let fits =
+                name.namespace == entry.name.namespace && selects(selector, &workload.labels);
+            fits.then_some(workload)
+        });
+        let workloads: Vec<&Workload> = entry.endpoints.iter().chain(selected).collect();
+        let mut endpoints = Vec::new();
+        for port in &entry.ports {
+            for workload in &workloads {
+                // A name is none of the addresses that a control plane could send.
+                let Address::Ip(address) = workload.address else { continue };
+                let account = workload.account.as_ref().map(|account| {
+                    let namespace = &entry.name.namespace;
+                    format!("spiffe://{}/ns/{namespace}/sa/{account}", self.trust_domain).into()
+                });
+                endpoints.push(Endpoint {
+                    address,
+                    port: workload.port(port),
+                    port_name: Arc::clone(&port.name),
+                    health: workload.health,
+                    weight: workload.weight,
+                    locality: Arc::clone(&workload.locality),
+                    network_label: workload.network.clone(),
+                    tls_mode: workload.tls_mode(entry.external),
+                    service_account: account,
+                    workload: workload.name.clone(),
+                    pod: if workload.name.is_some() { PodState::Known } else { PodState::Unnamed },
+                    node: None,
+                });
+            }
+        }
+        endpoints
+    }
+}
+
+/// Unlike a Kubernetes selector, an empty one selects everything.
+fn selects(selector: &Labels, labels: &Labels) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// What kind of entry an object is, and which.
+fn key_of(object: &Value) -> Option<(Kind, WorkloadKey)> {
+    object.get("apiVersion")?.as_str()?.strip_prefix(GROUP)?;
+    let kind = match object.get("kind")?.as_str()? {
+        "ServiceEntry" => Kind::Service,
+        "WorkloadEntry" => Kind::Workload,
+        _ => return None,
+    };
+    let metadata = object.get("metadata")?;
+    let namespace = metadata.get("namespace")?.as_str()?;
+    Some((kind, WorkloadKey::new(namespace, metadata.get("name")?.as_str()?)))
+}
+
+/// Takes over the objects that changed; whether any did.
+fn take<'a, T>(
+    kept: &mut BTreeMap<WorkloadKey, Kept<T>>,
+    objects: impl Iterator<Item = (&'a WorkloadKey, &'a Arc<Value>)>,
+    read: impl Fn(WorkloadKey, &Value) -> Result<T, Fault>,
+) -> bool {
+    let mut old = std::mem::take(kept);
+    let mut changed = false;
+    for (name, object) in objects {
+        let before = old.remove(name);
+        let now = match before {
+            Some(before) if before.object == *object => before,
+            before => {
+                changed = true;
+                let (good, fault) = match read(name.clone(), object) {
+                    Ok(good) => (Some(good), None),
+                    Err(fault) => (before.and_then(|before| before.good), Some(fault)),
+                };
+                Kept { object: Arc::clone(object), good, fault }
+            }
+        };
+        kept.insert(name.clone(), now);
+    }
+    changed || !old.is_empty()
+}
+
+fn faults<T>(kind: Kind, kept: &BTreeMap<WorkloadKey, Kept<T>>) -> Vec<Problem> {
+    let wrong = kept.iter().filter_map(|(name, kept)| Some((name, kept, kept.fault.as_ref()?)));
+    wrong
+        .map(|(name, kept, fault)| Problem {
+            kind: kind.as_str(),
+            object: name.clone(),
+            fault: fault.clone(),
+            effect: match kept.good {
+                Some(_) => "what it said before still counts",
+                None => "it counts for nothing",
+            },
+        })
+        .collect()
+}
+
+/// One host while its entries are joined.
+struct Host<'a> {
+    first: &'a ServiceEntry,
+    service: Service,
+    endpoints: Vec<Endpoint>,
+}
+
+impl<'a> Host<'a> {
+    fn new(entry: &'a ServiceEntry, hostname: &Hostname, endpoints: Vec<Endpoint>) -> Self {
+        let service = Service {
+            hostname: hostname.clone(),
+            name: Arc::clone(&entry.name.name),
+            namespace: entry.name.namespace.clone(),
+            ports: entry.ports.clone(),
+            resolution: Resolution::ClientSide,
+            vips: entry.addresses.clone(),
+            external_addresses: Vec::new(),
+            external_ports: BTreeMap::new(),
+            // An entry is never a gateway of a network, whatever its labels.
+            labels: Labels::new(),
+            selector: Labels::new(),
+            service_accounts: entry.accounts.clone(),
+            export_to: entry.export_to.clone(),
+            created: entry.created,
+            node_local: false,
+            publish_not_ready: false,
+            mesh_external: entry.external,
+        };
+        Self { first: entry, service, endpoints }
+    }
+
+    /// Adds a later entry: its further ports and addresses, and its endpoints.
+    fn join(&mut self, entry: &ServiceEntry, endpoints: &[Endpoint]) -> Result<(), String> {
+        let first = self.first;
+        let holder = || format!("ServiceEntry {}/{}", first.name.namespace, first.name.name);
+        if first.name.namespace != entry.name.namespace {
+            return Err(format!("{} has this host, in another namespace", holder()));
+        }
+        if first.external != entry.external {
+            return Err(format!("{} says otherwise whether it is in the mesh", holder()));
+        }
+        let known = &mut self.service.ports;
+        let mut further = Vec::new();
+        for port in &entry.ports {
+            match known.iter().find(|one| one.number == port.number || one.name == port.name) {
+                None => further.push(port.clone()),
+                Some(one) if one.number == port.number && one.name == port.name => {}
+                Some(one) => {
+                    let (name, number) = (&one.name, one.number);
+                    return Err(format!("{} calls port {number} {name:?}", holder()));
+                }
+            }
+        }
+        known.append(&mut further);
+        for address in &entry.addresses {
+            if !self.service.vips.contains(address) {
+                self.service.vips.push(*address);
+            }
+        }
+        for account in &entry.accounts {
+            if !self.service.service_accounts.contains(account) {
+                self.service.service_accounts.push(Arc::clone(account));
+            }
+        }
+        self.endpoints.extend_from_slice(endpoints);
+        Ok(())
+    }
+
+    fn into_record(self) -> ServiceRecord {
+        let Self { service, endpoints, .. } = self;
+        ServiceRecord { service: Arc::new(service), endpoints: Endpoints::from_iter(endpoints) }
+    }
+}

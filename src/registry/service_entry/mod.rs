@@ -1,0 +1,14 @@
+//! Services and endpoints that ServiceEntries and WorkloadEntries describe, whatever store they are in.
+//!
+//! Owns what was last good of each object, and makes one shard of them all, which belongs to no
+//! cluster: an entry says what is true for the whole mesh. Never finds anything itself: it is handed
+//! all objects each time they change.
+
+mod convert;
+mod index;
+
+#[cfg(test)]
+mod tests;
+
+pub use convert::Fault;
+pub use index::{Index, Problem};

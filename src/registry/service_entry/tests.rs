@@ -1,0 +1,235 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Index;
+use crate::model::{Endpoint, ExportTo, Health, TlsMode};
+use crate::registry::{Contents, ServiceRecord};
+
+fn entry(name: &str, spec: Value) -> Arc<Value> {
+    object("ServiceEntry", name, spec)
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Arc<Value> {
+    let (namespace, name) = name.split_once('/').expect("namespace/name");
+    let metadata = json!({ "name": name, "namespace": namespace });
+    let version = "networking.istio.io/v1beta1";
+    Arc::new(json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec }))
+}
+
+/// A static entry for `db.example.com` port 5432 with these fields besides.
+fn database(fields: Value) -> Value {
+    let mut spec = json!({
+        "hosts": ["db.example.com"],
+        "ports": [{ "name": "tcp", "number": 5432, "protocol": "TCP" }],
+        "resolution": "STATIC",
+    });
+    let spec_fields = spec.as_object_mut().expect("an object");
+    spec_fields.extend(fields.as_object().expect("fields").clone());
+    spec
+}
+
+fn at(mut object: Arc<Value>, created: &str) -> Arc<Value> {
+    Arc::make_mut(&mut object)["metadata"]["creationTimestamp"] = json!(created);
+    object
+}
+
+fn read(objects: &[Arc<Value>]) -> (Contents, Vec<String>) {
+    let mut index = Index::new("cluster.local");
+    let contents = index.apply(objects).expect("heard for the first time");
+    (contents, index.problems().iter().map(ToString::to_string).collect())
+}
+
+fn record<'a>(contents: &'a Contents, host: &str) -> &'a ServiceRecord {
+    contents.services.get(host).and_then(Option::as_ref).expect("the host is there")
+}
+
+fn endpoints(contents: &Contents, host: &str) -> Vec<Endpoint> {
+    record(contents, host).endpoints.to_vec()
+}
+
+fn sockets(contents: &Contents, host: &str) -> Vec<String> {
+    let socket = |one: Endpoint| format!("{}:{}", one.address, one.port);
+    endpoints(contents, host).into_iter().map(socket).collect()
+}
+
+#[test]
+fn an_entry_gives_each_host_its_ports_addresses_and_endpoints() {
+    let spec = json!({
+        "hosts": ["db.example.com", "*.Db.example.com"],
+        "addresses": ["192.0.2.7", "192.0.2.8/32"],
+        "ports": [
+            { "name": "tcp", "number": 5432, "protocol": "TCP", "targetPort": 15432 },
+            { "name": "web", "number": 80, "protocol": "HTTP" },
+        ],
+        "resolution": "STATIC",
+        "exportTo": ["."],
+        "subjectAltNames": ["spiffe://other/ns/a/sa/b"],
+        "endpoints": [
+            { "address": "10.0.0.1", "ports": { "web": 8080 }, "weight": 3, "network": "n1",
+              "locality": "r/z/s", "serviceAccount": "db" },
+            { "address": "10.0.0.2", "labels": { "topology.istio.io/network": "n2",
+              "security.istio.io/tlsMode": "istio" } },
+        ],
+    });
+    let (contents, problems) = read(&[entry("shop/db", spec)]);
+    assert_eq!(problems, Vec::<String>::new());
+    assert_eq!(contents.services.len(), 2);
+    let wildcard = record(&contents, "*.db.example.com");
+    assert_eq!(wildcard.service.vips.len(), 2);
+    assert!(wildcard.service.mesh_external);
+    assert_eq!(wildcard.service.export_to, ExportTo::Namespaces(vec!["shop".into()]));
+    assert_eq!(
+        sockets(&contents, "db.example.com"),
+        ["10.0.0.1:15432", "10.0.0.2:15432", "10.0.0.1:8080", "10.0.0.2:80"]
+    );
+    let all = endpoints(&contents, "db.example.com");
+    let (first, second) = (&all[0], &all[1]);
+    assert_eq!((first.weight, second.weight), (3, 1));
+    assert_eq!(first.locality.to_string(), "r/z/s");
+    assert_eq!(first.network_label, Some("n1".into()));
+    assert_eq!(second.network_label, Some("n2".into()));
+    assert_eq!(first.service_account.as_deref(), Some("spiffe://cluster.local/ns/shop/sa/db"));
+}
+
+#[test]
+fn mtls_is_told_by_the_label_and_inside_the_mesh_by_an_account() {
+    let cases = [
+        ("MESH_INTERNAL", json!({}), TlsMode::Disabled),
+        ("MESH_INTERNAL", json!({ "serviceAccount": "db" }), TlsMode::Istio),
+        ("MESH_EXTERNAL", json!({ "serviceAccount": "db" }), TlsMode::Disabled),
+        (
+            "MESH_EXTERNAL",
+            json!({ "labels": { "security.istio.io/tlsMode": "istio" } }),
+            TlsMode::Istio,
+        ),
+        (
+            "MESH_INTERNAL",
+            json!({ "serviceAccount": "db", "labels": { "security.istio.io/tlsMode": "disabled" } }),
+            TlsMode::Disabled,
+        ),
+    ];
+    for (location, mut endpoint, expected) in cases {
+        endpoint["address"] = json!("10.0.0.1");
+        let spec = database(json!({ "location": location, "endpoints": [endpoint] }));
+        let (contents, _) = read(&[entry("shop/db", spec.clone())]);
+        assert_eq!(endpoints(&contents, "db.example.com")[0].tls_mode, expected, "{spec}");
+    }
+}
+
+#[test]
+fn a_selector_takes_workload_entries_of_its_own_namespace() {
+    let select = |labels: Value| {
+        entry("shop/db", database(json!({ "workloadSelector": { "labels": labels } })))
+    };
+    let workload = |name: &str, address: &str, labels: Value| {
+        object("WorkloadEntry", name, json!({ "address": address, "labels": labels }))
+    };
+    let workloads = [
+        workload("shop/a", "10.0.0.1", json!({ "app": "db" })),
+        workload("shop/b", "10.0.0.2", json!({ "app": "web" })),
+        workload("bank/c", "10.0.0.3", json!({ "app": "db" })),
+        workload("shop/d", "by.name", json!({ "app": "db" })),
+    ];
+    let with = |selector| [&[selector], &workloads[..]].concat();
+    let (contents, _) = read(&with(select(json!({ "app": "db" }))));
+    assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
+    let workload = endpoints(&contents, "db.example.com")[0].workload.clone();
+    assert_eq!(workload.expect("named").to_string(), "a.shop");
+    let (contents, _) = read(&with(select(json!({}))));
+    assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432", "10.0.0.2:5432"]);
+}
+
+#[test]
+fn a_workload_whose_health_is_checked_waits_for_its_condition() {
+    let cases = [
+        (json!(null), Health::Unhealthy),
+        (json!([{ "type": "Healthy", "status": "False" }]), Health::Unhealthy),
+        (json!([{ "type": "Healthy", "status": "True" }]), Health::Healthy),
+    ];
+    for (conditions, expected) in cases {
+        let mut checked = object("WorkloadEntry", "shop/a", json!({ "address": "10.0.0.1" }));
+        let fields = Arc::make_mut(&mut checked);
+        fields["metadata"]["annotations"] =
+            json!({ "proxy.istio.io/health-checks-enabled": "true" });
+        fields["status"]["conditions"] = conditions;
+        let entry = entry("shop/db", database(json!({ "workloadSelector": {} })));
+        let (contents, _) = read(&[entry, checked]);
+        assert_eq!(endpoints(&contents, "db.example.com")[0].health, expected);
+    }
+}
+
+#[test]
+fn a_wrong_object_names_its_field_and_costs_only_itself() {
+    let port = |port: Value| json!({ "ports": [port] });
+    let endpoint = |endpoint: Value| json!({ "endpoints": [endpoint] });
+    let cases = [
+        (json!({ "hosts": [] }), "spec.hosts: "),
+        (json!({ "hosts": ["a b"] }), "spec.hosts[0]: "),
+        (json!({ "hosts": "x" }), "spec.hosts: "),
+        (json!({ "addresses": ["10.0.0.0/8"] }), "spec.addresses[0]: "),
+        (json!({ "addresses": ["0.0.0.0"] }), "spec.addresses[0]: "),
+        (json!({ "ports": null }), "spec.ports: "),
+        (port(json!({ "name": "a", "number": 0 })), "spec.ports[0].number: "),
+        (port(json!({ "name": "a", "number": 70000 })), "spec.ports[0].number: "),
+        (port(json!({ "number": 1 })), "spec.ports[0].name: "),
+        (json!({ "resolution": "MAGIC" }), "spec.resolution: "),
+        (json!({ "location": "MARS" }), "spec.location: "),
+        (endpoint(json!({ "address": "a.name" })), "spec.endpoints[0].address: "),
+        (endpoint(json!({ "address": "unix:///x" })), "spec.endpoints[0].address: "),
+        (endpoint(json!({})), "spec.endpoints[0].address: "),
+        (
+            endpoint(json!({ "address": "10.0.0.1", "ports": { "tcp": 0 } })),
+            "spec.endpoints[0].ports.tcp: ",
+        ),
+        (
+            json!({ "endpoints": [{ "address": "10.0.0.1" }], "workloadSelector": {} }),
+            "spec.workloadSelector: ",
+        ),
+    ];
+    for (fields, expected) in cases {
+        let good = entry("shop/good", database(json!({ "hosts": ["good.example.com"] })));
+        let (contents, problems) = read(&[entry("shop/bad", database(fields.clone())), good]);
+        let expected = format!("ServiceEntry shop/bad: {expected}");
+        assert!(problems.len() == 1 && problems[0].starts_with(&expected), "{problems:?}");
+        let hosts: Vec<_> = contents.services.keys().map(|host| host.as_str()).collect();
+        assert_eq!(hosts, ["good.example.com"], "{fields}");
+    }
+}
+
+#[test]
+fn an_object_that_turns_wrong_stays_what_it_was_until_it_goes() {
+    let mut index = Index::new("cluster.local");
+    let good = entry("shop/db", database(json!({ "endpoints": [{ "address": "10.0.0.1" }] })));
+    let bad = entry("shop/db", database(json!({ "hosts": [] })));
+    assert!(index.apply(std::slice::from_ref(&good)).is_some());
+    assert!(index.apply(std::slice::from_ref(&good)).is_none(), "nothing changed");
+    let contents = index.apply(std::slice::from_ref(&bad)).expect("it changed");
+    assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
+    assert_eq!(index.problems().len(), 1);
+    assert!(index.apply(&[]).expect("it changed").services.is_empty());
+    assert!(index.problems().is_empty());
+}
+
+#[test]
+fn entries_of_one_namespace_join_and_one_of_another_does_not() {
+    let with = |address: &str, port: &str, number: u16| {
+        database(json!({
+            "endpoints": [{ "address": address }],
+            "ports": [{ "name": port, "number": number }],
+        }))
+    };
+    let first = at(entry("shop/z", with("10.0.0.1", "tcp", 5432)), "2026-01-01T00:00:00Z");
+    let same = at(entry("shop/a", with("10.0.0.2", "tcp", 5432)), "2026-01-02T00:00:00Z");
+    let more = at(entry("shop/b", with("10.0.0.3", "web", 80)), "2026-01-02T00:00:00Z");
+    let odd = at(entry("shop/c", with("10.0.0.4", "tcp", 80)), "2026-01-02T00:00:00Z");
+    let thief = at(entry("bank/a", with("10.6.6.6", "tcp", 5432)), "2026-01-02T00:00:00Z");
+    let (contents, problems) = read(&[thief, odd, same, first, more]);
+    assert_eq!(
+        sockets(&contents, "db.example.com"),
+        ["10.0.0.1:5432", "10.0.0.2:5432", "10.0.0.3:80"]
+    );
+    assert_eq!(record(&contents, "db.example.com").service.name.as_ref(), "z");
+    let named: Vec<_> = problems.iter().map(|one| one.split(':').next()).collect();
+    assert_eq!(named, [Some("ServiceEntry bank/a"), Some("ServiceEntry shop/c")]);
+}
