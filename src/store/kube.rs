@@ -1,14 +1,14 @@
-//! Objects from the config cluster's API server: the Secrets that describe member clusters, and the
-//! ConfigMaps of the mesh, all in the system namespace.
+//! Objects from the config cluster's API server: the Secrets that describe member clusters and the
+//! ConfigMaps of the mesh, both in the system namespace, and the entries of all namespaces.
 //!
 //! Owns what was last known of them: while the API server is away, everything stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
@@ -25,6 +25,10 @@ use crate::task::Supervisor;
 const EVENTS_MAX: usize = 64;
 /// Far more Secrets than there are clusters; each may have 1 MiB.
 const OBJECTS_MAX: usize = 10_000;
+/// Far more entries than any mesh has.
+const ENTRIES_MAX: usize = 200_000;
+/// The version of Istio's objects that all its releases since 1.5 serve.
+const ISTIO_VERSION: &str = "v1beta1";
 
 /// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
 /// mounted token that was renewed) is taken up without forgetting anything.
@@ -98,12 +102,15 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         fields: Some(format!("metadata.name={name}")),
         ..Selection::all("", "v1", "configmaps")
     };
+    let entries = |plural| Selection::all("networking.istio.io", ISTIO_VERSION, plural);
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
         pass_on::<SecretObject>(client, secrets(ISTIO_SECRET_LABEL), Reader::IstioSecrets, sink),
         pass_on::<SecretObject>(client, secrets(SECRET_LABEL), Reader::Secrets, sink),
         pass_on::<ConfigMapObject>(client, config_map(ours), Reader::ConfigMap, sink),
         pass_on::<ConfigMapObject>(client, config_map(istios), Reader::IstioConfigMap, sink),
+        pass_on::<EntryObject>(client, entries("serviceentries"), Reader::ServiceEntries, sink),
+        pass_on::<EntryObject>(client, entries("workloadentries"), Reader::WorkloadEntries, sink),
     );
 }
 
@@ -126,7 +133,8 @@ async fn pass_on<T>(
             }
         }
     };
-    let limits = Limits { objects: OBJECTS_MAX, ..Limits::default() };
+    let objects = if reader.entry_kind().is_some() { ENTRIES_MAX } else { OBJECTS_MAX };
+    let limits = Limits { objects, ..Limits::default() };
     tokio::select! {
         () = client.watch::<T, Event<T>>(selection, limits, &events) => {}
         () = forward => {}
@@ -156,19 +164,41 @@ enum Reader {
     Secrets,
     ConfigMap,
     IstioConfigMap,
+    ServiceEntries,
+    WorkloadEntries,
 }
 
 impl Reader {
-    const ALL: [Self; 4] =
-        [Self::IstioSecrets, Self::Secrets, Self::ConfigMap, Self::IstioConfigMap];
+    const ALL: [Self; 6] = [
+        Self::IstioSecrets,
+        Self::Secrets,
+        Self::ConfigMap,
+        Self::IstioConfigMap,
+        Self::ServiceEntries,
+        Self::WorkloadEntries,
+    ];
 
     /// Whether the mesh can do without it.
     fn is_optional(self) -> bool {
-        matches!(self, Self::ConfigMap | Self::IstioConfigMap)
+        !matches!(self, Self::IstioSecrets | Self::Secrets)
     }
 
     fn plural(self) -> &'static str {
-        if self.is_optional() { "configmaps" } else { "secrets" }
+        match self {
+            Self::IstioSecrets | Self::Secrets => "secrets",
+            Self::ConfigMap | Self::IstioConfigMap => "configmaps",
+            Self::ServiceEntries => "serviceentries",
+            Self::WorkloadEntries => "workloadentries",
+        }
+    }
+
+    /// The kind that it reads, of those that are kept as they are.
+    fn entry_kind(self) -> Option<&'static str> {
+        match self {
+            Self::ServiceEntries => Some("ServiceEntry"),
+            Self::WorkloadEntries => Some("WorkloadEntry"),
+            _ => None,
+        }
     }
 }
 
@@ -181,6 +211,8 @@ struct Input {
 enum Found {
     Secret(Secret),
     ConfigMap(ConfigMap),
+    /// An object that is kept as it is, but for its kind, which a list doesn't say.
+    Entry(ObjectName, Value),
     Unusable(ObjectName, String),
 }
 
@@ -199,6 +231,39 @@ struct ConfigMapObject {
     metadata: Metadata,
     #[serde(default, deserialize_with = "null_as_default")]
     data: BTreeMap<String, String>,
+}
+
+/// An object of the mesh's configuration. What it means others decide, so that one that is wrong keeps
+/// nobody from reading the rest.
+#[derive(Deserialize)]
+struct EntryObject {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    status: Value,
+}
+
+impl Object for EntryObject {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl From<EntryObject> for Found {
+    /// Leaves out what changes without meaning: versions, and who manages which field.
+    fn from(EntryObject { metadata, spec, status }: EntryObject) -> Self {
+        let name = name_of(&metadata.key());
+        let kept = json!({
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "labels": metadata.labels,
+            "annotations": metadata.annotations,
+            "creationTimestamp": metadata.creation_timestamp,
+        });
+        Self::Entry(name, json!({ "metadata": kept, "spec": spec, "status": status }))
+    }
 }
 
 impl Object for SecretObject {
@@ -247,6 +312,7 @@ fn name_of(key: &Key) -> ObjectName {
 struct Index {
     secrets: BTreeMap<(Reader, ObjectName), Arc<Secret>>,
     config_maps: BTreeMap<(Reader, ObjectName), Arc<ConfigMap>>,
+    entries: BTreeMap<(Reader, ObjectName), Arc<Value>>,
     /// Readers that have listed once, or that may not and needn't.
     read: BTreeMap<Reader, ()>,
     /// About one object, or about all that a reader reads.
@@ -259,9 +325,10 @@ impl Index {
         match event {
             Event::Answered => return None,
             Event::Restarted { objects, odd } => {
-                let names: Vec<_> = objects.iter().map(Found::name).cloned().collect();
+                let names: BTreeSet<_> = objects.iter().map(Found::name).cloned().collect();
                 self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
+                self.entries.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.warnings.retain(|(of, _), _| *of != reader);
                 for object in objects {
                     self.take(reader, object);
@@ -276,6 +343,7 @@ impl Index {
                 let name = name_of(&key);
                 self.secrets.remove(&(reader, name.clone()));
                 self.config_maps.remove(&(reader, name.clone()));
+                self.entries.remove(&(reader, name.clone()));
                 self.warnings.remove(&(reader, Some(name)));
             }
             Event::Odd(odd) => self.odd(reader, odd),
@@ -293,6 +361,16 @@ impl Index {
             Found::ConfigMap(config_map) => {
                 self.config_maps.insert((reader, config_map.name.clone()), Arc::new(config_map));
             }
+            Found::Entry(name, mut object) => {
+                if let Some(kind) = reader.entry_kind() {
+                    object["apiVersion"] = format!("networking.istio.io/{ISTIO_VERSION}").into();
+                    object["kind"] = kind.into();
+                }
+                let held = self.entries.entry((reader, name)).or_default();
+                if **held != object {
+                    *held = Arc::new(object);
+                }
+            }
             // What it was before stays.
             Found::Unusable(name, fact) => self.warn(reader, Some(name), fact),
         }
@@ -308,6 +386,10 @@ impl Index {
         let refused = matches!(error, Error::Forbidden(_) | Error::NotFound(_));
         if refused && reader.is_optional() {
             self.read.insert(reader, ());
+        }
+        if reader.entry_kind().is_some() && matches!(error, Error::NotFound(_)) {
+            // Such objects are not installed there. We go on asking.
+            return;
         }
         let text = format!("can't be read ({error}); what was read before is kept");
         self.warn(reader, None, text);
@@ -336,6 +418,7 @@ impl Index {
         Objects {
             secrets,
             config_maps: self.config_maps.values().cloned().collect(),
+            others: self.entries.values().cloned().collect(),
             warnings,
             ..Objects::default()
         }
@@ -347,7 +430,7 @@ impl Found {
         match self {
             Self::Secret(secret) => &secret.name,
             Self::ConfigMap(config_map) => &config_map.name,
-            Self::Unusable(name, _) => name,
+            Self::Unusable(name, _) | Self::Entry(name, _) => name,
         }
     }
 }
@@ -384,8 +467,37 @@ mod tests {
         assert_eq!(index.apply(listed(Reader::IstioSecrets, secrets)), None);
         assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
         assert_eq!(index.apply(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
-        let objects = index.apply(listed(Reader::IstioConfigMap, vec![])).expect("all is read");
+        assert_eq!(index.apply(listed(Reader::IstioConfigMap, vec![])), None);
+        assert_eq!(index.apply(listed(Reader::ServiceEntries, vec![])), None);
+        let objects = index.apply(not_found(Reader::WorkloadEntries)).expect("all is read");
         (index, objects)
+    }
+
+    fn not_found(reader: Reader) -> Input {
+        Input { reader, event: Event::Failed(Error::NotFound("no such path".to_owned())) }
+    }
+
+    #[test]
+    fn entries_are_read_where_they_are_installed_and_silently_done_without() {
+        let (mut index, objects) = read(vec![]);
+        assert_eq!((objects.others.len(), objects.warnings.len()), (0, 0));
+        let entry = |version: &str, address: &str| {
+            let json = format!(
+                r#"{{"metadata": {{"name": "a", "namespace": "shop", "resourceVersion": "{version}",
+                    "managedFields": [{{"time": "{version}"}}]}}, "spec": {{"address": "{address}"}}}}"#
+            );
+            let object = serde_json::from_str::<EntryObject>(&json).expect("an entry");
+            Input { reader: Reader::WorkloadEntries, event: Event::Applied(object.into()) }
+        };
+        let first = index.apply(entry("1", "10.0.0.1")).expect("all is read").others;
+        assert_eq!(first[0]["kind"], "WorkloadEntry");
+        assert_eq!(first[0]["spec"]["address"], "10.0.0.1");
+        let again = index.apply(entry("2", "10.0.0.1")).expect("all is read").others;
+        assert!(Arc::ptr_eq(&first[0], &again[0]), "nothing that means anything changed");
+        let other = index.apply(entry("3", "10.0.0.2")).expect("all is read").others;
+        assert_eq!(other[0]["spec"]["address"], "10.0.0.2");
+        let none = index.apply(listed(Reader::WorkloadEntries, vec![])).expect("all is read");
+        assert!(none.others.is_empty());
     }
 
     #[test]
@@ -407,6 +519,8 @@ mod tests {
         };
         assert_eq!(index.apply(forbidden(Reader::ConfigMap)), None);
         assert_eq!(index.apply(forbidden(Reader::IstioConfigMap)), None);
+        assert_eq!(index.apply(not_found(Reader::ServiceEntries)), None);
+        assert_eq!(index.apply(not_found(Reader::WorkloadEntries)), None);
         assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
         assert_eq!(index.apply(forbidden(Reader::IstioSecrets)), None);
         let objects = index.apply(listed(Reader::IstioSecrets, vec![])).expect("all is read");
