@@ -66,6 +66,9 @@ fn service_view<'a>(
         resolution: match &primary.resolution {
             Resolution::ClientSide => json!("ClientSideLB"),
             Resolution::Headless => json!("Headless"),
+            Resolution::ByName(found) if found.just_then => json!("DNSRoundRobinLB"),
+            Resolution::ByName(_) => json!("DNSLB"),
+            Resolution::Passthrough => json!("Passthrough"),
             Resolution::Alias(target) => json!(format!("Alias {target}")),
         },
         ports: primary

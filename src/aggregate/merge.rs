@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service};
-use crate::registry::{ServiceRecord, ShardKey};
+use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// Decides the network of endpoints (interface.md, "Networks").
 pub trait Place {
@@ -239,7 +239,9 @@ pub(super) fn merge<'a>(
             disagree.entry(field).or_default().push(key.cluster.clone());
         }
         merged.by_cluster.entry(key.cluster.clone()).or_insert_with(|| Arc::clone(service));
-        if !service.vips.is_empty() {
+        // An entry that joins a cluster's service is reached as that is.
+        let of_cluster = key.provider == Provider::Kubernetes;
+        if !service.vips.is_empty() && (of_cluster || merged.vips.is_empty()) {
             merged.vips.entry(key.cluster.clone()).or_insert_with(|| service.vips.clone());
         }
         if !service.external_addresses.is_empty() {

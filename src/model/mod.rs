@@ -20,7 +20,8 @@ pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
-    ExportTo, Labels, Port, Protocol, Resolution, Service, TargetPort, labels_match,
+    ByName, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service, TargetPort,
+    labels_match,
 };
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
 pub use workloads::Workloads;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Hostname, Namespace};
+use super::{Hostname, Locality, Namespace, NetworkId, TlsMode};
 
 /// Labels or a selector, in a stable order.
 pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
@@ -184,6 +184,37 @@ pub enum Resolution {
     Headless,
     /// Another name for that host (ExternalName).
     Alias(Hostname),
+    /// The proxy resolves names itself.
+    ByName(ByName),
+    /// The client has picked an address, whatever it is (ServiceEntry, `resolution: NONE`).
+    Passthrough,
+}
+
+/// Endpoints that a proxy finds by names (ServiceEntry, `resolution: DNS` and `DNS_ROUND_ROBIN`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByName {
+    /// A new connection goes to the address that the name has just then, instead of all addresses
+    /// being balanced: only the first endpoint counts.
+    pub just_then: bool,
+    /// In the order of the source.
+    pub endpoints: Vec<NamedEndpoint>,
+}
+
+/// An endpoint by name. Its address may be an IP as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedEndpoint {
+    /// The name, which the proxy resolves.
+    pub address: Arc<str>,
+    /// Where it listens, by the name of the service port.
+    pub ports: BTreeMap<Arc<str>, u16>,
+    /// Its share among equals, at least 1.
+    pub weight: u32,
+    /// Where it runs.
+    pub locality: Arc<Locality>,
+    /// The network it is in; `None` for one that is reached from all.
+    pub network: Option<NetworkId>,
+    /// Whether it takes mTLS.
+    pub tls_mode: TlsMode,
 }
 
 /// Who may see a service: `networking.istio.io/exportTo`.

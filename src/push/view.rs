@@ -191,9 +191,10 @@ impl ViewKey {
     pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
         let public = service.primary.export_to == ExportTo::Public;
         let cluster_local = context.mesh.cluster_local(service.hostname());
+        let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
             cluster: if cluster_local { self.cluster.clone() } else { ClusterId::default() },
-            network: if has_endpoints_in(service, &self.network) {
+            network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
                 elsewhere(service)
@@ -224,11 +225,13 @@ fn elsewhere(service: &MergedService) -> NetworkId {
     name.into()
 }
 
-/// Whether gateways carry the service to other networks: in the mesh, not cluster-local, and exported
-/// to everybody. (interface.md, "Networks".)
+/// Whether gateways carry the service to other networks: in the mesh, with endpoints that the control
+/// plane sends, not cluster-local, and exported to everybody. (interface.md, "Networks".)
 pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
-    service.primary.export_to == ExportTo::Public
-        && !service.primary.mesh_external
+    let Service { export_to, mesh_external, resolution, .. } = &*service.primary;
+    *export_to == ExportTo::Public
+        && !mesh_external
+        && !matches!(resolution, Resolution::ByName(_) | Resolution::Passthrough)
         && !context.mesh.cluster_local(service.hostname())
 }
 

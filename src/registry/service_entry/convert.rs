@@ -52,8 +52,18 @@ pub(super) struct ServiceEntry {
     pub(super) accounts: Vec<Arc<str>>,
     pub(super) export_to: ExportTo,
     pub(super) endpoints: Vec<Workload>,
+    pub(super) how: How,
     /// Selects WorkloadEntries of the same namespace; an empty one selects all.
     pub(super) selector: Option<Labels>,
+}
+
+/// How the endpoints of a ServiceEntry are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Static,
+    Dns,
+    DnsRoundRobin,
+    None,
 }
 
 /// An endpoint of a ServiceEntry, or a WorkloadEntry.
@@ -152,10 +162,16 @@ pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<Service
         "MESH_INTERNAL" => false,
         other => return Err(unknown("spec.location", other, "MESH_EXTERNAL or MESH_INTERNAL")),
     };
-    match spec.field::<String>("resolution")?.as_str() {
-        "STATIC" => {}
-        other => return Err(unknown("spec.resolution", other, "STATIC")),
-    }
+    let how = match spec.field::<String>("resolution")?.as_str() {
+        "STATIC" => How::Static,
+        "DNS" => How::Dns,
+        "DNS_ROUND_ROBIN" => How::DnsRoundRobin,
+        "" | "NONE" => How::None,
+        other => {
+            let known = "NONE, STATIC, DNS or DNS_ROUND_ROBIN";
+            return Err(unknown("spec.resolution", other, known));
+        }
+    };
     let endpoints = spec.field::<Vec<WorkloadForm>>("endpoints")?.into_iter().enumerate();
     let endpoints: Vec<Workload> = endpoints
         .map(|(index, form)| workload(None, form, &format!("spec.endpoints[{index}]")))
@@ -165,14 +181,23 @@ pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<Service
         return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
-        if let Address::Name(name) = &endpoint.address {
+        if let (Address::Name(name), How::Static) = (&endpoint.address, how) {
             let fact = format!("{name:?} is no IP address, which resolution STATIC needs");
             return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
         }
     }
+    let hosts = hosts(&spec.field::<Vec<String>>("hosts")?)?;
+    let resolved = matches!(how, How::Dns | How::DnsRoundRobin);
+    let wildcard = hosts.iter().find(|host| host.as_str().starts_with('*'));
+    if let Some(host) = wildcard.filter(|_| resolved && endpoints.is_empty() && selector.is_none())
+    {
+        let fact = format!("{host} is no name that can be resolved: give endpoints");
+        return Err(Fault::new("spec.resolution", fact));
+    }
     Ok(ServiceEntry {
         created: created(&metadata),
-        hosts: hosts(&spec.field::<Vec<String>>("hosts")?)?,
+        hosts,
+        how,
         addresses: addresses(&spec.field::<Vec<String>>("addresses")?)?,
         ports: ports(spec.field("ports")?)?,
         external,
@@ -234,8 +259,7 @@ fn created(metadata: &Metadata) -> i64 {
 }
 
 fn unknown(field: &str, found: &str, known: &str) -> Fault {
-    let found = if found.is_empty() { "it is not set".into() } else { format!("{found:?}") };
-    Fault::new(field, format!("{found}; known here: {known}"))
+    Fault::new(field, format!("{found:?} means nothing; it may be {known}"))
 }
 
 fn hosts(texts: &[String]) -> Result<Vec<Hostname>, Fault> {
@@ -246,10 +270,7 @@ fn hosts(texts: &[String]) -> Result<Vec<Hostname>, Fault> {
     let named = texts.iter().enumerate().map(|(index, text)| {
         let field = || format!("spec.hosts[{index}]");
         let name = text.trim_end_matches('.').to_ascii_lowercase();
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        let mut labels = name.strip_prefix("*.").unwrap_or(&name).split('.');
-        let fits = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(plain);
-        if name.len() > 253 || !labels.all(fits) {
+        if !is_dns_name(name.strip_prefix("*.").unwrap_or(&name)) {
             return Err(Fault::new(field(), format!("{text:?} is no DNS name")));
         }
         if !seen.insert(name.clone()) {
@@ -258,6 +279,12 @@ fn hosts(texts: &[String]) -> Result<Vec<Hostname>, Fault> {
         Ok(Hostname::from(name))
     });
     named.collect()
+}
+
+fn is_dns_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let fits = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(plain);
+    text.len() <= 253 && text.split('.').all(fits)
 }
 
 fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Fault> {
@@ -331,6 +358,10 @@ fn workload(
         Err(_) if form.address.starts_with("unix:") => {
             let fact =
                 format!("{:?}: sockets of a proxy's own host are not supported", form.address);
+            return Err(Fault::new(format!("{field}.address"), fact));
+        }
+        Err(_) if !is_dns_name(form.address.trim_end_matches('.')) => {
+            let fact = format!("{:?} is neither an IP address nor a DNS name", form.address);
             return Err(Fault::new(format!("{field}.address"), fact));
         }
         Err(_) => Address::Name(form.address.into()),

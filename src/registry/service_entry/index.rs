@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::convert::{self, Address, Fault, ServiceEntry, Workload};
+use super::addresses;
+use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
 use crate::model::{
-    Endpoint, Endpoints, Hostname, Labels, PodState, Resolution, Service, WorkloadKey,
+    ByName, Endpoint, Endpoints, Health, Hostname, Labels, NamedEndpoint, PodState, Port,
+    Resolution, Service, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -118,12 +120,18 @@ impl Index {
         entries.sort_by_key(|entry| (entry.created, &entry.name));
         let mut hosts: BTreeMap<&Hostname, Host<'_>> = BTreeMap::new();
         for entry in entries {
-            let endpoints = self.endpoints_of(entry);
+            let workloads = self.workloads_of(entry);
+            let endpoints = match entry.how {
+                How::Static => self.endpoints(entry, &workloads),
+                How::Dns | How::DnsRoundRobin | How::None => Vec::new(),
+            };
             for (index, hostname) in entry.hosts.iter().enumerate() {
+                let resolution = resolution(entry, hostname, &workloads);
                 let joined = match hosts.get_mut(hostname) {
-                    Some(host) => host.join(entry, &endpoints),
+                    Some(host) => host.join(entry, resolution, &endpoints),
                     None => {
-                        hosts.insert(hostname, Host::new(entry, hostname, endpoints.clone()));
+                        let host = Host::new(entry, hostname, resolution, endpoints.clone());
+                        hosts.insert(hostname, host);
                         Ok(())
                     }
                 };
@@ -137,6 +145,7 @@ impl Index {
                 }
             }
         }
+        addresses::give(hosts.values_mut().map(|host| &mut host.service));
         let services =
             hosts.into_iter().map(|(name, host)| (name.clone(), Some(host.into_record())));
         let contents = Contents { services: services.collect(), ..Contents::default() };
@@ -145,18 +154,22 @@ impl Index {
         contents
     }
 
-    /// The endpoints that an entry names or selects, for each of its ports.
-    fn endpoints_of(&self, entry: &ServiceEntry) -> Vec<Endpoint> {
+    /// The workloads that an entry names or selects.
+    fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a Workload> {
         let selected = self.workloads.iter().filter_map(|(name, kept)| {
             let (selector, workload) = (entry.selector.as_ref()?, kept.good.as_ref()?);
             let fits =
                 name.namespace == entry.name.namespace && selects(selector, &workload.labels);
             fits.then_some(workload)
         });
-        let workloads: Vec<&Workload> = entry.endpoints.iter().chain(selected).collect();
+        entry.endpoints.iter().chain(selected).collect()
+    }
+
+    /// The endpoints of an entry, for each of its ports.
+    fn endpoints(&self, entry: &ServiceEntry, workloads: &[&Workload]) -> Vec<Endpoint> {
         let mut endpoints = Vec::new();
         for port in &entry.ports {
-            for workload in &workloads {
+            for workload in workloads {
                 // A name is none of the addresses that a control plane could send.
                 let Address::Ip(address) = workload.address else { continue };
                 let account = workload.account.as_ref().map(|account| {
@@ -181,6 +194,49 @@ impl Index {
         }
         endpoints
     }
+}
+
+/// How the endpoints of `host` are found, with those that the control plane doesn't send. An entry that
+/// names and selects none leads to the host itself.
+fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&Workload]) -> Resolution {
+    let just_then = match entry.how {
+        How::Static => return Resolution::ClientSide,
+        How::None => return Resolution::Passthrough,
+        How::Dns => false,
+        How::DnsRoundRobin => true,
+    };
+    let ready = workloads.iter().filter(|one| one.health == Health::Healthy);
+    let mut endpoints: Vec<_> = ready
+        .map(|workload| NamedEndpoint {
+            address: match &workload.address {
+                Address::Ip(address) => address.to_string().into(),
+                Address::Name(name) => Arc::clone(name),
+            },
+            ports: ports_by_name(entry, |port| workload.port(port)),
+            weight: workload.weight,
+            locality: Arc::clone(&workload.locality),
+            network: workload.network.clone(),
+            tls_mode: workload.tls_mode(entry.external),
+        })
+        .collect();
+    if entry.selector.is_none() && entry.endpoints.is_empty() {
+        endpoints.push(NamedEndpoint {
+            address: host.as_str().into(),
+            ports: ports_by_name(entry, |port| match port.target {
+                TargetPort::Number(target) => target,
+                TargetPort::Name(_) => port.number,
+            }),
+            weight: 1,
+            locality: Arc::default(),
+            network: None,
+            tls_mode: TlsMode::Disabled,
+        });
+    }
+    Resolution::ByName(ByName { just_then, endpoints })
+}
+
+fn ports_by_name(entry: &ServiceEntry, target: impl Fn(&Port) -> u16) -> BTreeMap<Arc<str>, u16> {
+    entry.ports.iter().map(|port| (Arc::clone(&port.name), target(port))).collect()
 }
 
 /// Unlike a Kubernetes selector, an empty one selects everything.
@@ -250,13 +306,18 @@ struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    fn new(entry: &'a ServiceEntry, hostname: &Hostname, endpoints: Vec<Endpoint>) -> Self {
+    fn new(
+        entry: &'a ServiceEntry,
+        hostname: &Hostname,
+        resolution: Resolution,
+        endpoints: Vec<Endpoint>,
+    ) -> Self {
         let service = Service {
             hostname: hostname.clone(),
             name: Arc::clone(&entry.name.name),
             namespace: entry.name.namespace.clone(),
             ports: entry.ports.clone(),
-            resolution: Resolution::ClientSide,
+            resolution,
             vips: entry.addresses.clone(),
             external_addresses: Vec::new(),
             external_ports: BTreeMap::new(),
@@ -274,7 +335,12 @@ impl<'a> Host<'a> {
     }
 
     /// Adds a later entry: its further ports and addresses, and its endpoints.
-    fn join(&mut self, entry: &ServiceEntry, endpoints: &[Endpoint]) -> Result<(), String> {
+    fn join(
+        &mut self,
+        entry: &ServiceEntry,
+        resolution: Resolution,
+        endpoints: &[Endpoint],
+    ) -> Result<(), String> {
         let first = self.first;
         let holder = || format!("ServiceEntry {}/{}", first.name.namespace, first.name.name);
         if first.name.namespace != entry.name.namespace {
@@ -282,6 +348,9 @@ impl<'a> Host<'a> {
         }
         if first.external != entry.external {
             return Err(format!("{} says otherwise whether it is in the mesh", holder()));
+        }
+        if first.how != entry.how {
+            return Err(format!("{} has another resolution", holder()));
         }
         let known = &mut self.service.ports;
         let mut further = Vec::new();
@@ -307,6 +376,11 @@ impl<'a> Host<'a> {
             }
         }
         self.endpoints.extend_from_slice(endpoints);
+        if let (Resolution::ByName(held), Resolution::ByName(more)) =
+            (&mut self.service.resolution, resolution)
+        {
+            held.endpoints.extend(more.endpoints);
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! cluster: an entry says what is true for the whole mesh. Never finds anything itself: it is handed
 //! all objects each time they change.
 
+mod addresses;
 mod convert;
 mod index;
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Index;
-use crate::model::{Endpoint, ExportTo, Health, TlsMode};
+use crate::model::{Endpoint, ExportTo, Health, Resolution, TlsMode};
 use crate::registry::{Contents, ServiceRecord};
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
@@ -178,6 +178,8 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
         (endpoint(json!({ "address": "a.name" })), "spec.endpoints[0].address: "),
         (endpoint(json!({ "address": "unix:///x" })), "spec.endpoints[0].address: "),
         (endpoint(json!({})), "spec.endpoints[0].address: "),
+        (endpoint(json!({ "address": "a b" })), "spec.endpoints[0].address: "),
+        (json!({ "hosts": ["*.example.com"], "resolution": "DNS" }), "spec.resolution: "),
         (
             endpoint(json!({ "address": "10.0.0.1", "ports": { "tcp": 0 } })),
             "spec.endpoints[0].ports.tcp: ",
@@ -232,4 +234,62 @@ fn entries_of_one_namespace_join_and_one_of_another_does_not() {
     assert_eq!(record(&contents, "db.example.com").service.name.as_ref(), "z");
     let named: Vec<_> = problems.iter().map(|one| one.split(':').next()).collect();
     assert_eq!(named, [Some("ServiceEntry bank/a"), Some("ServiceEntry shop/c")]);
+}
+
+/// Names, and the ports of `tcp`, by which the first host of `spec` is found.
+fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
+    let (contents, problems) = read(&[&[entry("shop/db", spec)], others].concat());
+    assert_eq!(problems, Vec::<String>::new());
+    let record = record(&contents, "db.example.com");
+    assert!(record.endpoints.is_empty());
+    let Resolution::ByName(found) = &record.service.resolution else { return Vec::new() };
+    let name = |one: &crate::model::NamedEndpoint| format!("{}:{}", one.address, one.ports["tcp"]);
+    found.endpoints.iter().map(name).collect()
+}
+
+#[test]
+fn names_are_those_of_endpoints_else_of_selected_workloads_else_the_host() {
+    let by_name = |fields: Value| {
+        let mut spec = database(fields);
+        spec["resolution"] = json!("DNS");
+        spec
+    };
+    assert_eq!(names(by_name(json!({})), &[]), ["db.example.com:5432"]);
+    let listed = json!({ "endpoints": [
+        { "address": "a.example.com", "ports": { "tcp": 1 } }, { "address": "192.0.2.1" },
+    ] });
+    assert_eq!(names(by_name(listed), &[]), ["a.example.com:1", "192.0.2.1:5432"]);
+    let selects = || by_name(json!({ "workloadSelector": { "labels": {} } }));
+    let workload = object("WorkloadEntry", "shop/a", json!({ "address": "b.example.com" }));
+    assert_eq!(names(selects(), &[workload]), ["b.example.com:5432"]);
+    assert_eq!(names(selects(), &[]), Vec::<String>::new(), "selected, and none there");
+    let none = database(json!({ "resolution": "NONE", "endpoints": [{ "address": "a.b" }] }));
+    assert_eq!(names(none, &[]), Vec::<String>::new());
+}
+
+#[test]
+fn an_automatic_address_depends_on_the_host_and_stays_whatever_comes_later() {
+    let vips = |objects: &[Arc<Value>], host: &str| {
+        let (contents, _) = read(objects);
+        record(&contents, host).service.vips.clone()
+    };
+    let old = || at(entry("shop/db", database(json!({}))), "2026-01-01T00:00:00Z");
+    let first = vips(&[old()], "db.example.com");
+    let [address] = first[..] else { panic!("{first:?}") };
+    assert!(address.to_string().starts_with("240.240."), "{address}");
+    let later = (0..2000).map(|number| {
+        let host = format!("h{number}.example.com");
+        let fields = json!({ "hosts": [host] });
+        at(entry(&format!("shop/h{number}"), database(fields)), "2026-01-02T00:00:00Z")
+    });
+    let objects: Vec<_> = later.chain([old()]).collect();
+    let (contents, _) = read(&objects);
+    assert_eq!(record(&contents, "db.example.com").service.vips, first);
+    let all: std::collections::BTreeSet<_> =
+        contents.services.values().flatten().flat_map(|one| one.service.vips.clone()).collect();
+    assert_eq!(all.len(), 2001, "each its own");
+    for fields in [json!({ "hosts": ["*.example.com"] }), json!({ "resolution": "NONE" })] {
+        let host = fields["hosts"][0].as_str().unwrap_or("db.example.com").to_owned();
+        assert!(vips(&[entry("shop/db", database(fields))], &host).is_empty());
+    }
 }

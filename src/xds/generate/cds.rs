@@ -1,18 +1,19 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
 
 use super::tls::Secrets;
 use super::{any, duration, encode};
 use crate::aggregate::MergedService;
-use crate::model::{Port, Protocol, Resolution, TlsMode};
+use crate::model::{ByName, Locality, NamedEndpoint, Port, Protocol, Resolution, TlsMode};
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
@@ -66,16 +67,91 @@ impl Client<'_> {
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => proxied.map(|port| self.passthrough(service, port)).collect(),
-            Role::Client if service.primary.resolution == Resolution::Headless => {
-                proxied.map(|port| self.original_destination(service, port)).collect()
-            }
-            Role::Client => proxied.map(|port| self.balanced(service, port)).collect(),
+            Role::Client => match &service.primary.resolution {
+                Resolution::Headless | Resolution::Passthrough => {
+                    proxied.map(|port| self.original_destination(service, port)).collect()
+                }
+                Resolution::ByName(by_name) => {
+                    proxied.map(|port| self.resolved(service, port, by_name)).collect()
+                }
+                _ => proxied.map(|port| self.balanced(service, port)).collect(),
+            },
         }
     }
 
     /// Endpoints from EDS, each by mTLS or in plain text as it takes it.
     fn balanced(&self, service: &MergedService, port: &Port) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
+        let cluster = self.by_tls_mode(self.eds(&name), service, port);
+        encode(name.to_string(), &cluster)
+    }
+
+    /// Endpoints by names that the proxy resolves. No gateway leads to them: those that name another
+    /// network than the proxy's are left out.
+    #[expect(deprecated, reason = "Envoys before 1.34 don't know what replaces respect_dns_ttl")]
+    fn resolved(&self, service: &MergedService, port: &Port, by_name: &ByName) -> Resource {
+        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, DnsLookupFamily};
+        let name = OutboundName::sidecar(service.hostname().clone(), port.number);
+        let near = by_name.endpoints.iter().filter(|endpoint| {
+            let network = endpoint.network.as_ref();
+            network.is_none_or(|network| *network == self.view.network)
+        });
+        let at_port = near.filter_map(|one| Some((one, *one.ports.get(&port.name)?)));
+        let most = if by_name.just_then { 1 } else { usize::MAX };
+        let mut localities: BTreeMap<&Locality, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
+        // Envoy refuses weights whose sum takes more than 32 bits.
+        let room = u32::MAX / u32::try_from(by_name.endpoints.len()).unwrap_or(u32::MAX).max(1);
+        for (one, number) in at_port.take(most) {
+            let member = named_endpoint(one, number, one.weight.min(room).max(1));
+            localities.entry(&one.locality).or_default().push(member);
+        }
+        // Envoy refuses a logical cluster without just one endpoint.
+        let kind = if by_name.just_then && !localities.is_empty() {
+            DiscoveryType::LogicalDns
+        } else {
+            DiscoveryType::StrictDns
+        };
+        let family = match (self.view.ipv4, self.view.ipv6) {
+            (true, false) => DnsLookupFamily::V4Only,
+            (false, true) => DnsLookupFamily::V6Only,
+            _ => DnsLookupFamily::All,
+        };
+        let groups = localities.into_iter().map(|(locality, members)| {
+            let parts = core::Locality {
+                region: locality.region.to_string(),
+                zone: locality.zone.to_string(),
+                sub_zone: locality.subzone.to_string(),
+            };
+            endpoint::LocalityLbEndpoints {
+                locality: (!locality.is_empty()).then_some(parts),
+                lb_endpoints: members,
+                ..Default::default()
+            }
+        });
+        let assignment = endpoint::ClusterLoadAssignment {
+            cluster_name: name.to_string(),
+            endpoints: groups.collect(),
+            ..Default::default()
+        };
+        let cluster = cluster::Cluster {
+            cluster_discovery_type: Some(ClusterDiscoveryType::Type(kind.into())),
+            eds_cluster_config: None,
+            load_assignment: Some(assignment),
+            dns_lookup_family: family.into(),
+            respect_dns_ttl: true,
+            ..self.eds(&name)
+        };
+        let cluster = self.by_tls_mode(cluster, service, port);
+        encode(name.to_string(), &cluster)
+    }
+
+    /// The cluster, whose endpoints are spoken to as each says.
+    fn by_tls_mode(
+        &self,
+        cluster: cluster::Cluster,
+        service: &MergedService,
+        port: &Port,
+    ) -> cluster::Cluster {
         let mtls = cluster::cluster::TransportSocketMatch {
             name: "tlsMode-istio".into(),
             r#match: Some(tls_mode(TlsMode::Istio)),
@@ -86,24 +162,21 @@ impl Client<'_> {
             r#match: Some(tls_mode(TlsMode::Disabled)),
             transport_socket: Some(raw_buffer()),
         };
-        encode(
-            name.to_string(),
-            &cluster::Cluster {
-                // No catch-all match: it would win over the mode that EDS gives a whole locality. What
-                // matches nothing takes the default socket, plain text.
-                transport_socket_matches: if self.context.mesh.enable_auto_mtls {
-                    vec![mtls, plain]
-                } else {
-                    vec![plain]
-                },
-                typed_extension_protocol_options: if self.abroad {
-                    with_short_connections(port.protocol)
-                } else {
-                    protocol_options(port.protocol)
-                },
-                ..self.eds(&name)
+        cluster::Cluster {
+            // No catch-all match: it would win over the mode that EDS gives a whole locality. What
+            // matches nothing takes the default socket, plain text.
+            transport_socket_matches: if self.context.mesh.enable_auto_mtls {
+                vec![mtls, plain]
+            } else {
+                vec![plain]
             },
-        )
+            typed_extension_protocol_options: if self.abroad {
+                with_short_connections(port.protocol)
+            } else {
+                protocol_options(port.protocol)
+            },
+            ..cluster
+        }
     }
 
     /// Endpoints from EDS, to which a gateway passes bytes it can't read.
@@ -349,6 +422,27 @@ fn upstream_http(
     };
     // One entry at most: the order of a map's entries on the wire is not fixed.
     [("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".into(), any(&options))].into()
+}
+
+/// An endpoint whose address may be a name. It is spoken to in plain text unless it says otherwise.
+fn named_endpoint(one: &NamedEndpoint, port: u16, weight: u32) -> endpoint::LbEndpoint {
+    let socket = core::SocketAddress {
+        address: one.address.to_string(),
+        port_specifier: Some(core::socket_address::PortSpecifier::PortValue(port.into())),
+        ..Default::default()
+    };
+    let address = core::Address { address: Some(core::address::Address::SocketAddress(socket)) };
+    let host = endpoint::Endpoint { address: Some(address), ..Default::default() };
+    let metadata = core::Metadata {
+        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(one.tls_mode))].into(),
+        ..Default::default()
+    };
+    endpoint::LbEndpoint {
+        host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(host)),
+        metadata: (one.tls_mode == TlsMode::Istio).then_some(metadata),
+        load_balancing_weight: (weight != 1).then_some(UInt32Value { value: weight }),
+        ..Default::default()
+    }
 }
 
 /// The metadata that says how an endpoint is to be spoken to.

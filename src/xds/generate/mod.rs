@@ -73,7 +73,7 @@ impl<'a> Picture<'a> {
                 && is_exported(context, service)
                 && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
             let mut view = self.view.narrowed(context, service);
-            if service.primary.resolution != Resolution::Headless {
+            if !matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_)) {
                 // Only where it depends on its endpoints does an upstream cluster depend on where
                 // these are.
                 view = ViewKey {
