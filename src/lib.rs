@@ -26,6 +26,7 @@ pub mod codes;
 pub mod config;
 pub mod explain;
 pub mod identity;
+pub mod lkg;
 pub mod mesh;
 pub mod metrics;
 pub mod model;

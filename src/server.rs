@@ -11,7 +11,7 @@ mod source;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpListener;
@@ -25,6 +25,7 @@ use crate::clusters::reconciler;
 use crate::config::{ListenAddress, ServeArgs};
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
+use crate::lkg;
 use crate::metrics::Metrics;
 use crate::model::ClusterIdError;
 use crate::network::ResolvedNames;
@@ -44,6 +45,9 @@ const STATE_DIR: &str = "/var/lib/strait";
 const EVENTS: usize = 1024;
 /// How long streams have to end before the process does.
 const DRAIN: Duration = Duration::from_secs(15);
+
+/// How long writing the last state may take then.
+const SAVE: Duration = Duration::from_secs(5);
 
 /// Why the server could not start. Afterwards nothing ends it but a signal.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +110,8 @@ pub struct Bound {
     tasks: Supervisor,
     drain: tokio_util::sync::CancellationToken,
     streams: Arc<xds::connections::Connections>,
+    /// Whether the last state has been written, where one is.
+    saved: Option<watch::Receiver<bool>>,
 }
 
 impl Bound {
@@ -119,6 +125,11 @@ impl Bound {
         };
         if tokio::time::timeout(DRAIN, gone).await.is_err() {
             warn!(streams = self.streams.len(), "streams were still open when the time was up");
+        }
+        if let Some(mut saved) = self.saved
+            && tokio::time::timeout(SAVE, saved.wait_for(|saved| *saved)).await.is_err()
+        {
+            warn!("the last state was not written in time; the one before it is on disk");
         }
         self.tasks.shut_down(Duration::from_secs(5)).await;
     }
@@ -169,6 +180,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
     let objects = source.objects(args, &tasks);
+    let (store, restored) = last_known_good(args, state_dir).await;
+    let remembered = (!restored.clusters.is_empty()).then_some(restored.mesh);
+    let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
     let (events, events_taken) = mpsc::channel(EVENTS);
     let (updates, updates_taken) = mpsc::channel(EVENTS);
     let clusters = reconciler::start(
@@ -183,6 +197,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             sync_timeout: args.remote_cluster_timeout,
             stale_after: args.stale_after,
             updates,
+            remembered: restored.clusters,
             runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
         },
         &tasks,
@@ -215,11 +230,27 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
 
     let (readiness, readiness_seen) = watch::channel(Readiness::default());
     let (faulty, faulty_seen) = watch::channel(0);
+    let drain = tokio_util::sync::CancellationToken::new();
+    let saved = store.map(|store| {
+        let (saved, saved_seen) = watch::channel(false);
+        let writer = lkg::Writer {
+            store: Arc::new(Mutex::new(store)),
+            context: context_seen.clone(),
+            statuses: clusters.statuses.clone(),
+            mesh: mesh_source.data(),
+            drain: drain.clone(),
+            saved,
+        };
+        tasks.spawn_restarting("last known good", Duration::from_secs(1), move || {
+            writer.clone().run()
+        });
+        saved_seen
+    });
     let feed = Feed {
         events,
         updates: updates_taken,
         clusters: clusters.clone(),
-        mesh: source::MeshSource::of(args, objects.clone(), &tasks),
+        mesh: mesh_source,
         objects,
         entries: registry::service_entry::Index::new(&args.trust_domain),
         faulty,
@@ -231,7 +262,6 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
 
     let connections = Arc::new(xds::connections::Connections::default());
     let stats = Arc::new(xds::Stats::default());
-    let drain = tokio_util::sync::CancellationToken::new();
     tasks.spawn(
         "ads",
         xds::server::serve(
@@ -276,6 +306,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         tasks,
         drain,
         streams: connections,
+        saved,
     })
 }
 
@@ -307,6 +338,27 @@ fn state_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ServeError> {
         "no state directory: {STATE_DIR} can't be written and --state-dir is not given; nothing outlives this process on its own disk"
     );
     Ok(None)
+}
+
+/// What was last known, and where it is kept from now on.
+async fn last_known_good(
+    args: &ServeArgs,
+    state_dir: Option<PathBuf>,
+) -> (Option<lkg::Store>, lkg::Restored) {
+    let Some(state_dir) = state_dir else { return (None, lkg::Restored::default()) };
+    let origin = lkg::Origin {
+        domain: args.domain.as_str().into(),
+        trust_domain: args.trust_domain.as_str().into(),
+        system_namespace: args.namespace.as_str().into(),
+    };
+    let read = tokio::task::spawn_blocking(move || lkg::open(&state_dir, origin));
+    match read.await {
+        Ok((store, restored)) => (Some(store), restored),
+        Err(error) => {
+            warn!(%error, "last-known-good state can't be read; going on without");
+            (None, lkg::Restored::default())
+        }
+    }
 }
 
 fn writable(path: &Path) -> io::Result<()> {

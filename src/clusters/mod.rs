@@ -6,8 +6,11 @@
 pub mod kubeconfig;
 pub mod plan;
 pub mod reconciler;
+mod remembered;
 pub mod secret;
 pub mod status;
+
+pub use remembered::Remembered;
 
 #[cfg(test)]
 mod tests;

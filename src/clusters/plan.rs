@@ -44,6 +44,8 @@ pub struct Cluster {
 pub enum Hold {
     /// It does, and says how the API server is reached.
     Held(Access),
+    /// One did when the process before this one ended; the Secrets have not been read since.
+    Presumed,
     /// None does. The data stays until then; the credential has gone.
     Leaving {
         /// When the grace is over.
@@ -182,7 +184,7 @@ pub fn plan(
     for (id, claims) in &claims {
         let running = running.clusters.get(*id);
         // One that turned bad before it was of any use keeps nothing from anybody.
-        let held = running.filter(|one| matches!(one.hold, Hold::Held(_)) && has_data(id));
+        let held = running.filter(|one| !matches!(one.hold, Hold::Leaving { .. }) && has_data(id));
         let holder =
             held.and_then(|one| claims.iter().position(|claim| claim.secret.name == one.secret));
         plan.settle(id, claims, holder, running, grace_of(id), now);
@@ -287,8 +289,10 @@ impl Plan {
     fn leave(&mut self, id: &ClusterId, cluster: &Cluster, grace: Duration, now: Instant) {
         let id = id.clone();
         let until = match cluster.hold {
-            Hold::Held(_) if grace.is_zero() => return self.actions.push(Action::Withdraw { id }),
-            Hold::Held(_) => {
+            Hold::Held(_) | Hold::Presumed if grace.is_zero() => {
+                return self.actions.push(Action::Withdraw { id });
+            }
+            Hold::Held(_) | Hold::Presumed => {
                 // Beyond what the clock can count is for ever.
                 let until = now.checked_add(grace).unwrap_or(now + FOR_EVER);
                 self.actions.push(Action::StartGrace { id, until });

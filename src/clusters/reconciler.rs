@@ -6,6 +6,8 @@
 //! run says passes through a gate here, which stays shut while the run speaks for another cluster than
 //! it should. Never looks into a word of a registry.
 
+mod course;
+
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +19,12 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::course::start_run;
 use super::kubeconfig::Refusal;
 use super::plan::{self, Action, Hold, Idle, Plan, Running};
+use super::remembered::Remembered;
 use super::secret::MemberSecret;
-use super::status::{self, ClusterStatus, Facts, State, judge};
+use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
 use crate::apiserver::{Access, Loopback};
 use crate::codes;
 use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
@@ -31,14 +35,15 @@ use crate::task::Supervisor;
 
 /// Clusters that sync for the first time at once: more would only share the same bandwidth.
 const FIRST_SYNCS: usize = 8;
-/// How long one of them counts: a slow or dead one must not keep the others waiting.
-const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
 /// The least time between two looks at everything: hundreds of clusters have news all the time.
 const PACE: Duration = Duration::from_millis(50);
 /// How often states are looked at without news: ages and times left move on.
 const TICK: Duration = Duration::from_secs(1);
 /// How long a registry that ended, or panicked, rests.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// How long the configuration may take to be read before the members are presumed to be those that are
+/// remembered: its API server may be as dead as theirs.
+pub const CONFIGURATION_WAIT: Duration = Duration::from_secs(1);
 /// How long a stopped task may take to end before its cluster is withdrawn nonetheless.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -69,6 +74,8 @@ pub struct Config {
     /// Where what the registries say goes. Bounded by its receiver; a full one makes the registries
     /// wait, each of which then merges what it has to say.
     pub updates: mpsc::Sender<RegistryUpdate>,
+    /// The members as they were known before this process started.
+    pub remembered: BTreeMap<ClusterId, Remembered>,
     /// Runs one registry.
     pub runner: Runner,
 }
@@ -104,7 +111,8 @@ pub enum Settled {
 }
 
 /// Starts the reconciler under `tasks`.
-pub fn start(config: Config, tasks: &Supervisor) -> Outputs {
+pub fn start(mut config: Config, tasks: &Supervisor) -> Outputs {
+    let remembered = std::mem::take(&mut config.remembered);
     let (statuses, statuses_seen) = watch::channel(Arc::default());
     let (known, known_seen) = watch::channel(Arc::default());
     let (settled, settled_seen) = watch::channel(Settled::ConfigurationUnread);
@@ -118,7 +126,7 @@ pub fn start(config: Config, tasks: &Supervisor) -> Outputs {
         known,
         settled,
     });
-    let kept = Arc::new(Mutex::new(Some(Reconciler::new(context))));
+    let kept = Arc::new(Mutex::new(Some(Reconciler::new(context, remembered))));
     tasks.spawn_restarting("clusters", RESTART_PAUSE, move || {
         let reconciler = Lent::take(&kept);
         async move {
@@ -187,6 +195,12 @@ struct Reconciler {
     running: Running,
     plan: Plan,
     members: BTreeMap<ClusterId, Member>,
+    /// Members as they were known before, until they are members again.
+    remembered: BTreeMap<ClusterId, Remembered>,
+    /// When those are presumed to be members still; none once that is done or needless.
+    presume_at: Option<Instant>,
+    /// Whether the members are those that are remembered, the Secrets being unread.
+    presumed: bool,
 }
 
 /// A member and its runs.
@@ -199,6 +213,8 @@ struct Member {
     last: Status,
     /// Whether anything it said has been passed on.
     has_data: bool,
+    /// Whether that was remembered, and nothing newer has been passed on.
+    restored: Option<Restored>,
     /// The identity of the cluster whose data that is.
     uid: Option<String>,
     /// Why what the newest run says is not passed on.
@@ -223,8 +239,12 @@ impl Drop for Run {
 }
 
 impl Reconciler {
-    fn new(context: Arc<Context>) -> Self {
+    fn new(context: Arc<Context>, remembered: BTreeMap<ClusterId, Remembered>) -> Self {
+        let presume_at = (!remembered.is_empty()).then(|| Instant::now() + CONFIGURATION_WAIT);
         Self {
+            remembered,
+            presume_at,
+            presumed: false,
             objects: context.config.objects.clone(),
             config_access: context.config.config_cluster.as_ref().map(|c| c.access.clone()),
             context,
@@ -245,6 +265,7 @@ impl Reconciler {
                 () = changed(Some(&mut self.objects)) => {}
                 () = changed(self.config_access.as_mut()) => {}
                 () = self.context.news.notified() => {}
+                () = at(self.presume_at) => {}
                 _ = tick.tick() => {}
             }
             tokio::time::sleep_until(paced).await;
@@ -266,8 +287,13 @@ impl Reconciler {
         }
         #[cfg(test)]
         tests::stumble();
+        if objects.is_some() {
+            self.presume_at = None;
+        } else if self.presume_at.is_some_and(|at| at <= now) {
+            self.presume();
+        }
         self.planned_for = objects;
-        self.tend(now);
+        self.tend(now).await;
         self.publish(now);
     }
 
@@ -282,19 +308,39 @@ impl Reconciler {
         }
     }
 
+    /// Takes the members to be those that are remembered, until the Secrets can be read.
+    fn presume(&mut self) {
+        self.presume_at = None;
+        self.presumed = true;
+        warn!("the configuration can't be read yet; the members of before are presumed until then");
+        for (id, remembered) in &self.remembered {
+            if let Some(cluster) = remembered.presumed() {
+                self.running.clusters.insert(id.clone(), cluster);
+            }
+        }
+    }
+
     async fn plan(&mut self, now: Instant) {
         let secrets: Vec<_> = self.read.values().map(|(_, read)| read.clone()).collect();
         let config = &self.context.config;
-        let config_cluster = config.config_cluster.as_ref().map(|cluster| &cluster.id);
+        let config_cluster = config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
         let grace = config.removal_grace;
         let has_data = |id: &ClusterId| self.members.get(id).is_some_and(Member::holds_data);
         let now_std = now.into_std();
-        let plan = plan::plan(&self.running, &secrets, config_cluster, grace, &has_data, now_std);
+        let config_id = config_cluster.as_ref();
+        let plan = plan::plan(&self.running, &secrets, config_id, grace, &has_data, now_std);
         for action in &plan.actions {
             self.carry_out(action, now).await;
         }
         report(&self.plan, &plan);
         self.plan = plan;
+        // A member that nothing names any more is forgotten: one that comes by its ID is another.
+        let named = |id: &ClusterId| {
+            let mut secrets = self.read.values();
+            config_cluster.as_ref() == Some(id)
+                || secrets.any(|(_, secret)| secret.clusters.contains_key(id))
+        };
+        self.remembered.retain(|id, _| named(id));
     }
 
     /// What follows from an action beyond what [`Self::tend`] sees from [`Running`].
@@ -304,9 +350,15 @@ impl Reconciler {
             Action::Adopt { id, secret, member: wanted } => {
                 info!(cluster = %id, %secret, "cluster goes on under this Secret");
                 let bereft = !self.is_still_there(id);
+                // A Secret that was presumed and is there means nothing new.
+                let as_presumed = self.running.clusters.get(id).is_some_and(|cluster| {
+                    cluster.hold == Hold::Presumed && cluster.secret == *secret
+                });
                 if let Some(member) = self.members.get_mut(id) {
                     // Another Secret may mean another cluster by the same name.
-                    member.uid = None;
+                    if !as_presumed {
+                        member.uid = None;
+                    }
                     member.since = now;
                     if bereft {
                         member.drop_others(&wanted.access);
@@ -353,15 +405,18 @@ impl Reconciler {
     }
 
     /// Makes each member run as it should.
-    fn tend(&mut self, now: Instant) {
+    async fn tend(&mut self, now: Instant) {
         // The config cluster first: of two IDs for one cluster it is the one that counts.
         let config = self.context.config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
         let ids: Vec<_> = config.into_iter().chain(self.running.clusters.keys().cloned()).collect();
         for id in ids {
-            let mut member = self.members.remove(&id).unwrap_or_else(|| Member::new(now));
+            let mut member = match self.members.remove(&id) {
+                Some(member) => member,
+                None => self.begin(&id, now).await,
+            };
             match self.running.clusters.get(&id) {
                 Some(cluster) => match (&cluster.hold, cluster.mode) {
-                    (Hold::Leaving { .. }, _) => member.freeze(),
+                    (Hold::Leaving { .. } | Hold::Presumed, _) => member.freeze(),
                     (Hold::Held(_), Mode::Pause) if member.has_data => member.freeze(),
                     (Hold::Held(access), _) => self.align(&id, &mut member, access),
                 },
@@ -375,6 +430,27 @@ impl Reconciler {
             member.advance(|uid| self.twin_of(uid));
             self.members.insert(id, member);
         }
+    }
+
+    /// A member that was none until now: with what is remembered of it.
+    async fn begin(&mut self, id: &ClusterId, now: Instant) -> Member {
+        let mut member = Member::new(now);
+        let Some(remembered) = self.remembered.remove(id) else { return member };
+        member.last = remembered.status();
+        member.has_data = true;
+        // Another Secret may mean another cluster by the same name.
+        let cluster = self.running.clusters.get(id);
+        if cluster.is_none_or(|cluster| remembered.is_of(&cluster.secret)) {
+            member.uid = remembered.uid;
+        }
+        member.restored = Some(Restored { remark: remembered.remark });
+        info!(cluster = %id, "cluster restored from disk, until it syncs");
+        // Older than any run, so that the first word of any takes its place.
+        let (shard, epoch) = (ShardKey::kubernetes(id.clone()), Epoch(0));
+        let word = RegistryUpdate { shard, epoch, change: Change::Reset(remembered.contents) };
+        // An error says that there is nobody to tell: the process ends.
+        let _ = self.context.config.updates.send(word).await;
+        member
     }
 
     fn align(&self, id: &ClusterId, member: &mut Member, access: &Access) {
@@ -400,7 +476,7 @@ impl Reconciler {
             let config = cluster.is_none();
             let leaving_in = cluster.and_then(|cluster| match cluster.hold {
                 Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
-                Hold::Held(_) => None,
+                Hold::Held(_) | Hold::Presumed => None,
             });
             let limit = self.context.config.sync_timeout;
             let late = !member.has_data && now.duration_since(member.since) >= limit;
@@ -408,6 +484,7 @@ impl Reconciler {
             let (state, reason) = judge(&Facts {
                 status: &shown,
                 has_data: member.has_data,
+                restored: member.restored.as_ref(),
                 timed_out: late.then_some(limit),
                 leaving_in,
                 mode,
@@ -431,13 +508,16 @@ impl Reconciler {
                     trust_domain: Arc::clone(&trust_domain),
                 },
             );
-            statuses.push(self.entry(id.as_str(), secret, (state, reason), network, &shown));
+            let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
+            let entry = self.entry(id.as_str(), secret, (state, reason), network, &shown);
+            statuses.push(ClusterStatus { kept, ..entry });
         }
         statuses.extend(self.plan.idle.iter().map(|idle| self.idle_entry(idle)));
         statuses.sort_by(|a, b| order(a).cmp(&order(b)));
         publish(&self.context.known, Arc::new(known));
         publish(&self.context.statuses, Arc::new(statuses));
-        let settled = match (self.planned_for.is_some(), waiting.is_empty()) {
+        let read = self.planned_for.is_some() || self.presumed;
+        let settled = match (read, waiting.is_empty()) {
             (false, _) => Settled::ConfigurationUnread,
             (true, false) => Settled::Waiting(waiting),
             (true, true) => Settled::All,
@@ -475,6 +555,7 @@ impl Reconciler {
             objects: status.objects,
             relists: status.relists,
             ignored_claims: Vec::new(),
+            kept: None,
         }
     }
 }
@@ -512,6 +593,14 @@ fn report(before: &Plan, now: &Plan) {
     }
 }
 
+/// Waits until then; for ever where there is no such time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Waits for a change; for ever where there can't be one any more.
 async fn changed<T>(receiver: Option<&mut watch::Receiver<T>>) {
     if let Some(receiver) = receiver
@@ -530,6 +619,7 @@ impl Member {
             next: None,
             last: Status::starting(),
             has_data: false,
+            restored: None,
             uid: None,
             barred: None,
             ending: Vec::new(),
@@ -609,6 +699,7 @@ impl Member {
         }
         if let Some(serving) = self.serving.as_ref().filter(|run| *run.delivered.borrow()) {
             self.has_data = true;
+            self.restored = None;
             self.last = serving.status.borrow().clone();
         }
         self.ending.retain(|tasks| tasks.running() > 0);
@@ -639,102 +730,6 @@ impl Member {
             (Some(serving), Some(next)) if self.has_data => (of(serving), Some(of(next))),
             (Some(_), Some(next)) => (of(next), None),
         }
-    }
-}
-
-/// Starts a run of the registry of `id`.
-fn start_run(context: &Arc<Context>, id: &ClusterId, access: &Access) -> Run {
-    let tasks = context.tasks.child();
-    let (status, status_seen) = watch::channel(Status::starting());
-    let (gate, gate_seen) = watch::channel(false);
-    let (delivered, delivered_seen) = watch::channel(false);
-    let shared = Arc::clone(context);
-    let (id, run_access) = (id.clone(), access.clone());
-    tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
-        // After a panic the data passed on is still there, but nothing keeps it up to date.
-        delivered.send_replace(false);
-        status.send_modify(|status| {
-            status.synced = false;
-            status.contact = kube::Contact::Connecting;
-        });
-        let (updates, words) = mpsc::channel(1);
-        let config = kube::Config {
-            cluster: id.clone(),
-            access: run_access.clone(),
-            domain: shared.config.domain.clone(),
-            trust_domain: shared.config.trust_domain.clone(),
-            system_namespace: shared.config.system_namespace.clone(),
-            epoch: shared.next_epoch(),
-            updates,
-            status: status.clone(),
-        };
-        let course = Course {
-            context: Arc::clone(&shared),
-            gate: gate_seen.clone(),
-            delivered: delivered.clone(),
-            status: status.subscribe(),
-        };
-        course.run(config, words)
-    });
-    Run { access: access.clone(), tasks, status: status_seen, gate, delivered: delivered_seen }
-}
-
-/// One run from its start to its end.
-struct Course {
-    context: Arc<Context>,
-    gate: watch::Receiver<bool>,
-    delivered: watch::Sender<bool>,
-    status: watch::Receiver<Status>,
-}
-
-impl Course {
-    async fn run(self, config: kube::Config, words: mpsc::Receiver<RegistryUpdate>) {
-        // Closed never: it lives as long as the context.
-        let turn = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
-        let registry = (self.context.config.runner)(config);
-        let Self { context, gate, delivered, status } = self;
-        tokio::select! {
-            () = registry => {}
-            () = forward(words, gate, &delivered, &context) => {}
-            () = announce(status.clone(), &context.news) => {}
-            never = async {
-                let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
-                drop(turn);
-                std::future::pending::<std::convert::Infallible>().await
-            } => match never {},
-        }
-    }
-}
-
-/// Until it is known whether the first sync works.
-async fn over(mut status: watch::Receiver<Status>) {
-    // An error says that the run is over.
-    let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
-}
-
-/// Passes words on once the gate is open.
-async fn forward(
-    mut words: mpsc::Receiver<RegistryUpdate>,
-    mut gate: watch::Receiver<bool>,
-    delivered: &watch::Sender<bool>,
-    context: &Context,
-) {
-    while let Some(word) = words.recv().await {
-        if gate.wait_for(|open| *open).await.is_err()
-            || context.config.updates.send(word).await.is_err()
-        {
-            return;
-        }
-        if !delivered.send_replace(true) {
-            context.news.notify_one();
-        }
-    }
-}
-
-/// Tells the reconciler of every change of a run's status.
-async fn announce(mut status: watch::Receiver<Status>, news: &Notify) {
-    while status.changed().await.is_ok() {
-        news.notify_one();
     }
 }
 

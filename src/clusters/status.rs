@@ -48,6 +48,16 @@ pub struct ClusterStatus {
     /// whoever knows what it says. Left out where nothing does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_claims: Vec<IgnoredClaim>,
+    /// Whose data is served, where any is; for whoever keeps it.
+    #[serde(skip)]
+    pub kept: Option<Kept>,
+}
+
+/// Whose data is served under a cluster's ID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The UID of the namespace `kube-system`, where it is known.
+    pub uid: Option<String>,
 }
 
 /// The states of interface.md.
@@ -124,12 +134,21 @@ impl State {
     }
 }
 
+/// What is served is from before the process started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Restored {
+    /// How it came to be remembered, where that is out of the ordinary.
+    pub(super) remark: Option<String>,
+}
+
 /// What is known of a member that a state follows from.
 pub(super) struct Facts<'a> {
     /// How the run that serves fares, or fared.
     pub(super) status: &'a Status,
     /// Whether anything it said has been passed on.
     pub(super) has_data: bool,
+    /// Whether that is from before the process started, and what there is to say of it.
+    pub(super) restored: Option<&'a Restored>,
     /// How long it was waited for, where that was in vain.
     pub(super) timed_out: Option<Duration>,
     /// How long until it is withdrawn, where no Secret holds it.
@@ -199,6 +218,10 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
             reasons.push(format!("{code}: {text}"));
             return state;
         }
+        trouble if facts.restored.is_some() => {
+            reasons.push(restored(facts, trouble.map(|(_, code, text)| (code, text))));
+            return State::Restored;
+        }
         Some((_, code, text)) if !facts.has_data => {
             if facts.timed_out.is_none() {
                 reasons.push(format!("{code}: {text}"));
@@ -232,6 +255,34 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
     }
 }
 
+/// How old what is served is, and why there is nothing newer.
+fn restored(facts: &Facts<'_>, trouble: Option<(&Code, &str)>) -> String {
+    let age = facts.status.last_contact.and_then(|last| facts.now.duration_since(last).ok());
+    let mut text = match age {
+        Some(age) => format!("from disk, last heard of {} ago", rough(age)),
+        None => "from disk, of unknown age".to_owned(),
+    };
+    text.push_str("; stays in use until it has synced");
+    if let Some((code, fact)) = trouble {
+        text.push_str(&format!("; {code}: {fact}"));
+    }
+    if let Some(remark) = facts.restored.and_then(|restored| restored.remark.as_ref()) {
+        text.push_str(&format!("; {remark}"));
+    }
+    text
+}
+
+/// An age in its largest unit.
+fn rough(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 fn timeout(facts: &Facts<'_>, text: Option<&str>) -> String {
     let limit = facts.timed_out.unwrap_or_default();
     let cause = text.map(|text| format!(": {text}")).unwrap_or_default();
@@ -259,12 +310,13 @@ mod tests {
         timed_out: bool,
         leaving: bool,
         mode: Mode,
+        restored: bool,
     }
 
     fn never_synced(contact: Contact) -> Case {
         let status = Status { contact, ..Status::starting() };
         let (has_data, timed_out, leaving, mode) = (false, false, false, Mode::Normal);
-        Case { status, has_data, timed_out, leaving, mode }
+        Case { status, has_data, timed_out, leaving, mode, restored: false }
     }
 
     fn synced(contact: Contact, seconds_ago: u64) -> Case {
@@ -279,6 +331,7 @@ mod tests {
         let (state, reason) = judge(&Facts {
             status: &case.status,
             has_data: case.has_data,
+            restored: case.restored.then_some(&Restored { remark: None }),
             timed_out: case.timed_out.then_some(Duration::from_secs(30)),
             leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
             mode: case.mode,
@@ -298,7 +351,17 @@ mod tests {
         let auth = || AuthFailed("401".to_owned());
         let tls = || TlsFailed("expired".to_owned());
         let late = |case: Case| Case { timed_out: true, ..case };
+        let restored = |contact: Contact, seconds_ago| {
+            let case = synced(contact, seconds_ago);
+            let status = Status { synced: false, ..case.status.clone() };
+            Case { restored: true, status, ..case }
+        };
         for (case, state, reason) in [
+            (restored(Connecting, 119), State::Restored, "last heard of 119 s ago"),
+            (restored(Good, 200_000), State::Restored, "2 d ago"),
+            (late(restored(unreachable(), 0)), State::Restored, "STR0301"),
+            (restored(auth(), 0), State::AuthFailed, "STR0304"),
+            (Case { leaving: true, ..restored(Good, 0) }, State::Draining, "withdrawn in 25 s"),
             (never_synced(Connecting), State::Syncing, ""),
             (never_synced(Good), State::Syncing, ""),
             (never_synced(unreachable()), State::Syncing, "STR0301"),

@@ -57,6 +57,7 @@ impl Mesh {
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,
             updates,
+            remembered: Default::default(),
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),
         };
         let outputs = reconciler::start(config, &tasks);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tracing::warn;
@@ -10,7 +10,7 @@ use tracing::warn;
 use super::ServeError;
 use super::authority_secret::SecretStore;
 use crate::apiserver::{Access, Loopback};
-use crate::clusters::reconciler;
+use crate::clusters::reconciler::{self, CONFIGURATION_WAIT};
 use crate::config::ServeArgs;
 use crate::identity::{AuthorityPem, authority::load_or_create};
 use crate::mesh::watch::{ConfigMapData, Source, Watcher};
@@ -101,13 +101,19 @@ pub(super) struct MeshSource {
     defaults: Defaults,
     namespace: String,
     objects: watch::Receiver<Option<Arc<Objects>>>,
+    data: watch::Sender<ConfigMapData>,
+    /// How long to wait for the configuration: for ever, unless a state from before is there to go on
+    /// with.
+    patience: Option<Duration>,
     tasks: Supervisor,
 }
 
 impl MeshSource {
+    /// `remembered` is the ConfigMap's data in the state from before, where there is such a state.
     pub(super) fn of(
         args: &ServeArgs,
         objects: watch::Receiver<Option<Arc<Objects>>>,
+        remembered: Option<ConfigMapData>,
         tasks: &Supervisor,
     ) -> Self {
         Self {
@@ -119,16 +125,30 @@ impl MeshSource {
             },
             namespace: args.namespace.clone(),
             objects,
+            patience: remembered.is_some().then_some(CONFIGURATION_WAIT),
+            data: watch::Sender::new(remembered.flatten()),
             tasks: tasks.clone(),
         }
+    }
+
+    /// The data of the ConfigMap.
+    pub(super) fn data(&self) -> watch::Receiver<ConfigMapData> {
+        self.data.subscribe()
     }
 
     /// Waits until the configuration has been read once, so that what is returned holds its settings
     /// from the start, and keeps them up to date from then on.
     pub(super) async fn watch(mut self) -> watch::Receiver<mesh::Settings> {
-        let read = self.objects.wait_for(Option::is_some).await;
-        let first = read.ok().and_then(|objects| data_of(objects.as_deref()?, &self.namespace));
-        let (data, seen) = watch::channel(first);
+        let read = self.objects.wait_for(Option::is_some);
+        let read = match self.patience {
+            Some(patience) => tokio::time::timeout(patience, read).await.ok(),
+            None => Some(read.await),
+        };
+        let read = read.and_then(Result::ok).and_then(|objects| objects.clone());
+        if let Some(objects) = read {
+            self.data.send_replace(data_of(&objects, &self.namespace));
+        }
+        let seen = self.data.subscribe();
         let source = |file: Option<PathBuf>| match file {
             Some(file) => Source::File(file),
             None => Source::ConfigMap {
@@ -139,7 +159,7 @@ impl MeshSource {
         let (config, networks) = (source(self.config), source(self.networks));
         let (watcher, settings, _problems) = Watcher::new(config, networks, self.defaults);
         self.tasks.spawn("mesh settings", watcher.run());
-        self.tasks.spawn("mesh ConfigMap", follow(self.objects, self.namespace, data));
+        self.tasks.spawn("mesh ConfigMap", follow(self.objects, self.namespace, self.data));
         settings
     }
 }

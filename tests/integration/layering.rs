@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["model", "mesh", "registry", "aggregate", "network", "push", "identity", "task", "codes"],
     ),
     ("explain", &["model", "mesh", "registry", "aggregate", "network", "push", "codes"]),
+    ("lkg", &["model", "registry", "registry::kube", "aggregate", "push", "clusters", "task"]),
     (
         "admin",
         &[

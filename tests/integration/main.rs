@@ -20,6 +20,7 @@ mod mesh;
 mod naive;
 mod networks;
 mod restart;
+mod restored;
 mod serve;
 mod simulation;
 mod tidy;

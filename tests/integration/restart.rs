@@ -9,9 +9,9 @@ use super::mesh::{
 };
 
 /// What each type's resources are, without what only this stream counts.
-type Bodies = Vec<(String, Vec<u8>)>;
+pub(super) type Bodies = Vec<(String, Vec<u8>)>;
 
-fn substance(held: &Held) -> Vec<(ResourceType, Bodies)> {
+pub(super) fn substance(held: &Held) -> Vec<(ResourceType, Bodies)> {
     let bodies = |kind| {
         let names = held.names(kind).map(str::to_owned);
         names
@@ -23,7 +23,7 @@ fn substance(held: &Held) -> Vec<(ResourceType, Bodies)> {
 
 /// Waits until the server has nothing more for the proxy: it has acknowledged what it was sent of
 /// every type.
-async fn quiet(server: &Server, client: &Client) -> Held {
+pub(super) async fn quiet(server: &Server, client: &Client) -> Held {
     wait_until(SOON, async || {
         let shown = server.admin.json("/debug/proxies").await;
         let types = shown[0]["types"].as_object().cloned().unwrap_or_default();
@@ -36,7 +36,7 @@ async fn quiet(server: &Server, client: &Client) -> Held {
 }
 
 /// Two members with some services each.
-async fn members() -> (Member, Member) {
+pub(super) async fn members() -> (Member, Member) {
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let west = Member::start("west", "n2", "198.18.0.2").await;
     for name in ["cart", "pay", "web"] {
@@ -46,7 +46,8 @@ async fn members() -> (Member, Member) {
     (east, west)
 }
 
-const CART: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
+pub(super) const CART: &[(&str, u32)] =
+    &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
 
 #[tokio::test]
 async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {

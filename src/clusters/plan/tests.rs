@@ -301,6 +301,7 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
     }
     for (id, cluster) in &world.running.clusters {
         match &cluster.hold {
+            Hold::Presumed => panic!("{case}: {id} is presumed though the Secrets are read"),
             Hold::Held(_) if world.plan.kept.contains_key(id) => {}
             Hold::Held(_) => {
                 assert_eq!(Some(cluster), fresh.running.clusters.get(id), "{case}: {id}");

@@ -1,0 +1,420 @@
+//! Values to bytes and back: small, in one pass, and the same bytes for the same value.
+//!
+//! Texts, localities and pod profiles stand once and are named by number after that, so reading them
+//! back shares them as they were shared. Whatever the bytes are, reading ends with a value or with
+//! [`Malformed`], and allocates no more than a small multiple of their number.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::model::{Locality, Profile};
+
+/// Bytes that hold no value; the text says of what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no sound {0} where one should be")]
+pub struct Malformed(pub &'static str);
+
+/// Something that can be kept.
+pub(super) trait Stored: Sized {
+    /// Appends it.
+    fn write<'a>(&'a self, to: &mut Encoder<'a>);
+    /// Takes one off the front.
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
+}
+
+/// Something that needs no table: a copy of it can be written.
+pub(super) trait Plain: Copy {
+    /// Appends it.
+    fn append(self, bytes: &mut Vec<u8>);
+}
+
+/// Writes.
+#[derive(Default)]
+pub(super) struct Encoder<'a> {
+    pub(super) bytes: Vec<u8>,
+    texts: HashMap<&'a str, u64>,
+    localities: HashMap<&'a Locality, u64>,
+    /// By address: the same value stands once, equal ones need not.
+    profiles: HashMap<*const Profile, u64>,
+    last_name: String,
+}
+
+impl<'a> Encoder<'a> {
+    /// In groups of seven bits, the lowest first.
+    pub(super) fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+
+    fn raw(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    /// A text that is likely to come again.
+    pub(super) fn text(&mut self, text: &'a str) {
+        let next = self.texts.len() as u64;
+        let at = *self.texts.entry(text).or_insert(next);
+        self.number(at);
+        if at == next {
+            self.raw(text);
+        }
+    }
+
+    /// A text that begins like the last one written in this way.
+    pub(super) fn name(&mut self, name: &str) {
+        let both = self.last_name.bytes().zip(name.bytes());
+        let mut alike = both.take_while(|(a, b)| a == b).count();
+        while !name.is_char_boundary(alike) {
+            alike -= 1;
+        }
+        self.number(alike as u64);
+        let (_, rest) = name.split_at(alike);
+        self.raw(rest);
+        self.last_name.truncate(alike);
+        self.last_name.push_str(rest);
+    }
+
+    /// What is not borrowed for as long as the rest.
+    pub(super) fn put(&mut self, value: impl Plain) {
+        value.append(&mut self.bytes);
+    }
+
+    /// What may be missing, held by reference.
+    pub(super) fn option<T: Stored>(&mut self, value: Option<&'a T>) {
+        self.bytes.push(u8::from(value.is_some()));
+        if let Some(value) = value {
+            value.write(self);
+        }
+    }
+}
+
+/// Reads.
+pub(super) struct Decoder<'a> {
+    rest: &'a [u8],
+    texts: Vec<Arc<str>>,
+    localities: Vec<Arc<Locality>>,
+    profiles: Vec<Arc<Profile>>,
+    nodes: HashMap<Arc<str>, Arc<Arc<str>>>,
+    last_name: String,
+}
+
+impl<'a> Decoder<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            rest: bytes,
+            texts: Vec::new(),
+            localities: Vec::new(),
+            profiles: Vec::new(),
+            nodes: HashMap::new(),
+            last_name: String::new(),
+        }
+    }
+
+    /// Whether all has been read.
+    pub(super) fn is_done(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed("value"))?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
+        self.bytes::<1>().map(|[byte]| byte)
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Malformed("number"))
+    }
+
+    /// How many values follow: each has a byte at least, so that a nonsense count costs nothing.
+    pub(super) fn count(&mut self) -> Result<usize, Malformed> {
+        let count = usize::try_from(self.number()?).ok();
+        count.filter(|count| *count <= self.rest.len()).ok_or(Malformed("count"))
+    }
+
+    fn raw(&mut self) -> Result<&'a str, Malformed> {
+        let length = self.count()?;
+        let (text, rest) = self.rest.split_at_checked(length).ok_or(Malformed("text"))?;
+        self.rest = rest;
+        str::from_utf8(text).map_err(|_| Malformed("text"))
+    }
+
+    pub(super) fn text(&mut self) -> Result<Arc<str>, Malformed> {
+        match self.known(|one| one.texts.len())? {
+            Some(at) => self.texts.get(at).cloned().ok_or(Malformed("text")),
+            None => {
+                let text: Arc<str> = self.raw()?.into();
+                self.texts.push(Arc::clone(&text));
+                Ok(text)
+            }
+        }
+    }
+
+    pub(super) fn name(&mut self) -> Result<&str, Malformed> {
+        let alike = usize::try_from(self.number()?).unwrap_or(usize::MAX);
+        let rest = self.raw()?;
+        if !self.last_name.is_char_boundary(alike) {
+            return Err(Malformed("name"));
+        }
+        self.last_name.truncate(alike);
+        self.last_name.push_str(rest);
+        Ok(&self.last_name)
+    }
+
+    /// The place in a table of `held` entries; `None` for the next one, which follows.
+    fn known(&mut self, held: impl Fn(&Self) -> usize) -> Result<Option<usize>, Malformed> {
+        let at = usize::try_from(self.number()?).map_err(|_| Malformed("place"))?;
+        match held(self) {
+            held if at == held => Ok(None),
+            held if at < held => Ok(Some(at)),
+            _ => Err(Malformed("place")),
+        }
+    }
+}
+
+/// A struct as its fields, one after the other. Naming all of them makes a new field an error here.
+macro_rules! fields {
+    ($type:ty { $($field:ident),* $(,)? }) => {
+        impl Stored for $type {
+            fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+                let Self { $($field),* } = self;
+                $($field.write(to);)*
+            }
+
+            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+                Ok(Self { $($field: Stored::read(from)?),* })
+            }
+        }
+    };
+}
+
+/// An enum without data as a number. A number once given keeps its meaning.
+macro_rules! numbers {
+    ($type:ident { $($number:literal => $variant:ident),* $(,)? }) => {
+        impl Plain for $type {
+            fn append(self, bytes: &mut Vec<u8>) {
+                bytes.push(match self { $(Self::$variant => $number),* });
+            }
+        }
+
+        impl Stored for $type {
+            fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+                to.put(*self);
+            }
+
+            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+                match from.byte()? {
+                    $($number => Ok(Self::$variant),)*
+                    _ => Err(Malformed(stringify!($type))),
+                }
+            }
+        }
+    };
+}
+
+pub(super) use {fields, numbers};
+
+macro_rules! integers {
+    ($($type:ty),*) => {
+        $(impl Stored for $type {
+            fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+                to.number(u64::from(*self));
+            }
+
+            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+                from.number()?.try_into().map_err(|_| Malformed("number"))
+            }
+        })*
+    };
+}
+
+integers!(u16, u32, u64);
+
+impl Stored for i64 {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.bytes.extend_from_slice(&self.to_le_bytes());
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        from.bytes().map(Self::from_le_bytes)
+    }
+}
+
+impl Stored for bool {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.bytes.push(u8::from(*self));
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("flag")),
+        }
+    }
+}
+
+impl<T: Stored> Stored for Option<T> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.option(self.as_ref());
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(if bool::read(from)? { Some(T::read(from)?) } else { None })
+    }
+}
+
+impl<T: Stored> Stored for Vec<T> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        self.iter().for_each(|one| one.write(to));
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = from.count()?;
+        (0..count).map(|_| T::read(from)).collect()
+    }
+}
+
+impl<K: Stored + Ord, V: Stored> Stored for BTreeMap<K, V> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        for (key, value) in self {
+            key.write(to);
+            value.write(to);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = from.count()?;
+        (0..count).map(|_| Ok((K::read(from)?, V::read(from)?))).collect()
+    }
+}
+
+impl Plain for IpAddr {
+    fn append(self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::V4(address) => {
+                bytes.push(4);
+                bytes.extend_from_slice(&address.octets());
+            }
+            Self::V6(address) => {
+                bytes.push(6);
+                bytes.extend_from_slice(&address.octets());
+            }
+        }
+    }
+}
+
+impl Stored for IpAddr {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.put(*self);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            4 => Ok(Ipv4Addr::from(from.bytes::<4>()?).into()),
+            6 => Ok(Ipv6Addr::from(from.bytes::<16>()?).into()),
+            _ => Err(Malformed("address")),
+        }
+    }
+}
+
+impl Stored for String {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.raw(self);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        from.raw().map(str::to_owned)
+    }
+}
+
+impl Stored for Arc<str> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.text(self);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        from.text()
+    }
+}
+
+/// The name of a node: one value for all pods there.
+impl Stored for Arc<Arc<str>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.text(self);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let name = from.text()?;
+        let shared = from.nodes.entry(name).or_insert_with_key(|name| Self::new(Arc::clone(name)));
+        Ok(Self::clone(shared))
+    }
+}
+
+fields!(Locality { region, zone, subzone });
+
+impl Stored for Arc<Locality> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let next = to.localities.len() as u64;
+        let at = *to.localities.entry(self).or_insert(next);
+        to.number(at);
+        if at == next {
+            Locality::write(self, to);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.known(|one| one.localities.len())? {
+            Some(at) => from.localities.get(at).cloned().ok_or(Malformed("locality")),
+            None => {
+                let locality = Self::new(Locality::read(from)?);
+                from.localities.push(Self::clone(&locality));
+                Ok(locality)
+            }
+        }
+    }
+}
+
+impl Stored for Arc<Profile> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let next = to.profiles.len() as u64;
+        let at = *to.profiles.entry(Self::as_ptr(self)).or_insert(next);
+        to.number(at);
+        if at == next {
+            Profile::write(self, to);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.known(|one| one.profiles.len())? {
+            Some(at) => from.profiles.get(at).cloned().ok_or(Malformed("profile")),
+            None => {
+                let profile = Self::new(Profile::read(from)?);
+                from.profiles.push(Self::clone(&profile));
+                Ok(profile)
+            }
+        }
+    }
+}

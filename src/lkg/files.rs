@@ -1,0 +1,311 @@
+//! The directory: a few generations of each file, each proven whole before anything in it is believed.
+//!
+//! ```text
+//! "straitLK"  version (4 bytes)  length of what follows (8)  XXH3-128 of all but itself (16)  payload
+//! ```
+//!
+//! Integers are little-endian. A file is written beside its name, synced, renamed, and the directory
+//! synced: whenever the process or the machine stops, each name is there with all its content or not at
+//! all.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::codec::{Decoder, Encoder, Malformed, Stored};
+use super::{Members, Origin, Shard};
+use crate::model::ClusterId;
+
+/// The format written here, and the only one read.
+pub(super) const VERSION: u32 = 1;
+/// Files of a name that are kept.
+pub(super) const GENERATIONS: usize = 3;
+const MAGIC: &[u8; 8] = b"straitLK";
+const HEAD: usize = 8 + 4 + 8 + 16;
+const EXTENSION: &str = ".lkg";
+const MEMBERS: &str = "members";
+const CLUSTER: &str = "cluster-";
+
+/// Why a file is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {fact}", path.display())]
+pub struct Refused {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub fact: Flaw,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// The system doesn't let us read it.
+    #[error("can't be read: {0}")]
+    Unreadable(String),
+    /// It doesn't begin as these files do.
+    #[error("is not a file of last-known-good state")]
+    Foreign,
+    /// It is shorter or longer than it says.
+    #[error("has {is} bytes, not the {wanted} it should have")]
+    Length {
+        /// What it has.
+        is: usize,
+        /// What it says; the least there can be where it says nothing.
+        wanted: u64,
+    },
+    /// Another version wrote it.
+    #[error("has format {0}; this version reads format {VERSION}")]
+    Version(u32),
+    /// Something in it is not as it was written.
+    #[error("is damaged: its checksum is wrong")]
+    Damaged,
+    /// It is whole, and makes no sense.
+    #[error("is whole but makes no sense: {0}")]
+    Malformed(#[from] Malformed),
+    /// It was written under another name.
+    #[error("holds cluster {0}")]
+    OtherCluster(ClusterId),
+    /// It was written with other flags.
+    #[error("was written with another --{0}")]
+    Origin(&'static str),
+}
+
+/// The directory.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    origin: Origin,
+    /// The generations there are of each name, oldest first.
+    generations: BTreeMap<String, Vec<u64>>,
+    /// The checksum of each name's newest file, where that is known and good.
+    newest: BTreeMap<String, u128>,
+}
+
+impl Store {
+    /// Looks what is in `directory`. It is made when something is first written.
+    pub fn open(directory: &Path, origin: Origin) -> Self {
+        let mut generations: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        match fs::read_dir(directory) {
+            Ok(entries) => {
+                let names =
+                    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+                for (name, generation) in names.filter_map(|name| parse(&name)) {
+                    generations.entry(name).or_default().push(generation);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                warn!(path = %directory.display(), %error, "last-known-good state can't be read");
+            }
+        }
+        generations.values_mut().for_each(|list| list.sort_unstable());
+        Self { directory: directory.to_owned(), origin, generations, newest: BTreeMap::new() }
+    }
+
+    /// The clusters of which there are files.
+    pub fn clusters(&self) -> Vec<ClusterId> {
+        let names = self.generations.keys().filter_map(|name| name.strip_prefix(CLUSTER));
+        names.filter_map(|id| ClusterId::parse(id).ok()).collect()
+    }
+
+    /// What was last known of a cluster, and why its newest file is not what was read.
+    pub fn shard(&mut self, cluster: &ClusterId) -> (Option<Shard>, Option<Refused>) {
+        self.newest_good(&format!("{CLUSTER}{cluster}"), |shard: &Shard| {
+            let same = shard.cluster == *cluster;
+            if same { Ok(()) } else { Err(Flaw::OtherCluster(shard.cluster.clone())) }
+        })
+    }
+
+    /// What was last known of the members, and why the newest file is not what was read.
+    pub fn members(&mut self) -> (Option<Members>, Option<Refused>) {
+        self.newest_good(MEMBERS, |_| Ok(()))
+    }
+
+    /// Keeps what is known of a cluster. Returns the bytes written: none where the newest file says so.
+    ///
+    /// # Errors
+    /// What the system says; the files there stay good.
+    pub fn put_shard(&mut self, shard: &Shard) -> io::Result<usize> {
+        self.put(&format!("{CLUSTER}{}", shard.cluster), shard)
+    }
+
+    /// Keeps what is known of the members. Returns the bytes written: none where the newest file says so.
+    ///
+    /// # Errors
+    /// What the system says; the files there stay good.
+    pub fn put_members(&mut self, members: &Members) -> io::Result<usize> {
+        self.put(MEMBERS, members)
+    }
+
+    /// Forgets a cluster.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn forget(&mut self, cluster: &ClusterId) -> io::Result<()> {
+        let name = format!("{CLUSTER}{cluster}");
+        self.newest.remove(&name);
+        let Some(generations) = self.generations.get(&name).cloned() else { return Ok(()) };
+        // The oldest first: what a crash leaves must not be older than what it takes.
+        for generation in generations {
+            remove(&self.path(&name, generation))?;
+        }
+        self.generations.remove(&name);
+        Ok(())
+    }
+
+    fn newest_good<T: Stored>(
+        &mut self,
+        name: &str,
+        check: impl Fn(&T) -> Result<(), Flaw>,
+    ) -> (Option<T>, Option<Refused>) {
+        let mut first = None;
+        for generation in self.generations.get(name).into_iter().flatten().rev() {
+            let path = self.path(name, *generation);
+            let read = fs::read(&path).map_err(|error| Flaw::Unreadable(error.to_string()));
+            let read = read.and_then(|bytes| {
+                let (value, checksum) = open_file(&bytes, &self.origin)?;
+                check(&value).map(|()| (value, checksum))
+            });
+            match read {
+                Ok((value, checksum)) => {
+                    if first.is_none() {
+                        self.newest.insert(name.to_owned(), checksum);
+                    }
+                    return (Some(value), first);
+                }
+                Err(fact) => {
+                    let refused = Refused { path, fact };
+                    warn!(reason = %refused, "last-known-good file refused");
+                    first.get_or_insert(refused);
+                }
+            }
+        }
+        (None, first)
+    }
+
+    fn put(&mut self, name: &str, value: &impl Stored) -> io::Result<usize> {
+        let (bytes, checksum) = to_file(value, &self.origin);
+        if self.newest.get(name) == Some(&checksum) {
+            return Ok(0);
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let generations = self.generations.get(name);
+        let next =
+            generations.and_then(|list| list.last()).map_or(1, |last| last.saturating_add(1));
+        let path = self.path(name, next);
+        let beside = self.directory.join(format!(".{name}.new"));
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(&self.directory)?.sync_all()?;
+        self.newest.insert(name.to_owned(), checksum);
+        self.generations.entry(name.to_owned()).or_default().push(next);
+        self.prune(name)?;
+        Ok(bytes.len())
+    }
+
+    fn prune(&mut self, name: &str) -> io::Result<()> {
+        while let Some(generations) = self.generations.get_mut(name)
+            && generations.len() > GENERATIONS
+        {
+            let oldest = generations.remove(0);
+            remove(&self.path(name, oldest))?;
+        }
+        Ok(())
+    }
+
+    fn path(&self, name: &str, generation: u64) -> PathBuf {
+        self.directory.join(format!("{name}.{generation:012}{EXTENSION}"))
+    }
+}
+
+/// Removes a file; one that has gone already is as good.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The name and the generation in a file's name.
+fn parse(file: &str) -> Option<(String, u64)> {
+    let (name, generation) = file.strip_suffix(EXTENSION)?.rsplit_once('.')?;
+    Some((name.to_owned(), generation.parse().ok()?))
+}
+
+/// The bytes of a file, and its checksum.
+pub(super) fn to_file(value: &impl Stored, origin: &Origin) -> (Vec<u8>, u128) {
+    let mut encoder = Encoder::default();
+    encoder.bytes.resize(HEAD, 0);
+    origin.write(&mut encoder);
+    value.write(&mut encoder);
+    let mut bytes = encoder.bytes;
+    let length = (bytes.len() - HEAD) as u64;
+    let (head, payload) = bytes.split_at_mut(HEAD);
+    let (start, place) = head.split_at_mut(HEAD - 16);
+    let (magic, rest) = start.split_at_mut(8);
+    magic.copy_from_slice(MAGIC);
+    let (version, counted) = rest.split_at_mut(4);
+    version.copy_from_slice(&VERSION.to_le_bytes());
+    counted.copy_from_slice(&length.to_le_bytes());
+    let checksum = checksum(start, payload);
+    place.copy_from_slice(&checksum.to_le_bytes());
+    (bytes, checksum)
+}
+
+/// What a file holds, and its checksum.
+pub(super) fn open_file<T: Stored>(bytes: &[u8], origin: &Origin) -> Result<(T, u128), Flaw> {
+    let wanted = HEAD as u64;
+    let short = || Flaw::Length { is: bytes.len(), wanted };
+    let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
+    if magic != MAGIC {
+        return Err(Flaw::Foreign);
+    }
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
+    match u32::from_le_bytes(*version) {
+        VERSION => {}
+        other => return Err(Flaw::Version(other)),
+    }
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(short)?;
+    let (said, payload) = rest.split_first_chunk::<16>().ok_or_else(short)?;
+    let length = u64::from_le_bytes(*length);
+    if payload.len() as u64 != length {
+        let wanted = length.saturating_add(HEAD as u64);
+        return Err(Flaw::Length { is: bytes.len(), wanted });
+    }
+    let (start, _) = bytes.split_at(HEAD - 16);
+    let checksum = checksum(start, payload);
+    if checksum.to_le_bytes() != *said {
+        return Err(Flaw::Damaged);
+    }
+    let mut decoder = Decoder::new(payload);
+    let theirs = Origin::read(&mut decoder)?;
+    for (flag, theirs, ours) in [
+        ("domain", &theirs.domain, &origin.domain),
+        ("trust-domain", &theirs.trust_domain, &origin.trust_domain),
+        ("namespace", &theirs.system_namespace, &origin.system_namespace),
+    ] {
+        if theirs != ours {
+            return Err(Flaw::Origin(flag));
+        }
+    }
+    let value = T::read(&mut decoder)?;
+    if !decoder.is_done() {
+        return Err(Malformed("end").into());
+    }
+    Ok((value, checksum))
+}
+
+fn checksum(start: &[u8], payload: &[u8]) -> u128 {
+    let mut hash = Xxh3::new();
+    hash.update(start);
+    hash.update(payload);
+    hash.digest128()
+}

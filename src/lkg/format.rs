@@ -1,0 +1,293 @@
+//! What the files say, field by field. A change to anything here is a new [`super::files::VERSION`].
+
+use std::sync::Arc;
+
+use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
+use super::{Members, Note, Origin, Shard};
+use crate::model::{
+    Addresses, ByName, ClusterId, Endpoint, EndpointRef, Endpoints, ExportTo, Health, Hostname,
+    Mode, NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution,
+    Service, TargetPort, TlsMode, Workload, WorkloadKey, Workloads,
+};
+use crate::registry::ServiceRecord;
+
+macro_rules! names {
+    ($($type:ident),*) => {
+        $(impl Stored for $type {
+            fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+                to.text(self.as_str());
+            }
+
+            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+                from.text().map(Self::new)
+            }
+        })*
+    };
+}
+
+names!(ClusterId, Hostname, Namespace, NetworkId);
+
+fields!(Origin { domain, trust_domain, system_namespace });
+fields!(Members { members, mesh });
+fields!(Note { secret, network, mode, last_contact });
+fields!(Shard { cluster, uid, network_label, workloads, services });
+fields!(ServiceRecord { service, endpoints });
+fields!(Service {
+    hostname,
+    name,
+    namespace,
+    ports,
+    resolution,
+    vips,
+    external_addresses,
+    external_ports,
+    labels,
+    selector,
+    service_accounts,
+    export_to,
+    created,
+    node_local,
+    publish_not_ready,
+    mesh_external,
+});
+fields!(Port { name, number, protocol, target });
+fields!(Profile {
+    labels,
+    service_account,
+    identity,
+    tls_mode,
+    network_label,
+    locality,
+    named_ports,
+});
+fields!(ByName { just_then, endpoints });
+fields!(NamedEndpoint { address, ports, weight, locality, network, tls_mode });
+fields!(Workload { profile, addresses, node });
+
+numbers!(Mode { 0 => Normal, 1 => Drain, 2 => Pause });
+numbers!(TlsMode { 0 => Disabled, 1 => Istio });
+numbers!(Health { 0 => Healthy, 1 => Unhealthy, 2 => Draining, 3 => Terminating });
+numbers!(PodState { 0 => Known, 1 => Missing, 2 => Unnamed });
+numbers!(Protocol {
+    0 => Http,
+    1 => Http2,
+    2 => Grpc,
+    3 => GrpcWeb,
+    4 => Https,
+    5 => Tls,
+    6 => Tcp,
+    7 => Mysql,
+    8 => Mongo,
+    9 => Redis,
+    10 => Udp,
+    11 => Auto,
+});
+
+impl Stored for Arc<Service> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        Service::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Service::read(from).map(Self::new)
+    }
+}
+
+impl Stored for Resolution {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::ClientSide => to.bytes.push(0),
+            Self::Headless => to.bytes.push(1),
+            Self::Alias(host) => {
+                to.bytes.push(2);
+                host.write(to);
+            }
+            Self::ByName(by_name) => {
+                to.bytes.push(3);
+                by_name.write(to);
+            }
+            Self::Passthrough => to.bytes.push(4),
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => Ok(Self::ClientSide),
+            1 => Ok(Self::Headless),
+            2 => Hostname::read(from).map(Self::Alias),
+            3 => ByName::read(from).map(Self::ByName),
+            4 => Ok(Self::Passthrough),
+            _ => Err(Malformed("resolution")),
+        }
+    }
+}
+
+impl Stored for ExportTo {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::Public => to.bytes.push(0),
+            Self::Namespaces(namespaces) => {
+                to.bytes.push(1);
+                namespaces.write(to);
+            }
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => Ok(Self::Public),
+            1 => Vec::read(from).map(Self::Namespaces),
+            _ => Err(Malformed("visibility")),
+        }
+    }
+}
+
+impl Stored for TargetPort {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::Number(number) => {
+                to.bytes.push(0);
+                number.write(to);
+            }
+            Self::Name(name) => {
+                to.bytes.push(1);
+                name.write(to);
+            }
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => u16::read(from).map(Self::Number),
+            1 => Stored::read(from).map(Self::Name),
+            _ => Err(Malformed("target port")),
+        }
+    }
+}
+
+impl Stored for Addresses {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.iter().count() as u64);
+        for address in self.iter() {
+            to.put(address);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let addresses: Vec<_> = Stored::read(from)?;
+        Ok(addresses.into_iter().collect())
+    }
+}
+
+impl Stored for Workloads {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        for (namespace, name, pod) in self.iter() {
+            namespace.write(to);
+            to.name(name);
+            pod.write(to);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let mut workloads = Self::default();
+        for _ in 0..from.count()? {
+            let namespace = from.text()?;
+            let name = from.name()?.to_owned();
+            workloads.insert(&namespace, &name, Workload::read(from)?);
+        }
+        Ok(workloads)
+    }
+}
+
+/// What neighbours mostly have in common stands once for all of them.
+impl Stored for Endpoints {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        let mut last = None;
+        for endpoint in self.iter() {
+            let EndpointRef {
+                address,
+                port,
+                port_name,
+                health,
+                weight,
+                locality,
+                network_label,
+                tls_mode,
+                service_account,
+                workload,
+                pod,
+                node,
+            } = endpoint;
+            let namespace = workload.map(|workload| workload.namespace);
+            let common =
+                (port_name, weight, locality, network_label, tls_mode, service_account, pod);
+            let common = Some((common, namespace));
+            to.put(address);
+            to.number(port.into());
+            to.put(health);
+            to.option(node);
+            let alike = last == common;
+            to.bytes.push(u8::from(alike));
+            if !alike {
+                last = common;
+                port_name.write(to);
+                to.number(weight.into());
+                locality.write(to);
+                to.option(network_label);
+                to.put(tls_mode);
+                to.option(service_account);
+                to.put(pod);
+                to.option(namespace);
+            }
+            if let Some(workload) = workload {
+                to.name(&workload.to_key().name);
+            }
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = from.count()?;
+        let mut endpoints: Vec<Endpoint> = Vec::with_capacity(count.min(1 << 16));
+        let mut namespace: Option<Namespace> = None;
+        for _ in 0..count {
+            let (address, port, health, node) = (
+                Stored::read(from)?,
+                Stored::read(from)?,
+                Stored::read(from)?,
+                Stored::read(from)?,
+            );
+            let mut endpoint = match (bool::read(from)?, endpoints.last()) {
+                (true, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
+                (true, None) => return Err(Malformed("endpoint")),
+                (false, _) => {
+                    let endpoint = Endpoint {
+                        address,
+                        port,
+                        health,
+                        node,
+                        port_name: Stored::read(from)?,
+                        weight: Stored::read(from)?,
+                        locality: Stored::read(from)?,
+                        network_label: Stored::read(from)?,
+                        tls_mode: Stored::read(from)?,
+                        service_account: Stored::read(from)?,
+                        pod: Stored::read(from)?,
+                        workload: None,
+                    };
+                    namespace = Stored::read(from)?;
+                    endpoint
+                }
+            };
+            endpoint.workload = match &namespace {
+                Some(namespace) => {
+                    Some(Arc::new(WorkloadKey::new(namespace.clone(), from.name()?)))
+                }
+                None => None,
+            };
+            endpoints.push(endpoint);
+        }
+        Ok(endpoints.into())
+    }
+}

@@ -1,0 +1,440 @@
+use std::fs;
+use std::path::PathBuf;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng, SeedableRng};
+use tempfile::TempDir;
+
+use super::files::{Flaw, GENERATIONS, VERSION, open_file, to_file};
+use super::*;
+use crate::model::{
+    Endpoint, ExportTo, Health, Labels, Locality, PodState, Port, Profile, Protocol, Resolution,
+    Service, TargetPort, TlsMode, Workload, WorkloadKey,
+};
+
+fn origin() -> Origin {
+    Origin {
+        domain: "cluster.local".into(),
+        trust_domain: "example.org".into(),
+        system_namespace: "strait-system".into(),
+    }
+}
+
+/// Every value of every field sooner or later, in all sorts of company.
+struct Dice(StdRng);
+
+impl Dice {
+    fn upto(&mut self, count: usize) -> usize {
+        self.0.random_range(0..count)
+    }
+
+    fn flip(&mut self) -> bool {
+        self.0.random()
+    }
+
+    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+        all.choose(&mut self.0).expect("one to choose").clone()
+    }
+
+    fn text(&mut self) -> Arc<str> {
+        self.of(&["", "a", "cart", "cart-1", "ü-é", "üb", "spiffe://a/ns/b/sa/c"]).into()
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.flip() { Some(make(self)) } else { None }
+    }
+
+    fn some<T, C: FromIterator<T>>(&mut self, make: impl Fn(&mut Self) -> T) -> C {
+        (0..self.upto(4)).map(|_| make(self)).collect()
+    }
+
+    fn address(&mut self) -> std::net::IpAddr {
+        if self.flip() {
+            std::net::Ipv4Addr::from_bits(self.0.random()).into()
+        } else {
+            std::net::Ipv6Addr::from_bits(self.0.random()).into()
+        }
+    }
+
+    fn locality(&mut self) -> Arc<Locality> {
+        Arc::new(Locality::parse(self.of(&["", "r/z/s", "r/z", "q//s"])))
+    }
+
+    fn labels(&mut self) -> Labels {
+        self.some(|dice| (dice.text(), dice.text()))
+    }
+
+    fn service(&mut self) -> Service {
+        use Protocol::*;
+        let protocols =
+            [Http, Http2, Grpc, GrpcWeb, Https, Tls, Tcp, Mysql, Mongo, Redis, Udp, Auto];
+        Service {
+            hostname: Hostname::new(self.text()),
+            name: self.text(),
+            namespace: self.text().as_ref().into(),
+            ports: self.some(|dice| Port {
+                name: dice.text(),
+                number: dice.0.random(),
+                protocol: dice.of(&protocols),
+                target: if dice.flip() {
+                    TargetPort::Number(dice.0.random())
+                } else {
+                    TargetPort::Name(dice.text())
+                },
+            }),
+            resolution: match self.upto(5) {
+                0 => Resolution::ClientSide,
+                1 => Resolution::Headless,
+                2 => Resolution::Passthrough,
+                3 => Resolution::ByName(self.by_name()),
+                _ => Resolution::Alias(Hostname::new(self.text())),
+            },
+            vips: self.some(Self::address),
+            external_addresses: self.some(Self::text),
+            external_ports: self.some(|dice| (dice.0.random(), dice.0.random())),
+            labels: self.labels(),
+            selector: self.labels(),
+            service_accounts: self.some(Self::text),
+            export_to: if self.flip() {
+                ExportTo::Public
+            } else {
+                ExportTo::Namespaces(self.some(|dice| dice.text().as_ref().into()))
+            },
+            created: self.0.random(),
+            node_local: self.flip(),
+            publish_not_ready: self.flip(),
+            mesh_external: self.flip(),
+        }
+    }
+
+    fn endpoint(&mut self) -> Endpoint {
+        use Health::*;
+        Endpoint {
+            address: self.address(),
+            port: self.0.random(),
+            port_name: self.text(),
+            health: self.of(&[Healthy, Unhealthy, Draining, Terminating]),
+            weight: self.0.random(),
+            locality: self.locality(),
+            network_label: self.maybe(|dice| dice.text().as_ref().into()),
+            tls_mode: self.of(&[TlsMode::Istio, TlsMode::Disabled]),
+            service_account: self.maybe(Self::text),
+            workload: self.maybe(|dice| {
+                let namespace = dice.text();
+                Arc::new(WorkloadKey::new(&*namespace, dice.text()))
+            }),
+            pod: self.of(&[PodState::Known, PodState::Missing, PodState::Unnamed]),
+            node: self.maybe(Self::text),
+        }
+    }
+
+    fn workloads(&mut self) -> Workloads {
+        let mut workloads = Workloads::default();
+        let profiles: [Arc<Profile>; 3] = std::array::from_fn(|_| {
+            Arc::new(Profile {
+                labels: self.labels(),
+                service_account: self.text(),
+                identity: self.text(),
+                tls_mode: self.of(&[TlsMode::Istio, TlsMode::Disabled]),
+                network_label: self.maybe(|dice| dice.text().as_ref().into()),
+                locality: self.maybe(Self::locality),
+                named_ports: self.some(|dice| (dice.text(), dice.0.random())),
+            })
+        });
+        for at in 0..self.upto(150) {
+            let pod = Workload {
+                profile: self.of(&profiles),
+                addresses: self.some(Self::address),
+                node: self.maybe(|dice| Arc::new(dice.text())),
+            };
+            let namespace = self.text();
+            workloads.insert(&namespace, &format!("{}-{at}", self.text()), pod);
+        }
+        workloads
+    }
+
+    fn shard(&mut self, cluster: &str) -> Shard {
+        let mut services = BTreeMap::new();
+        for at in 0..self.upto(20) {
+            let service = Arc::new(self.service());
+            let copies = 1 + self.upto(3);
+            let kinds: Vec<_> = (0..self.upto(10)).map(|_| self.endpoint()).collect();
+            let endpoints: Vec<_> =
+                kinds.iter().flat_map(|one| std::iter::repeat_n(one.clone(), copies)).collect();
+            let record = ServiceRecord { service, endpoints: endpoints.into() };
+            services.insert(Hostname::from(format!("{at}.{}", self.text())), record);
+        }
+        Shard {
+            cluster: cluster.into(),
+            uid: self.maybe(Self::text),
+            network_label: self.maybe(|dice| dice.text().as_ref().into()),
+            workloads: self.workloads(),
+            services,
+        }
+    }
+}
+
+fn dice(seed: u64) -> Dice {
+    Dice(StdRng::seed_from_u64(seed))
+}
+
+/// The shard of `cluster` that differs with `seed`.
+fn shard(cluster: &str, seed: u64) -> Shard {
+    dice(seed).shard(cluster)
+}
+
+fn members(seed: u64) -> Members {
+    let mut dice = dice(seed);
+    let note = |dice: &mut Dice| Note {
+        secret: dice.maybe(Dice::text),
+        network: dice.maybe(|dice| dice.text().as_ref().into()),
+        mode: dice.of(&[Mode::Normal, Mode::Drain, Mode::Pause]),
+        last_contact: dice.maybe(|dice| dice.0.random()),
+    };
+    let mesh = |dice: &mut Dice| dice.some(|dice| (dice.text().to_string(), "x: y".to_owned()));
+    Members {
+        members: (0..dice.upto(5)).map(|at| (at.to_string().into(), note(&mut dice))).collect(),
+        mesh: dice.maybe(mesh),
+    }
+}
+
+fn store(directory: &TempDir) -> Store {
+    Store::open(&directory.path().join("lkg"), origin())
+}
+
+fn files(directory: &TempDir) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory.path().join("lkg")).expect("it is there");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn whatever_is_written_is_read_back_and_written_alike_again() {
+    for seed in 0..200 {
+        let east = shard("east", seed);
+        let (bytes, _) = to_file(&east, &origin());
+        let (read, _) = open_file::<Shard>(&bytes, &origin()).expect("sound");
+        assert_eq!(read, east, "seed {seed}");
+        let (again, _) = to_file(&read, &origin());
+        assert!(bytes == again, "seed {seed}: other bytes for the same value");
+        let (bytes, _) = to_file(&members(seed), &origin());
+        assert_eq!(open_file(&bytes, &origin()).map(|(read, _)| read), Ok(members(seed)));
+    }
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let (bytes, _) = to_file(&shard("east", 7), &origin());
+    for length in 0..bytes.len() {
+        let flaw = open_file::<Shard>(&bytes[..length], &origin()).expect_err("cut");
+        assert!(matches!(flaw, Flaw::Length { .. }), "{length}: {flaw}");
+    }
+    let longer = [&bytes[..], b"x"].concat();
+    let flaw = open_file::<Shard>(&longer, &origin()).expect_err("longer");
+    assert!(matches!(flaw, Flaw::Length { .. }), "{flaw}");
+}
+
+#[test]
+fn a_file_with_any_bit_flipped_is_refused() {
+    let (bytes, _) = to_file(&dice(1).service_only(), &origin());
+    for at in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[at / 8] ^= 1 << (at % 8);
+        assert!(open_file::<Shard>(&damaged, &origin()).is_err(), "bit {at}");
+    }
+}
+
+impl Dice {
+    /// A small shard, for tests that go through every bit.
+    fn service_only(&mut self) -> Shard {
+        let services = [(
+            Hostname::from("a"),
+            ServiceRecord {
+                service: Arc::new(self.service()),
+                endpoints: vec![self.endpoint()].into(),
+            },
+        )];
+        Shard {
+            cluster: "east".into(),
+            uid: None,
+            network_label: None,
+            workloads: Workloads::default(),
+            services: services.into(),
+        }
+    }
+}
+
+#[test]
+fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
+    use super::codec::{Decoder, Stored as _};
+    for seed in 0..20_000 {
+        let mut dice = dice(seed);
+        let bytes: Vec<u8> = if seed % 2 == 0 {
+            (0..dice.upto(60)).map(|_| dice.0.random()).collect()
+        } else {
+            let (mut bytes, _) = to_file(&dice.service_only(), &origin());
+            let at = dice.upto(bytes.len());
+            bytes[at] = dice.0.random();
+            bytes.split_off(36)
+        };
+        // Whatever comes of it, it ends and does not panic.
+        let _ = Shard::read(&mut Decoder::new(&bytes));
+        let _ = Members::read(&mut Decoder::new(&bytes));
+    }
+}
+
+#[test]
+fn a_file_is_refused_with_the_reason() {
+    let (good, _) = to_file(&shard("east", 3), &origin());
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        bytes
+    };
+    let other_domain = Origin { domain: "other.local".into(), ..origin() };
+    let cases: [(&str, Vec<u8>, &str); 5] = [
+        ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
+        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 2"),
+        ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
+        ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
+        ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),
+    ];
+    for (name, bytes, reason) in cases {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut first = store(&directory);
+        first.put_shard(&shard("east", 1)).expect("written");
+        first.put_shard(&shard("east", 2)).expect("written");
+        let newest = files(&directory).pop().expect("two files");
+        fs::write(&newest, bytes).expect("written");
+        let mut second = store(&directory);
+        let (read, refused) = second.shard(&"east".into());
+        assert_eq!(read, Some(shard("east", 1)), "{name}");
+        let refused = refused.expect("a reason").to_string();
+        assert!(refused.contains(reason), "{name}: {refused}");
+        assert!(refused.contains(&*newest.to_string_lossy()), "{name}: {refused}");
+        // The next one goes beyond the bad one, whatever that was.
+        second.put_shard(&shard("east", 4)).expect("written");
+        assert_eq!(store(&directory).shard(&"east".into()), (Some(shard("east", 4)), None));
+    }
+}
+
+#[test]
+fn some_generations_are_kept_and_equal_ones_not_written_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut first = store(&directory);
+    for seed in 0..10 {
+        assert_ne!(first.put_shard(&shard("east", seed)).expect("written"), 0);
+        assert_eq!(first.put_shard(&shard("east", seed)).expect("nothing to do"), 0);
+        first.put_members(&members(seed)).expect("written");
+    }
+    first.put_shard(&shard("a.b", 1)).expect("written");
+    assert_eq!(files(&directory).len(), 2 * GENERATIONS + 1);
+    let mut second = store(&directory);
+    assert_eq!(second.clusters(), ["a.b", "east"].map(ClusterId::from));
+    assert_eq!(second.shard(&"east".into()), (Some(shard("east", 9)), None));
+    assert_eq!(second.members(), (Some(members(9)), None));
+    // Known from what was read, too.
+    assert_eq!(second.put_shard(&shard("east", 9)).expect("nothing to do"), 0);
+    second.forget(&"east".into()).expect("removed");
+    assert_eq!(store(&directory).clusters(), ["a.b"].map(ClusterId::from));
+}
+
+#[test]
+fn a_write_that_was_cut_short_leaves_the_file_before() {
+    let directory = tempfile::tempdir().expect("a directory");
+    store(&directory).put_shard(&shard("east", 1)).expect("written");
+    let (half, _) = to_file(&shard("east", 2), &origin());
+    let beside = directory.path().join("lkg").join(".cluster-east.new");
+    fs::write(beside, &half[..half.len() / 2]).expect("written");
+    let mut second = store(&directory);
+    assert_eq!(second.shard(&"east".into()), (Some(shard("east", 1)), None));
+    second.put_shard(&shard("east", 3)).expect("written over it");
+    assert_eq!(store(&directory).shard(&"east".into()), (Some(shard("east", 3)), None));
+}
+
+#[test]
+fn files_are_their_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().expect("a directory");
+    store(&directory).put_shard(&shard("east", 1)).expect("written");
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(&directory.path().join("lkg")), 0o700);
+    assert_eq!(mode(&files(&directory)[0]), 0o600);
+}
+
+/// 100,000 endpoints with their pods in one cluster. The times are printed.
+#[test]
+fn a_hundred_thousand_endpoints_stay_small() {
+    let began = std::time::Instant::now();
+    let directory = tempfile::tempdir().expect("a directory");
+    let large = large(100_000);
+    let made = began.elapsed();
+    let began = std::time::Instant::now();
+    let bytes = store(&directory).put_shard(&large).expect("written");
+    let written = began.elapsed();
+    let began = std::time::Instant::now();
+    let (read, _) = store(&directory).shard(&"east".into());
+    let loaded = began.elapsed();
+    println!("made {made:?}, {bytes} bytes written in {written:?}, loaded in {loaded:?}");
+    assert!(read == Some(large));
+    assert!(bytes < 10_000_000, "{bytes} bytes");
+}
+
+fn large(count: u32) -> Shard {
+    let mut workloads = Workloads::default();
+    let mut services = BTreeMap::new();
+    let locality: Arc<Locality> = Arc::new(Locality::parse("r/z/s"));
+    let nodes: Vec<Arc<Arc<str>>> =
+        (0..500).map(|at| Arc::new(format!("node-{at}").into())).collect();
+    for service in 0..count / 100 {
+        let name: Arc<str> = format!("service-{service}").into();
+        let identity: Arc<str> = format!("spiffe://cluster.local/ns/shop/sa/{name}").into();
+        let labels: Labels = [("app".into(), Arc::clone(&name))].into();
+        let profile = Arc::new(Profile {
+            labels: labels.clone(),
+            service_account: Arc::clone(&name),
+            identity: Arc::clone(&identity),
+            tls_mode: TlsMode::Istio,
+            ..Profile::default()
+        });
+        let endpoints = (0..100_u32).map(|at| {
+            let number = service * 100 + at;
+            let hash = number.wrapping_mul(2_654_435_761);
+            let pod = format!("{name}-{:06x}-{:05x}", hash % 0xff_ffff, number * 7919 % 0xf_ffff);
+            let address = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into();
+            let workload = Workload {
+                profile: Arc::clone(&profile),
+                addresses: [address].into_iter().collect(),
+                node: nodes.get(number as usize % 500).cloned(),
+            };
+            workloads.insert(&"shop".into(), &pod, workload);
+            Endpoint {
+                address,
+                port: 8080,
+                port_name: "http".into(),
+                health: Health::Healthy,
+                weight: 1,
+                locality: Arc::clone(&locality),
+                network_label: None,
+                tls_mode: TlsMode::Istio,
+                service_account: Some(Arc::clone(&identity)),
+                workload: Some(Arc::new(WorkloadKey::new("shop", pod))),
+                pod: PodState::Known,
+                node: None,
+            }
+        });
+        let endpoints: Vec<_> = endpoints.collect();
+        let hostname = Hostname::of_kubernetes_service(&name, "shop", "cluster.local");
+        let service = Service {
+            name,
+            hostname: hostname.clone(),
+            selector: labels,
+            ..dice(u64::from(service)).service()
+        };
+        let record = ServiceRecord { service: Arc::new(service), endpoints: endpoints.into() };
+        services.insert(hostname, record);
+    }
+    Shard { cluster: "east".into(), uid: None, network_label: None, workloads, services }
+}

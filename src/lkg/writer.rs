@@ -1,0 +1,266 @@
+//! Writes what changed, soon after it changed, without anybody waiting for it.
+//!
+//! Takes the current version of the mesh as any other reader does. Which clusters changed follows from
+//! what two versions share; encoding and the disk are a blocking thread's work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use imbl::ordmap::DiffItem;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{Members, Note, Shard, Store};
+use crate::aggregate::MergedService;
+use crate::clusters::status::ClusterStatus;
+use crate::model::ClusterId;
+use crate::push::PushContext;
+use crate::registry::{Provider, ServiceRecord};
+
+/// The least time between two writes.
+const PACE: Duration = Duration::from_secs(2);
+/// How many times what a write took must pass before the next: under steady change, writing is to cost
+/// no more than a small part of one core.
+const REST: u32 = 30;
+/// How often times of contact are written that alone have changed.
+const CONTACTS: Duration = Duration::from_secs(30);
+
+/// What the writer needs. A clone goes on where the other was.
+#[derive(Clone)]
+pub struct Writer {
+    /// Where it writes.
+    pub store: Arc<Mutex<Store>>,
+    /// What it writes.
+    pub context: watch::Receiver<Option<Arc<PushContext>>>,
+    /// How the members fare.
+    pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// The data of the mesh's ConfigMap.
+    pub mesh: watch::Receiver<Option<Arc<BTreeMap<String, String>>>>,
+    /// Cancelled when the process is to end.
+    pub drain: CancellationToken,
+    /// Told when the last state before that has been written, or can't be.
+    pub saved: watch::Sender<bool>,
+}
+
+impl Writer {
+    /// Writes until the process is to end, and then once more.
+    pub async fn run(mut self) {
+        let mut written = Written::default();
+        let mut contacts_at = Instant::now();
+        let mut trouble: Option<String> = None;
+        let drain = self.drain.clone();
+        loop {
+            let ending = tokio::select! {
+                () = drain.cancelled() => true,
+                () = self.news(&written.held) => false,
+                () = tokio::time::sleep_until(contacts_at + CONTACTS) => false,
+            };
+            let began = Instant::now();
+            let now = self.context.borrow_and_update().clone();
+            if let Some(now) = now {
+                contacts_at = began;
+                let work = Work {
+                    before: written.clone(),
+                    now: Arc::clone(&now),
+                    statuses: Arc::clone(&self.statuses.borrow_and_update()),
+                    mesh: self.mesh.borrow().clone(),
+                };
+                let store = Arc::clone(&self.store);
+                let done = tokio::task::spawn_blocking(move || {
+                    work.carry_out(&mut store.lock().unwrap_or_else(PoisonError::into_inner))
+                });
+                let result = done.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+                match result {
+                    Ok((bytes, held)) => {
+                        if trouble.take().is_some() {
+                            info!("last-known-good state is written again");
+                        }
+                        debug!(bytes, took = ?began.elapsed(), "last-known-good state written");
+                        written = Written { context: Some(now), held };
+                    }
+                    Err(error) => {
+                        let text = error.to_string();
+                        if trouble.as_ref() != Some(&text) {
+                            warn!(
+                                %error,
+                                "last-known-good state can't be written: everything goes on, and a restart would find the state from before"
+                            );
+                            trouble = Some(text);
+                        }
+                        // What could not be written now is looked at again.
+                        self.context.mark_changed();
+                    }
+                }
+            }
+            if ending {
+                self.saved.send_replace(true);
+                // Whoever started this ends it; otherwise it would be started again.
+                return std::future::pending().await;
+            }
+            let rest = PACE.max(began.elapsed() * REST);
+            tokio::select! {
+                () = drain.cancelled() => {}
+                () = tokio::time::sleep(rest) => {}
+            }
+        }
+    }
+
+    /// Waits until there is something new to write: another version, or another cluster whose data is
+    /// served.
+    async fn news(&mut self, held: &Held) {
+        loop {
+            tokio::select! {
+                Ok(()) = self.context.changed() => return,
+                Ok(()) = self.statuses.changed() => {
+                    if held_by(&self.statuses.borrow_and_update()) != *held {
+                        return;
+                    }
+                }
+                else => return std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// The clusters whose data is served, each with its UID.
+type Held = BTreeMap<ClusterId, Option<String>>;
+
+fn held_by(statuses: &[ClusterStatus]) -> Held {
+    let kept = |status: &ClusterStatus| {
+        Some((status.id.as_str().into(), status.kept.as_ref()?.uid.clone()))
+    };
+    statuses.iter().filter_map(kept).collect()
+}
+
+/// What the files say, as far as this process wrote them.
+#[derive(Clone, Default)]
+struct Written {
+    context: Option<Arc<PushContext>>,
+    held: Held,
+}
+
+/// One write.
+struct Work {
+    before: Written,
+    now: Arc<PushContext>,
+    statuses: Arc<Vec<ClusterStatus>>,
+    mesh: Option<Arc<BTreeMap<String, String>>>,
+}
+
+impl Work {
+    /// Returns the bytes written, and of which clusters files are there now.
+    fn carry_out(self, store: &mut Store) -> io::Result<(usize, Held)> {
+        let mut held = held_by(&self.statuses);
+        // The word of a cluster that has only just been read may not have come through yet.
+        held.retain(|id, _| self.now.network_labels.contains_key(id));
+        let mut bytes = 0;
+        let changed = changed(self.before.context.as_deref(), &self.now);
+        let wanted = held.iter().filter(|(id, uid)| {
+            self.before.held.get(*id) != Some(*uid)
+                || changed.as_ref().is_none_or(|changed| changed.contains(*id))
+        });
+        let wanted = wanted.map(|(id, uid)| (id, uid.as_deref().map(Arc::from)));
+        for shard in shards(&self.now, wanted) {
+            bytes += store.put_shard(&shard)?;
+        }
+        let by_id = self.statuses.iter().filter(|status| status.kept.is_some());
+        let by_id = by_id.map(|status| (ClusterId::from(status.id.as_str()), status));
+        let by_id = by_id.filter(|(id, _)| held.contains_key(id));
+        let members = by_id.map(|(id, status)| {
+            let known = self.now.clusters.clusters.get(&id);
+            let millis = |time: SystemTime| {
+                let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+                u64::try_from(since.as_millis()).ok()
+            };
+            let note = Note {
+                secret: status.secret.as_deref().map(Arc::from),
+                network: known.and_then(|known| known.fixed_network.clone()),
+                mode: known.map(|known| known.mode).unwrap_or_default(),
+                last_contact: status.last_contact.map(SystemTime::from).and_then(millis),
+            };
+            (id, note)
+        });
+        let mesh = self.mesh.as_deref().cloned();
+        bytes += store.put_members(&Members { members: members.collect(), mesh })?;
+        // A Secret that can't be used just now still names its cluster, and so do standbys.
+        let named: BTreeSet<_> = self.statuses.iter().map(|status| status.id.as_str()).collect();
+        for id in store.clusters() {
+            if !named.contains(id.as_str()) {
+                store.forget(&id)?;
+            }
+        }
+        Ok((bytes, held))
+    }
+}
+
+/// The clusters that hold something else than before; `None` for all.
+fn changed(before: Option<&PushContext>, now: &PushContext) -> Option<BTreeSet<ClusterId>> {
+    let before = before?;
+    let mut changed = BTreeSet::new();
+    for difference in before.services.diff(&now.services) {
+        match difference {
+            DiffItem::Add(_, service) | DiffItem::Remove(_, service) => {
+                changed.extend(service.by_cluster.keys().cloned());
+            }
+            DiffItem::Update { old: (_, old), new: (_, new) } => {
+                let differs = |id: &&ClusterId| record(old, id) != record(new, id);
+                let ids = old.by_cluster.keys().chain(new.by_cluster.keys());
+                changed.extend(ids.filter(differs).cloned());
+            }
+        }
+    }
+    for (id, pods) in &now.workloads {
+        if before.workloads.get(id) != Some(pods) {
+            changed.insert(id.clone());
+        }
+    }
+    for (id, label) in &now.network_labels {
+        if before.network_labels.get(id) != Some(label) {
+            changed.insert(id.clone());
+        }
+    }
+    Some(changed)
+}
+
+/// What the Kubernetes API of a cluster says of a service.
+fn record(service: &MergedService, id: &ClusterId) -> Option<ServiceRecord> {
+    let of = |shard: &&crate::aggregate::ShardEndpoints| {
+        shard.key.provider == Provider::Kubernetes && shard.key.cluster == *id
+    };
+    let endpoints = service.shards.iter().find(of)?.endpoints.clone();
+    Some(ServiceRecord { service: Arc::clone(service.by_cluster.get(id)?), endpoints })
+}
+
+/// What the mesh holds of these clusters, each with its UID. Shares everything with the mesh.
+pub(super) fn shards<'a>(
+    context: &PushContext,
+    clusters: impl Iterator<Item = (&'a ClusterId, Option<Arc<str>>)>,
+) -> Vec<Shard> {
+    let empty = |(id, uid): (&ClusterId, Option<Arc<str>>)| {
+        let shard = Shard {
+            cluster: id.clone(),
+            uid,
+            network_label: context.network_labels.get(id).cloned().flatten(),
+            workloads: context.workloads.get(id).cloned().unwrap_or_default(),
+            services: BTreeMap::new(),
+        };
+        (id.clone(), shard)
+    };
+    let mut shards: BTreeMap<_, _> = clusters.map(empty).collect();
+    if !shards.is_empty() {
+        for (host, service) in &context.services {
+            for id in service.by_cluster.keys() {
+                if let Some(shard) = shards.get_mut(id)
+                    && let Some(record) = record(service, id)
+                {
+                    shard.services.insert(host.clone(), record);
+                }
+            }
+        }
+    }
+    shards.into_values().collect()
+}
