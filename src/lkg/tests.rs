@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use super::files::{Flaw, GENERATIONS, VERSION, open_file, to_file};
 use super::*;
 use crate::model::{
-    Endpoint, ExportTo, Health, Labels, Locality, PodState, Port, Profile, Protocol, Resolution,
-    Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    ByName, Endpoint, ExportTo, Health, Labels, Locality, NamedEndpoint, PodState, Port, Profile,
+    Protocol, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
 };
 
 fn origin() -> Origin {
@@ -54,6 +54,20 @@ impl Dice {
             std::net::Ipv4Addr::from_bits(self.0.random()).into()
         } else {
             std::net::Ipv6Addr::from_bits(self.0.random()).into()
+        }
+    }
+
+    fn by_name(&mut self) -> ByName {
+        ByName {
+            just_then: self.flip(),
+            endpoints: self.some(|dice| NamedEndpoint {
+                address: dice.text(),
+                ports: dice.some(|dice| (dice.text(), dice.0.random())),
+                weight: dice.0.random(),
+                locality: dice.locality(),
+                network: dice.flip().then(|| dice.text().as_ref().into()),
+                tls_mode: dice.of(&[TlsMode::Istio, TlsMode::Disabled]),
+            }),
         }
     }
 
