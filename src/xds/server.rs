@@ -1,7 +1,7 @@
 //! The ADS server: accepts connections, and bounds what strangers may cost.
 //!
 //! Owns what all connections share, and decides when one must end. What is said on a connection is
-//! [`super::connection`]'s, and on a stream [`super::stream`]'s.
+//! `xds::connection`'s, and on a stream `xds::stream`'s.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};

@@ -106,7 +106,7 @@ impl Response {
         self.encode(out);
     }
 
-    /// The length of what [`Self::encode`] writes, in bytes.
+    /// The length of what `encode` writes, in bytes.
     pub fn encoded_len(&self) -> usize {
         match self.form {
             Form::Delta => delta::encoded_len(self),

@@ -68,7 +68,7 @@ fn event(object: &Value) -> Vec<u8> {
     format!("{}\n", json!({"type": "MODIFIED", "object": object})).into_bytes()
 }
 
-/// The same as [`slice`], in protobuf. Field numbers: k8s.io/api/discovery/v1/generated.proto.
+/// The same as [`slice()`], in protobuf. Field numbers: k8s.io/api/discovery/v1/generated.proto.
 pub(crate) fn slice_in_protobuf(service: usize, count: usize, salt: usize) -> Vec<u8> {
     let service_name = service_name(service);
     let label = [text(1, "kubernetes.io/service-name"), text(2, &service_name)].concat();
