@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 
+use super::error::one_line;
 use super::lines::{Lines, TooLong};
-use super::object::{Form, Kind, Odd};
+use super::object::{Form, Kind, Meta, Odd};
 use super::protobuf::Frames;
 use super::{Error, Event, Key, Limits, json, protobuf};
 
@@ -188,6 +189,42 @@ pub(super) enum Line<T> {
 }
 
 impl<T> Line<T> {
+    /// What an event of this type says. How its object is read, as a whole, as metadata or as a
+    /// status, its form knows.
+    ///
+    /// # Errors
+    /// There is no such type, or it needs what can't be read.
+    pub(super) fn of_event<'a>(
+        kind: &str,
+        object: impl FnOnce() -> Result<(T, String), Odd>,
+        metadata: impl FnOnce() -> Result<Meta<'a>, String>,
+        status: impl FnOnce() -> Result<Self, String>,
+    ) -> Result<Self, String> {
+        Ok(match kind {
+            "ADDED" | "MODIFIED" => match object() {
+                Ok((object, version)) => Self::Applied { object, version },
+                Err(odd) => {
+                    let version = metadata().map(|metadata| metadata.resource_version.to_string());
+                    Self::Odd { odd, version: version.unwrap_or_default() }
+                }
+            },
+            "DELETED" => {
+                let metadata = metadata()?;
+                let identity = metadata.identity();
+                Self::Deleted { key: identity.key(), version: identity.version.to_owned() }
+            }
+            "BOOKMARK" => {
+                let metadata = metadata()?;
+                Self::Bookmark {
+                    initial_events_end: metadata.ends_initial_events(),
+                    version: metadata.resource_version.to_string(),
+                }
+            }
+            "ERROR" => status()?,
+            other => return Err(format!("{:?} is no type of event", one_line(other))),
+        })
+    }
+
     /// The end that a status object stands for.
     pub(super) fn of_status(code: i64, reason: &str, message: &str) -> Self {
         let code = match (u16::try_from(code).unwrap_or_default(), reason) {

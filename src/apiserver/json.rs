@@ -8,7 +8,6 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
-use super::error::one_line;
 use super::object::{Form, Kind, Odd, OnlyMeta, null_as_default};
 
 /// Decodes an object.
@@ -52,28 +51,11 @@ pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, Stri
     let text = |error: serde_json::Error| error.to_string();
     let event: Event<'_, &RawValue> = serde_json::from_slice(json).map_err(text)?;
     let object = event.object.get().as_bytes();
-    let metadata = || serde_json::from_slice::<OnlyMeta<'_>>(object).map(|only| only.metadata);
-    Ok(match &*event.kind {
-        "ADDED" | "MODIFIED" => match form(object).and_then(|form| keep(kind, form)) {
-            Ok((object, version)) => Line::Applied { object, version },
-            Err(odd) => {
-                let version = metadata().map(|metadata| metadata.resource_version.to_string());
-                Line::Odd { odd, version: version.unwrap_or_default() }
-            }
-        },
-        "DELETED" => {
-            let metadata = metadata().map_err(text)?;
-            let identity = metadata.identity();
-            Line::Deleted { key: identity.key(), version: identity.version.to_owned() }
-        }
-        "BOOKMARK" => {
-            let metadata = metadata().map_err(text)?;
-            Line::Bookmark {
-                initial_events_end: metadata.ends_initial_events(),
-                version: metadata.resource_version.to_string(),
-            }
-        }
-        "ERROR" => {
+    Line::of_event(
+        &event.kind,
+        || form(object).and_then(|form| keep(kind, form)),
+        || Ok(serde_json::from_slice::<OnlyMeta<'_>>(object).map_err(text)?.metadata),
+        || {
             #[derive(Default, Deserialize)]
             #[serde(default)]
             struct Status {
@@ -82,10 +64,9 @@ pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, Stri
                 reason: String,
             }
             let status: Status = serde_json::from_slice(object).map_err(text)?;
-            Line::of_status(status.code.into(), &status.reason, &status.message)
-        }
-        other => return Err(format!("{:?} is no type of event", one_line(other))),
-    })
+            Ok(Line::of_status(status.code.into(), &status.reason, &status.message))
+        },
+    )
 }
 
 /// Cuts a list into its objects as it arrives.

@@ -9,7 +9,6 @@
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
-use super::error::one_line;
 use super::lines::{TooLong, release};
 use super::object::{Form, Kind, Odd, OnlyMeta};
 use super::text::Text;
@@ -41,37 +40,20 @@ pub(super) fn line<K: Kind>(kind: &K, frame: &[u8]) -> Result<Line<K::Kept>, Str
     event.merge(bare).map_err(text)?;
     let wrapped = unwrap(event.object)?;
     let object = wrapped.raw;
-    let metadata = || {
-        let mut only = OnlyMeta::default();
-        only.merge(object).map(|()| only.metadata)
-    };
-    Ok(match &*event.kind {
-        "ADDED" | "MODIFIED" => match form(object).and_then(|form| keep(kind, form)) {
-            Ok((object, version)) => Line::Applied { object, version },
-            Err(odd) => {
-                let version = metadata().map(|metadata| metadata.resource_version.to_string());
-                Line::Odd { odd, version: version.unwrap_or_default() }
-            }
+    Line::of_event(
+        &event.kind,
+        || form(object).and_then(|form| keep(kind, form)),
+        || {
+            let mut only = OnlyMeta::default();
+            only.merge(object).map_err(text)?;
+            Ok(only.metadata)
         },
-        "DELETED" => {
-            let metadata = metadata().map_err(text)?;
-            let identity = metadata.identity();
-            Line::Deleted { key: identity.key(), version: identity.version.to_owned() }
-        }
-        "BOOKMARK" => {
-            let metadata = metadata().map_err(text)?;
-            Line::Bookmark {
-                initial_events_end: metadata.ends_initial_events(),
-                version: metadata.resource_version.to_string(),
-            }
-        }
-        "ERROR" => {
+        || {
             let mut status = Status::default();
             status.merge(object).map_err(text)?;
-            Line::of_status(status.code, &status.reason, &status.message)
-        }
-        other => return Err(format!("{:?} is no type of event", one_line(other))),
-    })
+            Ok(Line::of_status(status.code, &status.reason, &status.message))
+        },
+    )
 }
 
 /// What an error answer says.
