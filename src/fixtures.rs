@@ -4,10 +4,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterId, Endpoint, ExportTo, Health, Hostname, Labels, Locality, NetworkId, PodState, Port,
-    Profile, Protocol, Proxy, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    ClusterId, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality, Mode,
+    NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service, TargetPort, TlsMode,
+    Workload, WorkloadKey,
 };
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
+
+/// A cluster that belongs to the mesh, whose Secret may fix its network.
+pub(crate) fn member(fixed_network: Option<&str>) -> KnownCluster {
+    KnownCluster {
+        fixed_network: fixed_network.map(NetworkId::from),
+        config: false,
+        mode: Mode::Normal,
+        trust_domain: "cluster.local".into(),
+    }
+}
 
 /// The name of `service` in `cluster.local`; `name.namespace` is given.
 pub(crate) fn host(name: &str) -> Hostname {

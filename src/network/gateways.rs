@@ -423,7 +423,8 @@ fn outside_port(service: &Service, port: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExportTo, Hostname, KnownCluster, Labels, Mode, Resolution, TargetPort};
+    use crate::fixtures::member;
+    use crate::model::{ExportTo, Hostname, Labels, Resolution, TargetPort};
     use crate::network::ResolvedName;
 
     fn ip(text: &str) -> IpAddr {
@@ -486,13 +487,7 @@ mod tests {
 
     /// These clusters are members whose Secret fixes the network.
     fn fixed(members: &[(&str, &str)]) -> KnownClusters {
-        let member = |network: &str| KnownCluster {
-            fixed_network: Some(network.into()),
-            config: false,
-            mode: Mode::Normal,
-            trust_domain: "cluster.local".into(),
-        };
-        let members = members.iter().map(|(id, network)| ((*id).into(), member(network)));
+        let members = members.iter().map(|(id, network)| ((*id).into(), member(Some(network))));
         KnownClusters { clusters: members.collect() }
     }
 

@@ -4,7 +4,7 @@ use super::context::{PushContext, Settings};
 use super::event_loop::{Event, Mesh};
 use super::interest::Changes;
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
-use crate::fixtures::{endpoint, host, ip, port, removed, service, shard, sidecar};
+use crate::fixtures::{endpoint, host, ip, member, port, removed, service, shard, sidecar};
 use crate::model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, Resolution,
     TlsMode,
@@ -268,12 +268,7 @@ fn another_clusters_gateway_stands_in_for_one_of_a_family_the_proxy_lacks() {
 fn a_network_that_is_fixed_moves_the_clusters_gateway() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
     mesh.next_version();
-    let fixed = KnownCluster {
-        fixed_network: Some("n9".into()),
-        config: false,
-        mode: Mode::Normal,
-        trust_domain: "cluster.local".into(),
-    };
+    let fixed = member(Some("n9"));
     let clusters = KnownClusters { clusters: [("west".into(), fixed)].into() };
     mesh.apply(Event::Clusters(Arc::new(clusters)));
     let (context, _) = mesh.next_version().expect("a change");
@@ -290,12 +285,7 @@ fn a_network_that_is_fixed_moves_the_clusters_gateway() {
 fn a_draining_cluster_leaves_load_balancing() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
     mesh.next_version();
-    let draining = KnownCluster {
-        fixed_network: None,
-        config: false,
-        mode: Mode::Drain,
-        trust_domain: "cluster.local".into(),
-    };
+    let draining = KnownCluster { mode: Mode::Drain, ..member(None) };
     let clusters = KnownClusters { clusters: [("west".into(), draining)].into() };
     mesh.apply(Event::Clusters(Arc::new(clusters)));
     let (context, changes) = mesh.next_version().expect("a change");

@@ -230,17 +230,11 @@ fn tell(readiness: &watch::Sender<Readiness>, settled: &Settled) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{endpoint, service, shard};
-    use crate::model::{KnownCluster, Mode};
+    use crate::fixtures::{endpoint, member, service, shard};
 
     #[tokio::test]
     async fn a_cluster_belongs_to_the_mesh_before_its_endpoints_do() {
-        let member = KnownCluster {
-            fixed_network: Some("n9".into()),
-            config: false,
-            mode: Mode::Normal,
-            trust_domain: "cluster.local".into(),
-        };
+        let member = member(Some("n9"));
         let known = Arc::new(KnownClusters { clusters: [("east".into(), member)].into() });
         let (events, mut fed) = mpsc::channel(8);
         let (updates, updates_seen) = mpsc::channel(8);

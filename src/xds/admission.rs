@@ -197,9 +197,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::fixtures::{service, shard, sidecar, workload};
+    use crate::fixtures::{member, service, shard, sidecar, workload};
     use crate::mesh::MeshNetworks;
-    use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels, Mode};
+    use crate::model::{ClusterId, KnownClusters, Labels};
     use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
 
@@ -223,13 +223,7 @@ mod tests {
             config_cluster: None,
             allow_direct_cross_network: false,
         }));
-        let known = KnownCluster {
-            fixed_network: fixed.map(NetworkId::from),
-            config: false,
-            mode: Mode::Normal,
-            trust_domain: "cluster.local".into(),
-        };
-        let clusters = [(ClusterId::from("east"), known)].into();
+        let clusters = [(ClusterId::from("east"), member(fixed))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         let mut pod = workload("web.ns", "10.0.0.1", &[]);
         Arc::make_mut(&mut pod.1.profile).network_label = network_label.map(NetworkId::from);

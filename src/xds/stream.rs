@@ -416,9 +416,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::fixtures::{endpoint, host, removed, service, shard};
+    use crate::fixtures::{endpoint, host, member, removed, service, shard};
     use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
-    use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode};
+    use crate::model::{ClusterId, KnownClusters};
     use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
     use crate::push::interest::{Changes, Dirty};
@@ -469,13 +469,7 @@ mod tests {
             config_cluster: None,
             allow_direct_cross_network: false,
         }));
-        let known = KnownCluster {
-            fixed_network: None,
-            config: false,
-            mode: Mode::Normal,
-            trust_domain: "cluster.local".into(),
-        };
-        let clusters = [(ClusterId::from("east"), known)].into();
+        let clusters = [(ClusterId::from("east"), member(None))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         mesh.apply(Event::Registry(east(1)));
         mesh.apply(Event::Complete);
