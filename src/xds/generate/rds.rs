@@ -84,12 +84,7 @@ fn of_port(
     dns_domain: &str,
     number: u16,
 ) -> Vec<route::VirtualHost> {
-    let mut aliases: BTreeMap<&Hostname, Vec<&Hostname>> = BTreeMap::new();
-    for (service, _) in &addresses.services {
-        if let Resolution::Alias(target) = &service.primary.resolution {
-            aliases.entry(target).or_default().push(service.hostname());
-        }
-    }
+    let aliases = aliases(addresses);
     let searched = searched_domains(dns_domain);
     // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
     let mut taken = BTreeSet::new();
@@ -120,6 +115,25 @@ fn of_port(
     }
     hosts.push(all_else(settings));
     hosts
+}
+
+/// For each host the names that stand for it. An alias may stand for another one.
+fn aliases(addresses: &Addresses) -> BTreeMap<&Hostname, Vec<&Hostname>> {
+    let aliases = addresses.services.iter().filter_map(|(service, _)| {
+        let Resolution::Alias(target) = &service.primary.resolution else { return None };
+        Some((service.hostname(), target))
+    });
+    let targets: BTreeMap<&Hostname, &Hostname> = aliases.clone().collect();
+    let mut of_host: BTreeMap<&Hostname, Vec<&Hostname>> = BTreeMap::new();
+    for (name, target) in aliases {
+        let chain = std::iter::successors(Some(target), |one| targets.get(*one).copied());
+        // No chain is longer than there are aliases, but for a circle, which ends at one of them: none
+        // of them has a route.
+        if let Some(last) = chain.take(targets.len()).last() {
+            of_host.entry(last).or_default().push(name);
+        }
+    }
+    of_host
 }
 
 /// What becomes of requests to names the mesh doesn't know.
