@@ -75,8 +75,7 @@ pub fn addresses(
     let mut result = Addresses::default();
     for service in &services {
         let mut addresses = own.remove(service.hostname()).unwrap_or_default();
-        if addresses.is_empty()
-            && !service.vips.contains_key(cluster)
+        if !service.by_cluster.contains_key(cluster)
             && let Some((lender, vips)) = lender(service)
         {
             for address in vips.iter().filter(speaks) {
