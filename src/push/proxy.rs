@@ -100,7 +100,7 @@ pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
     gateways.sort_by_key(|service| (service.created, service.hostname.clone()));
     let of_service = gateways.iter().find_map(|service| {
         let label = service.labels.get(GATEWAY_PORT_LABEL).and_then(|text| text.parse().ok());
-        let number = label.unwrap_or(GATEWAY_PORT);
+        let number = label.filter(|port| *port != 0).unwrap_or(GATEWAY_PORT);
         let port = service.ports.iter().find(|port| port.number == number)?;
         target_number(context, proxy, port)
     });
