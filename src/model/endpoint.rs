@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{NetworkId, WorkloadKey};
+use super::{Labels, NetworkId, WorkloadKey};
 
 /// An endpoint as one registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +113,15 @@ impl Locality {
         let mut parts = text.splitn(3, '/').map(Arc::<str>::from);
         let mut next = || parts.next().unwrap_or_else(|| "".into());
         Self { region: next(), zone: next(), subzone: next() }
+    }
+
+    /// The locality that a workload's own labels claim; `None` where they claim none. A label's value
+    /// has no `/`, so `.` divides the parts. (Istio, "Locality Load Balancing".)
+    pub fn claimed(labels: &Labels) -> Option<Self> {
+        let given = |name| labels.get(name).filter(|text| !text.is_empty());
+        let claim = given("topology.istio.io/locality").or_else(|| given("istio-locality"))?;
+        let parts = if claim.contains('/') { claim.to_string() } else { claim.replace('.', "/") };
+        Some(Self::parse(&parts)).filter(|claim| !claim.is_empty())
     }
 
     /// Whether nothing is known.

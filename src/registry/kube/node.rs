@@ -103,7 +103,8 @@ impl Reads for Node {
 
 fn of_labels(labels: &Labels) -> Locality {
     let first = |names: &[&str]| {
-        names.iter().find_map(|name| labels.get(*name)).cloned().unwrap_or_else(|| "".into())
+        let given = |name: &&str| labels.get(*name).filter(|text| !text.is_empty());
+        names.iter().find_map(given).cloned().unwrap_or_default()
     };
     Locality {
         region: first(&[
@@ -113,15 +114,4 @@ fn of_labels(labels: &Labels) -> Locality {
         zone: first(&["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"]),
         subzone: first(&["topology.istio.io/subzone"]),
     }
-}
-
-/// The locality that a pod's own labels claim, which goes before its node's. Label values can't hold
-/// `/`, so `.` divides the parts.
-pub(super) fn claimed_by_pod(labels: &Labels) -> Option<Locality> {
-    let claim = ["topology.istio.io/locality", "istio-locality"]
-        .iter()
-        .find_map(|name| labels.get(*name))
-        .filter(|claim| !claim.is_empty())?;
-    let parts = if claim.contains('/') { claim.to_string() } else { claim.replace('.', "/") };
-    Some(Locality::parse(&parts))
 }

@@ -7,10 +7,9 @@ use serde::Deserialize;
 
 use super::index::{Kept, Reads};
 use super::namespace::network;
-use super::node::claimed_by_pod;
 use super::scope::Scope;
 use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
-use crate::model::{Profile, TlsMode, Workload};
+use crate::model::{Locality, Profile, TlsMode, Workload};
 
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 
@@ -214,7 +213,7 @@ impl Reads for Workload {
                 identity: scope.identity(&metadata.namespace, account),
                 tls_mode: TlsMode::from_label(label),
                 network_label: network(&labels),
-                locality: claimed_by_pod(&labels).filter(|claim| !claim.is_empty()).map(Into::into),
+                locality: Locality::claimed(&labels).map(Into::into),
                 named_ports: ports.iter().map(|(name, port)| (scope.text(name), *port)).collect(),
                 labels,
             }

@@ -17,8 +17,6 @@ use crate::model::{
 
 const NETWORK_LABEL: &str = "topology.istio.io/network";
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
-/// A label's value has no slash: `region.zone.subzone`.
-const LOCALITY_LABEL: &str = "istio-locality";
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 
 /// What is wrong with an object.
@@ -395,9 +393,9 @@ impl Workload {
             self.network = Some(NetworkId::new(Arc::clone(label)));
         }
         if self.locality.is_empty()
-            && let Some(label) = self.labels.get(LOCALITY_LABEL)
+            && let Some(claimed) = Locality::claimed(&self.labels)
         {
-            self.locality = Arc::new(Locality::parse(&label.replace('.', "/")));
+            self.locality = Arc::new(claimed);
         }
     }
 }
