@@ -319,8 +319,8 @@ exportTo names the namespaces that may see a service. Gateways carry only what i
     /// explain: export.
     CLUSTER_LOCAL = "STR0423", "the service stays in its own cluster",
         "Change serviceSettings in the mesh config, if it shall be shared.", "\
-kubernetes.default, everything in kube-system, and what serviceSettings calls cluster-local is
-given only to proxies of the endpoint's own cluster.";
+kubernetes.default, everything in kube-system, the control plane, and what serviceSettings calls
+cluster-local is given only to proxies of the endpoint's own cluster.";
 
     /// explain: export.
     NODE_LOCAL = "STR0424", "the service stays on its own node",

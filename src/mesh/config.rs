@@ -47,6 +47,8 @@ pub struct Defaults {
     pub domain: String,
     /// `--trust-domain`.
     pub trust_domain: String,
+    /// `--namespace`.
+    pub namespace: String,
 }
 
 /// A mesh config, and what of its text has no effect.
@@ -82,7 +84,11 @@ pub struct TcpKeepalive {
 
 impl Default for Defaults {
     fn default() -> Self {
-        Self { domain: "cluster.local".to_owned(), trust_domain: "cluster.local".to_owned() }
+        Self {
+            domain: "cluster.local".to_owned(),
+            trust_domain: "cluster.local".to_owned(),
+            namespace: "strait-system".to_owned(),
+        }
     }
 }
 
@@ -95,7 +101,7 @@ impl Default for MeshConfig {
 impl MeshConfig {
     /// What holds where no mesh config is given.
     pub fn new(defaults: &Defaults) -> Self {
-        let domain = &defaults.domain;
+        let Defaults { domain, namespace, .. } = defaults;
         Self {
             trust_domain: defaults.trust_domain.clone(),
             trust_domain_aliases: Vec::new(),
@@ -110,6 +116,9 @@ impl MeshConfig {
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
+                // Each cluster has its own way to the control plane.
+                (format!("strait.{namespace}.svc.{domain}"), true),
+                (format!("istiod.{namespace}.svc.{domain}"), true),
             ]
             .into(),
         }

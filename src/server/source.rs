@@ -122,6 +122,7 @@ impl MeshSource {
             defaults: Defaults {
                 domain: args.domain.clone(),
                 trust_domain: args.trust_domain.clone(),
+                namespace: args.namespace.clone(),
             },
             namespace: args.namespace.clone(),
             objects,
