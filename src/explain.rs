@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{EndpointRef, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
-use crate::network::ResolvedGateway;
+use crate::network::{PlacedBy, ResolvedGateway};
 use crate::push::PushContext;
 use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide};
 use crate::registry::{Provider, ShardKey};
@@ -253,7 +253,7 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         }
         Reason::NoGateway => format!("withheld: network {} has no gateway", quoted(network)),
         Reason::GatewayPending => {
-            format!("withheld: the gateway of network {} has no address yet", quoted(network))
+            format!("withheld: no gateway of network {} can be dialled yet", quoted(network))
         }
         Reason::EndpointFamily => "of an address family the proxy does not speak".into(),
         Reason::GatewayFamily => {
@@ -331,6 +331,10 @@ impl Asked<'_> {
         self.is_outside() || *self.network == self.view.network
     }
 
+    fn is_entry(&self) -> bool {
+        self.shard.provider == Provider::ServiceEntry
+    }
+
     fn is_outside(&self) -> bool {
         self.view.role == Role::Client && self.service.is_outside(self.shard, self.network)
     }
@@ -341,7 +345,7 @@ impl Asked<'_> {
         match step {
             Step::Ready => "ready".into(),
             Step::Pod => match (endpoint.workload, endpoint.pod) {
-                (Some(entry), PodState::Known) if self.shard.provider == Provider::ServiceEntry => {
+                (Some(entry), PodState::Known) if self.is_entry() => {
                     format!("WorkloadEntry {entry}")
                 }
                 (Some(pod), PodState::Known) => format!("pod {pod}"),
@@ -361,6 +365,12 @@ impl Asked<'_> {
                     endpoint.address,
                 );
                 let own = quoted(&self.view.network);
+                let by = match by {
+                    PlacedBy::WorkloadLabel if self.is_entry() => {
+                        "field or label of the entry".into()
+                    }
+                    by => by.to_string(),
+                };
                 if self.same_network() {
                     format!("same network as the proxy, {own} (by {by})")
                 } else {
@@ -447,15 +457,21 @@ impl Asked<'_> {
             Reason::NoGateway => format!(
                 "network {network} has no gateway: label a Service with topology.istio.io/network, or name one in meshNetworks"
             ),
-            Reason::GatewayPending => format!(
-                "the gateway of network {network} has no address yet: its load balancer is pending, or its name does not resolve"
-            ),
+            Reason::GatewayPending => {
+                let mut pending = self.context.networks.pending().iter();
+                let of_network = pending.find(|one| one.network == *self.network);
+                let fact = of_network.map_or("it takes HBONE alone", |one| &one.reason);
+                format!("no gateway of network {network} can be dialled yet: {fact}")
+            }
             Reason::EndpointFamily => {
                 format!("the proxy has no address of the family of {}", endpoint.address)
             }
             Reason::GatewayFamily => format!(
                 "no gateway of network {network} has an address of a family that the proxy speaks"
             ),
+            Reason::PlainText if self.is_entry() => {
+                "tlsMode is disabled, and crossing networks needs mTLS: where a proxy stands before it, give the entry a serviceAccount or the label security.istio.io/tlsMode=istio".into()
+            }
             Reason::PlainText => {
                 "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()
             }
