@@ -116,6 +116,11 @@ impl MergedService {
         })
     }
 
+    /// Whether any of it is at home in `cluster`.
+    pub fn is_at_home_in(&self, cluster: &ClusterId) -> bool {
+        self.shards.iter().any(|shard| shard.key.is_at_home_in(cluster))
+    }
+
     /// Whether endpoints that `shard` has in `network` are outside the mesh and in none of its
     /// networks, so that everybody reaches them. (interface.md, "Networks".)
     pub fn is_outside(&self, shard: &ShardKey, network: &NetworkId) -> bool {

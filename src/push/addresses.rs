@@ -51,8 +51,7 @@ pub fn addresses(
         .values()
         .filter(|service| service.primary.export_to.visible_to(namespace))
         .filter(|service| {
-            service.by_cluster.contains_key(cluster)
-                || !context.mesh.cluster_local(service.hostname())
+            service.is_at_home_in(cluster) || !context.mesh.cluster_local(service.hostname())
         })
         .collect();
     services.sort_by(|a, b| {

@@ -431,7 +431,7 @@ fn exported(
         }
         Role::Gateway => Ok(()),
         Role::Client if !export_to.visible_to(&view.namespace) => Err(Reason::NotExported),
-        Role::Client if local && shard.cluster != view.cluster => Err(Reason::ClusterLocal),
+        Role::Client if local && !shard.is_at_home_in(&view.cluster) => Err(Reason::ClusterLocal),
         Role::Client => Ok(()),
     }
 }

@@ -53,6 +53,11 @@ impl ShardKey {
     pub fn service_entries() -> Self {
         Self { provider: Provider::ServiceEntry, cluster: ClusterId::default() }
     }
+
+    /// Whether a proxy of `cluster` finds this at home, as it does what belongs to no cluster.
+    pub fn is_at_home_in(&self, cluster: &ClusterId) -> bool {
+        self.cluster.is_empty() || self.cluster == *cluster
+    }
 }
 
 impl fmt::Display for ShardKey {

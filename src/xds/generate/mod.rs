@@ -110,7 +110,7 @@ impl<'a> Picture<'a> {
     /// Whether a client may use the service at all.
     fn sees(&self, service: &crate::aggregate::MergedService) -> bool {
         service.primary.export_to.visible_to(&self.view.namespace)
-            && (service.by_cluster.contains_key(&self.view.cluster)
+            && (service.is_at_home_in(&self.view.cluster)
                 || !self.context.mesh.cluster_local(service.hostname()))
     }
 
