@@ -242,6 +242,34 @@ taken, and the old is kept.";
 Its answer is not one an API server gives (an HTML page, broken JSON), or exceeds the budget of one cluster.
 What was last known of the cluster stays in use.";
 
+    /// No answer from Consul.
+    CONSUL_UNREACHABLE = "STR0320", "Consul can't be reached",
+        "See what answers at --consul-address: curl URL/v1/status/leader", "\
+It refuses connections, doesn't answer in time, or has no leader. What was last known of its services
+stays in use, however long that lasts, and nothing else is affected; it is asked again by itself. A
+Consul that was never read holds up readiness for --remote-cluster-timeout.";
+
+    /// The ACL token.
+    CONSUL_DENIED = "STR0321", "Consul doesn't let us read its services",
+        "Give a token with service:read and node:read (?token-file=FILE in --consul-address); the file is
+read for each request.", "\
+The ACL token is unknown to Consul, or may not see what it saw before: Consul leaves out of its answers
+what a token may not see, so an answer that is suddenly empty for that reason is not believed. What was
+last known stays in use.";
+
+    /// TLS to Consul.
+    CONSUL_TLS = "STR0322", "Consul's certificate is not acceptable",
+        "Name the CA that signed it: ?ca-file=FILE in --consul-address, or CONSUL_CACERT.", "\
+The certificate has ended, is for another name, or leads to no CA that is known: those of ca-file, else
+those of this machine. What was last known stays in use.";
+
+    /// Nonsense.
+    CONSUL_ODD = "STR0323", "Consul answers with nonsense, or with too much",
+        "See what answers at --consul-address: curl URL/v1/catalog/services", "\
+An answer is no JSON of Consul's API, is larger than any real one (64 MiB, 20,000 services, 50,000
+instances of one), or a catalogue is suddenly empty, which is believed when it was seen three times in
+a row. What was last known stays in use.";
+
     /// explain: gateway.
     NO_GATEWAY = "STR0401", "the network has no gateway",
         "Label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\

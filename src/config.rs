@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
+use crate::registry::consul;
 
 /// `strait serve` (interface.md). Environment: `STRAIT_` and the flag's name.
 #[derive(Debug, Clone, Args)]
@@ -106,6 +107,10 @@ pub struct ServeArgs {
     /// How long a cluster's data outlives its Secret; 0s withdraws at once
     #[arg(long, env = "STRAIT_CLUSTER_REMOVAL_GRACE", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub cluster_removal_grace: Duration,
+
+    /// A Consul whose services join the mesh: http[s]://HOST[:PORT][?dc=NAME&token-file=FILE&ca-file=FILE&name=NAME]; repeatable
+    #[arg(long, env = "STRAIT_CONSUL_ADDRESS", value_name = "URL", value_delimiter = ',')]
+    pub consul_address: Vec<consul::Address>,
 
     /// Reach networks without a gateway directly, as Istio does
     // The variable takes 1, yes and on as well; a template's empty value says no.

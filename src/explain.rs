@@ -348,6 +348,9 @@ impl Asked<'_> {
                 (Some(entry), PodState::Known) if self.is_entry() => {
                     format!("WorkloadEntry {entry}")
                 }
+                (Some(instance), PodState::Known) if self.shard.provider == Provider::Consul => {
+                    format!("instance {instance} of {}", self.shard.cluster)
+                }
                 (Some(pod), PodState::Known) => format!("pod {pod}"),
                 _ => "no pod is named, or pods may not be read: no identity is known".into(),
             },

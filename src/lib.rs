@@ -34,6 +34,7 @@ pub mod network;
 pub mod push;
 pub mod registry;
 pub mod server;
+pub mod sources;
 pub mod store;
 pub mod task;
 pub mod xds;

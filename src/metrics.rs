@@ -11,6 +11,7 @@ use crate::clusters::status::ClusterStatus;
 use crate::identity::ServerIdentity;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
+use crate::sources::Board;
 use crate::task::Supervisor;
 use crate::xds::Stats;
 use crate::xds::connections::Connections;
@@ -27,6 +28,8 @@ pub struct Metrics {
     pub identity: tokio::sync::watch::Receiver<Arc<ServerIdentity>>,
     /// ServiceEntries and WorkloadEntries that can't be used as they are.
     pub faulty_objects: tokio::sync::watch::Receiver<usize>,
+    /// How the sources fare that are no member clusters.
+    pub board: Board,
 }
 
 /// One family of samples.
@@ -80,6 +83,7 @@ impl Metrics {
         Family::gauge(out, "strait_build_info", "The running build.")?
             .sample(&[("version", version)], 1)?;
         self.clusters(out, clusters)?;
+        self.sources(out)?;
         if let Some(context) = context {
             mesh(out, context)?;
         }
@@ -132,6 +136,28 @@ impl Metrics {
             Family::counter(out, "strait_cluster_relists_total", "Full lists after the first.")?;
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
+        }
+        Ok(())
+    }
+
+    fn sources(&self, out: &mut String) -> fmt::Result {
+        let figures = self.board.figures();
+        let name = "strait_source_state";
+        let mut family = Family::gauge(out, name, "1 for the state that a source is in.")?;
+        for (source, state, ..) in &figures {
+            family.sample(&[("source", source), ("state", state.as_str())], 1)?;
+        }
+        let name = "strait_source_last_contact_timestamp_seconds";
+        let mut family = Family::gauge(out, name, "When a source last said something usable.")?;
+        for (source, .., contact) in &figures {
+            if let Some(at) = contact.and_then(seconds) {
+                family.sample(&[("source", source)], at)?;
+            }
+        }
+        let name = "strait_source_failures_total";
+        let mut family = Family::counter(out, name, "How often a source could not be read.")?;
+        for (source, _, failures, _) in &figures {
+            family.sample(&[("source", source)], failures)?;
         }
         Ok(())
     }

@@ -33,7 +33,8 @@ use crate::network::resolver::{self, Dns};
 use crate::push::event_loop::{self, Figures, Mesh};
 use crate::push::interest::Interest;
 use crate::push::{self, PushContext};
-use crate::registry;
+use crate::registry::{self, consul};
+use crate::sources::Board;
 use crate::store::own_cluster::OwnClusterError;
 use crate::task::Supervisor;
 use crate::xds;
@@ -185,6 +186,13 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
     let (events, events_taken) = mpsc::channel(EVENTS);
     let (updates, updates_taken) = mpsc::channel(EVENTS);
+    let board = Board::new(args.remote_cluster_timeout);
+    let consuls = consul::Config {
+        addresses: args.consul_address.clone(),
+        updates: updates.clone(),
+        board: board.clone(),
+    };
+    consul::start(consuls, &tasks);
     let clusters = reconciler::start(
         reconciler::Config {
             objects: objects.clone(),
@@ -254,6 +262,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         objects,
         entries: registry::service_entry::Index::new(&args.trust_domain),
         faulty,
+        board: board.clone(),
         resolved: resolved_seen,
         context: context_seen.clone(),
         readiness,
@@ -286,10 +295,12 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         tasks: tasks.clone(),
         identity,
         faulty_objects: faulty_seen,
+        board: board.clone(),
     };
     let sources = Arc::new(admin::Sources {
         context: context_seen,
         clusters: clusters.statuses,
+        board,
         connections: Arc::clone(&connections),
         figures: figures_seen,
         readiness: readiness_seen.clone(),

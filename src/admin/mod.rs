@@ -31,6 +31,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
+use crate::sources::Board;
 use crate::xds::connections::{Connection, Connections, rfc3339};
 
 /// Whether the process is ready, and what it waits for.
@@ -48,6 +49,8 @@ pub struct Sources {
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
     /// How the members fare.
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// How the sources fare that are no member clusters.
+    pub board: Board,
     /// Who is connected.
     pub connections: Arc<Connections>,
     /// How the event loop fares.
@@ -83,6 +86,7 @@ fn router(sources: Arc<Sources>) -> Router {
     let debug = Router::new()
         .route("/debug/clusters", get(clusters))
         .route("/debug/services", get(services))
+        .route("/debug/sources", get(other_sources))
         .route("/debug/endpoints", get(endpoints))
         .route("/debug/networks", get(networks))
         .route("/debug/proxies", get(proxies))
@@ -119,7 +123,7 @@ async fn authorize(State(sources): Shared, request: Request, next: Next) -> Resp
 async fn unknown() -> Failure {
     Failure(
         StatusCode::NOT_FOUND,
-        "no such path; there are /livez /readyz /metrics /debug/{clusters,services,endpoints,networks,proxies,config_dump,explain,mesh,push}".into(),
+        "no such path; there are /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,mesh,push}".into(),
     )
 }
 
@@ -141,6 +145,9 @@ async fn readyz(
         for cluster in sources.clusters.borrow().iter() {
             let state = cluster.state.as_str();
             text.push_str(&format!("[+] cluster {}: {state}\n", cluster.id));
+        }
+        for (source, state, ..) in sources.board.figures() {
+            text.push_str(&format!("[+] source {source}: {}\n", state.as_str()));
         }
     }
     text.push_str(if readiness.ready { "ready\n" } else { "not ready\n" });
@@ -218,6 +225,11 @@ async fn endpoints(
     let service = find_service(&context, &query.hostname)
         .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
     Ok(pretty(StatusCode::OK, &views::endpoints(service)))
+}
+
+/// Where services and objects come from, beside the member clusters.
+async fn other_sources(State(sources): Shared) -> Answer {
+    Ok(pretty(StatusCode::OK, &sources.board.show()))
 }
 
 async fn networks(State(sources): Shared) -> Answer {

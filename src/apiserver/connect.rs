@@ -27,7 +27,7 @@ use tower::{BoxError, ServiceExt};
 
 use super::address::{self, Resolver};
 use super::verify::GivenRoots;
-use super::{Access, Credential};
+use super::{Access, Credential, Loopback};
 
 /// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
 /// the first list and stays so.
@@ -43,10 +43,13 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 
+/// Sends requests to a server. Clones share connections.
+pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
+
 /// Sends requests to one API server. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
-    http: BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>,
+    http: Transport,
     base: Uri,
     authorization: Option<HeaderValue>,
     /// Wakes readers that wait, for the end of a pause or for news, when a probe finds the server
@@ -96,33 +99,8 @@ impl Client {
             config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
         }
 
-        let mut tcp = HttpConnector::new_with_resolver(Resolver(access.loopback));
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT_LIMIT));
-        tcp.set_keepalive(Some(KEEPALIVE_IDLE));
-        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-        tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-        #[cfg(target_os = "linux")]
-        tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
-
-        let tls = connector(&config, tcp)?.map_future(|connecting| {
-            // The connector's own limit leaves out the handshake.
-            Box::pin(async {
-                match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
-                    Ok(connected) => connected,
-                    Err(_) => Err(BoxError::from(format!(
-                        "no connection within {} s",
-                        CONNECT_LIMIT.as_secs()
-                    ))),
-                }
-            })
-        });
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .http1_read_buf_exact_size(READ_BUFFER)
-            .build(tls);
         Ok(Self {
-            http: BoxCloneSyncService::new(http.map_err(BoxError::from)),
+            http: transport(&config, access.loopback)?,
             base,
             authorization: authorization(&access.credential)?,
             revived: Arc::default(),
@@ -165,6 +143,47 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
     }
+}
+
+/// Connections to a server that is no API server but is named by the operator: `http` or `https`, its
+/// certificate judged by the CAs in `ca_pem`, or by those of this machine.
+///
+/// # Errors
+/// Where `ca_pem` holds no certificate, or TLS can't be set up.
+pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, ConnectError> {
+    let mut config = kube::Config::new(server.clone());
+    config.root_cert = ca_pem.map(certificates).transpose()?;
+    transport(&config, Loopback::Named)
+}
+
+/// Connections with our deadlines, to addresses that may be dialled.
+fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, ConnectError> {
+    let mut tcp = HttpConnector::new_with_resolver(Resolver(loopback));
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    #[cfg(target_os = "linux")]
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
+
+    let tls = connector(config, tcp)?.map_future(|connecting| {
+        // The connector's own limit leaves out the handshake.
+        Box::pin(async {
+            match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
+                Ok(connected) => connected,
+                Err(_) => Err(BoxError::from(format!(
+                    "no connection within {} s",
+                    CONNECT_LIMIT.as_secs()
+                ))),
+            }
+        })
+    });
+    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .http1_read_buf_exact_size(READ_BUFFER)
+        .build(tls);
+    Ok(BoxCloneSyncService::new(http.map_err(BoxError::from)))
 }
 
 /// TLS on top of `tcp`, with what `config` says of roots, client certificate and the server's name.
@@ -236,7 +255,7 @@ fn authorization(credential: &Credential) -> Result<Option<HeaderValue>, Connect
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::{Loopback, Redacted};
+    use crate::apiserver::Redacted;
 
     fn access(server: &str) -> Access {
         Access {

@@ -73,7 +73,7 @@ pub struct Status {
 
 impl Error {
     /// The error that a status stands for, both as an HTTP answer and as an event in a watch.
-    pub(super) fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
+    pub(crate) fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
         let message = one_line(message);
         match code {
             401 => Self::Unauthorized(message),
@@ -189,7 +189,7 @@ fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 
 }
 
 /// Cuts text from outside to one line of 200 characters without control characters.
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
 }
 

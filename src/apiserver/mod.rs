@@ -30,9 +30,11 @@ mod watch;
 mod wire;
 
 pub use access::{Access, Credential, Loopback, Redacted};
-pub use connect::{Client, ConnectError, connector};
+pub(crate) use backoff::Backoff;
+pub use connect::{Client, ConnectError, Transport, connector, transport_to};
 pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
+pub(crate) use error::one_line;
 pub use object::{Form, Identity, Key, Kind, Meta, Metadata, Object, Odd, null_as_default};
 pub use probe::Probed;
 pub use request::Patch;

@@ -5,6 +5,7 @@
 //! applying an update twice changes nothing and a receiver computes what differs. Sources know
 //! neither each other nor the receiver.
 
+pub mod consul;
 pub mod kube;
 pub mod service_entry;
 
@@ -21,6 +22,8 @@ pub enum Provider {
     Kubernetes,
     /// ServiceEntries and WorkloadEntries.
     ServiceEntry,
+    /// A datacentre of Consul.
+    Consul,
 }
 
 impl Provider {
@@ -29,6 +32,7 @@ impl Provider {
         match self {
             Self::Kubernetes => "Kubernetes",
             Self::ServiceEntry => "ServiceEntry",
+            Self::Consul => "Consul",
         }
     }
 }
@@ -46,6 +50,11 @@ impl ShardKey {
     /// The shard of a member Kubernetes cluster.
     pub fn kubernetes(cluster: ClusterId) -> Self {
         Self { provider: Provider::Kubernetes, cluster }
+    }
+
+    /// The shard of a datacentre of Consul. `name` is no ID that a Kubernetes cluster can have.
+    pub fn consul(name: ClusterId) -> Self {
+        Self { provider: Provider::Consul, cluster: name }
     }
 
     /// The shard of all ServiceEntries. What they say is true for the whole mesh, so it belongs to no

@@ -19,10 +19,14 @@ use crate::push::PushContext;
 use crate::push::event_loop::Event;
 use crate::registry::service_entry;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::sources::{Board, Lines};
 use crate::store::Objects;
 
 /// How long gateway names without any answer may hold up readiness.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
+
+/// How often to look whether sources have used up their time.
+const SOURCES_LOOK: Duration = Duration::from_millis(500);
 
 /// Fails when the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<Event>>;
@@ -37,6 +41,8 @@ pub(super) struct Feed {
     pub(super) entries: service_entry::Index,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
+    /// How the sources fare that are no member clusters.
+    pub(super) board: Board,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) readiness: watch::Sender<Readiness>,
@@ -45,7 +51,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Feeds until the event loop or a source ends.
     pub(super) async fn run(self) {
-        tell(&self.readiness, &self.clusters.settled.borrow());
+        tell(&self.readiness, &self.clusters.settled.borrow(), &self.board.waiting_for());
         let settings = self.mesh.watch().await;
         let feed = Feeding {
             events: self.events,
@@ -56,6 +62,8 @@ impl Feed {
             objects: self.objects,
             entries: self.entries,
             faulty: self.faulty,
+            lines: self.board.lines(),
+            board: self.board,
             resolved: self.resolved,
             context: self.context,
             readiness: self.readiness,
@@ -75,6 +83,8 @@ struct Feeding {
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
+    board: Board,
+    lines: watch::Receiver<Lines>,
     resolved: watch::Receiver<Arc<ResolvedNames>>,
     context: watch::Receiver<Option<Arc<PushContext>>>,
     readiness: watch::Sender<Readiness>,
@@ -82,11 +92,18 @@ struct Feeding {
 
 impl Feeding {
     async fn run(mut self) {
-        while *self.clusters.settled.borrow_and_update() != Settled::All {
-            if self.pass_on_one(None).await.is_err() {
+        loop {
+            let settled = self.clusters.settled.borrow_and_update().clone();
+            let sources = self.board.waiting_for();
+            tell(&self.readiness, &settled, &sources);
+            if settled == Settled::All && sources.is_empty() {
+                break;
+            }
+            // The time of a source ends without a word.
+            let deadline = (!sources.is_empty()).then(|| Instant::now() + SOURCES_LOOK);
+            if self.pass_on_one(deadline).await.is_err() {
                 return;
             }
-            tell(&self.readiness, &self.clusters.settled.borrow());
         }
         if self.finish().await.is_err() {
             return;
@@ -97,7 +114,7 @@ impl Feeding {
     /// Everything that has arrived by now, then the word that it is all; then goes on feeding until the
     /// version that holds it is there, and is ready.
     async fn finish(&mut self) -> Fed {
-        tell(&self.readiness, &self.clusters.settled.borrow());
+        tell(&self.readiness, &self.clusters.settled.borrow(), &[]);
         self.flush().await?;
         self.known().await?;
         self.mesh().await?;
@@ -139,6 +156,7 @@ impl Feeding {
             Ok(()) = self.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.clusters.settled.changed(), if !ready => Ok(()),
             Ok(()) = self.context.changed(), if !ready => Ok(()),
+            Ok(()) = self.lines.changed(), if !ready => Ok(()),
             () = timeout => Ok(()),
             else => std::future::pending().await,
         }
@@ -211,14 +229,16 @@ impl Feeding {
 }
 
 /// Says what readiness waits for.
-fn tell(readiness: &watch::Sender<Readiness>, settled: &Settled) {
-    let waiting_for = match settled {
+fn tell(readiness: &watch::Sender<Readiness>, settled: &Settled, sources: &[Arc<str>]) {
+    let mut waiting_for = match settled {
         Settled::ConfigurationUnread => vec!["the configuration to be read".to_owned()],
         Settled::Waiting(clusters) => {
             clusters.iter().map(|id| format!("cluster {id} to sync")).collect()
         }
-        Settled::All => vec!["the first version of the mesh".to_owned()],
+        Settled::All if sources.is_empty() => vec!["the first version of the mesh".to_owned()],
+        Settled::All => Vec::new(),
     };
+    waiting_for.extend(sources.iter().map(|name| format!("source {name} to be read")));
     let new = Readiness { ready: false, waiting_for };
     readiness.send_if_modified(|old| {
         let differs = *old != new;
@@ -247,6 +267,7 @@ mod tests {
         let (_resolved, resolved) = watch::channel(Arc::default());
         let (_context, context) = watch::channel(None);
         let (readiness, _) = watch::channel(Readiness { ready: true, waiting_for: Vec::new() });
+        let board = Board::new(Duration::ZERO);
         let mut feed = Feeding {
             events,
             updates: updates_seen,
@@ -256,6 +277,8 @@ mod tests {
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,
+            lines: board.lines(),
+            board,
             resolved,
             context,
             readiness,

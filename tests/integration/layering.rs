@@ -11,7 +11,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("codes", &[]),
     ("apiserver", &["codes", "task"]),
     ("mesh", &["model", "codes", "task"]),
+    ("sources", &["codes"]),
     ("registry", &["model"]),
+    ("registry::consul", &["model", "registry", "apiserver", "sources", "task", "codes"]),
     ("registry::kube", &["model", "registry", "apiserver", "task", "codes"]),
     ("registry::service_entry", &["model", "registry"]),
     ("identity", &["model", "codes", "task"]),
@@ -41,11 +43,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "identity",
             "apiserver",
             "metrics",
+            "sources",
             "codes",
             "task",
         ],
     ),
-    ("metrics", &["model", "push", "xds", "clusters", "identity", "task"]),
+    ("metrics", &["model", "push", "xds", "clusters", "identity", "sources", "task"]),
     ("fixtures", &["model", "registry"]),
 ];
 
@@ -182,6 +185,9 @@ fn module_of(file: &Path) -> String {
         .collect();
     match &parts[..] {
         [first, second, ..] if first == "registry" && second == "kube" => "registry::kube".into(),
+        [first, second, ..] if first == "registry" && second == "consul" => {
+            "registry::consul".into()
+        }
         [first, second, ..] if first == "registry" && second == "service_entry" => {
             "registry::service_entry".into()
         }

@@ -314,6 +314,7 @@ fn node(cluster: &str, network: &str, address: &str) -> Node {
 /// `strait serve` with everything in `folder`, and nothing from the environment.
 fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
     ServeArgs {
+        consul_address: Vec::new(),
         kubeconfig: None,
         context: None,
         config_dir: Some(folder.join("secrets")),

@@ -1,0 +1,110 @@
+//! `--consul-address`: where a Consul is, and how it is to be read. Plain data; no credential is in it,
+//! only the file that holds one.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use http::Uri;
+
+use crate::model::ClusterId;
+
+/// One Consul: `http[s]://HOST[:PORT][/PREFIX][?dc=NAME&name=NAME&token-file=FILE&ca-file=FILE]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// Scheme, host, port and prefix.
+    pub server: Uri,
+    /// What its datacentres are named after: `NAME/DATACENTRE`. Empty leaves that to the order of flags.
+    pub name: String,
+    /// The datacentres that are read; empty for all that it knows.
+    pub datacentres: Vec<String>,
+    /// The file that holds the ACL token.
+    pub token_file: Option<PathBuf>,
+    /// The file that holds the CAs of its certificate, PEM.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Why a text is no address of a Consul.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Not a URL of ours.
+    #[error("expected http://HOST:PORT or https://HOST:PORT")]
+    Url,
+    /// A user name or password in it, which would be logged.
+    #[error("a URL with a user name is not taken: name a file with ?token-file=FILE")]
+    UserInfo,
+    /// An option that means nothing.
+    #[error("unknown option {0:?}; there are dc, name, token-file and ca-file")]
+    Option(String),
+    /// An option without a value, or with one that can't be.
+    #[error("option {option} can't be {value:?}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+    },
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (server, query) = text.split_once('?').unwrap_or((text, ""));
+        let server: Uri = server.trim_end_matches('/').parse().map_err(|_| AddressError::Url)?;
+        let authority = server.authority().ok_or(AddressError::Url)?;
+        if authority.as_str().contains('@') {
+            return Err(AddressError::UserInfo);
+        }
+        if !matches!(server.scheme_str(), Some("http" | "https")) || authority.host().is_empty() {
+            return Err(AddressError::Url);
+        }
+        let mut address = Self {
+            server,
+            name: String::new(),
+            datacentres: Vec::new(),
+            token_file: None,
+            ca_file: None,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
+            address.set(option, value)?;
+        }
+        Ok(address)
+    }
+}
+
+impl Address {
+    fn set(&mut self, option: &str, value: &str) -> Result<(), AddressError> {
+        // Names that become part of a cluster ID and of requests: nothing that needs escaping.
+        let named = |option| match ClusterId::parse(value) {
+            Ok(_) => Ok(value.to_owned()),
+            Err(_) => Err(AddressError::Value { option, value: value.to_owned() }),
+        };
+        let file = |option| match value {
+            "" => Err(AddressError::Value { option, value: String::new() }),
+            path => Ok(Some(PathBuf::from(path))),
+        };
+        match option {
+            "dc" if is_datacentre(value) => self.datacentres.push(value.to_owned()),
+            "dc" => return Err(AddressError::Value { option: "dc", value: value.to_owned() }),
+            "name" => self.name = named("name")?,
+            "token-file" => self.token_file = file("token-file")?,
+            "ca-file" => self.ca_file = file("ca-file")?,
+            other => return Err(AddressError::Option(other.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// Whether a text can be the name of a datacentre: as Consul has it, letters, digits, `-` and `_`.
+pub(super) fn is_datacentre(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=64).contains(&text.len()) && text.bytes().all(plain)
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.server.to_string().trim_end_matches('/'))
+    }
+}

@@ -1,0 +1,150 @@
+//! The answers of Consul's API that are read, each by a form of its own: what isn't named here is
+//! stepped over, and an instance that makes no sense costs only itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::apiserver::one_line;
+
+/// More services than any datacentre has.
+pub(super) const SERVICES_MAX: usize = 20_000;
+/// More instances than any service has.
+pub(super) const INSTANCES_MAX: usize = 50_000;
+
+/// One instance of a service, with what is checked of it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Instance {
+    pub(super) node: Node,
+    pub(super) service: Service,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) checks: Vec<Check>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Node {
+    #[serde(rename = "Node")]
+    pub(super) name: Arc<str>,
+    pub(super) address: Arc<str>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) meta: BTreeMap<Arc<str>, Arc<str>>,
+    pub(super) locality: Option<Place>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Service {
+    /// Empty for an ordinary service; else one of Consul's own proxies and gateways.
+    pub(super) kind: Arc<str>,
+    #[serde(rename = "ID")]
+    pub(super) id: Arc<str>,
+    pub(super) address: Arc<str>,
+    pub(super) port: i64,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) tags: Vec<Arc<str>>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) meta: BTreeMap<Arc<str>, Arc<str>>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) weights: Weights,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) tagged_addresses: BTreeMap<Arc<str>, TaggedAddress>,
+    pub(super) locality: Option<Place>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct TaggedAddress {
+    pub(super) address: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Place {
+    pub(super) region: Arc<str>,
+    pub(super) zone: Arc<str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Weights {
+    pub(super) passing: i64,
+    pub(super) warning: i64,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { passing: 1, warning: 1 }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Check {
+    pub(super) status: Arc<str>,
+}
+
+fn null_as_default<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: serde::Deserializer<'de>,
+{
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// Instances, and what is wrong with those that are left out.
+#[derive(Debug, Default)]
+pub(super) struct Instances {
+    pub(super) good: Vec<Instance>,
+    pub(super) odd: Vec<String>,
+}
+
+/// Reads `/v1/catalog/services`: the names.
+///
+/// # Errors
+/// What makes the whole answer unusable.
+pub(super) fn names(body: &[u8]) -> Result<Vec<Arc<str>>, String> {
+    let names: BTreeMap<Arc<str>, &RawValue> = read(body)?;
+    if names.len() > SERVICES_MAX {
+        return Err(format!("{} services, more than {SERVICES_MAX}", names.len()));
+    }
+    Ok(names.into_keys().collect())
+}
+
+/// Reads `/v1/catalog/datacenters`: the names.
+///
+/// # Errors
+/// What makes the whole answer unusable.
+pub(super) fn datacentres(body: &[u8]) -> Result<Vec<String>, String> {
+    read(body)
+}
+
+/// Reads `/v1/health/service/NAME`.
+///
+/// # Errors
+/// What makes the whole answer unusable.
+pub(super) fn instances(body: &[u8]) -> Result<Instances, String> {
+    let texts: Option<Vec<&RawValue>> = read(body)?;
+    let texts = texts.unwrap_or_default();
+    if texts.len() > INSTANCES_MAX {
+        return Err(format!("{} instances, more than {INSTANCES_MAX}", texts.len()));
+    }
+    let mut instances = Instances::default();
+    for (at, text) in texts.into_iter().enumerate() {
+        match serde_json::from_str(text.get()) {
+            Ok(instance) => instances.good.push(instance),
+            Err(error) => {
+                let fact = one_line(&error.to_string());
+                instances.odd.push(format!("instance {} makes no sense: {fact}", at + 1));
+            }
+        }
+    }
+    Ok(instances)
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| one_line(&error.to_string()))
+}

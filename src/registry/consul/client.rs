@@ -1,0 +1,191 @@
+//! One request to Consul: with a deadline, a bound on what is taken, and the token as it is now.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderMap, HeaderValue, USER_AGENT};
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use tower::ServiceExt;
+
+use super::address::Address;
+use crate::apiserver::{Error, Redacted, Transport, one_line, transport_to};
+
+/// The most bytes of one answer.
+const BODY_MAX: usize = 64 << 20;
+/// How long an answer may take beyond what it was asked to wait.
+const GRACE: Duration = Duration::from_secs(15);
+/// Consul adds up to a sixteenth to each wait, so that not all end together.
+const JITTER: u32 = 16;
+/// The largest token file.
+const TOKEN_MAX: usize = 4096;
+
+/// How a Consul is asked.
+#[derive(Clone)]
+pub(super) struct Client {
+    address: Arc<Address>,
+    credential: Arc<Credential>,
+    transport: Transport,
+}
+
+/// Where the ACL token comes from.
+#[derive(Debug, Default)]
+pub(super) enum Credential {
+    /// Nowhere: as anybody.
+    #[default]
+    None,
+    /// A file, read for each request, so that it may be renewed.
+    File(PathBuf),
+    /// The environment.
+    Text(Redacted<String>),
+}
+
+/// An answer that was taken whole.
+pub(super) struct Answer {
+    /// `X-Consul-Index`.
+    pub(super) index: Option<u64>,
+    /// Whether the token may not see all of it.
+    pub(super) filtered: bool,
+    pub(super) body: Bytes,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Query<'a> {
+    /// Below `/v1/`, escaped.
+    pub(super) path: &'a str,
+    /// The datacentre; empty for the one that answers.
+    pub(super) datacentre: &'a str,
+    /// The index to wait on, and how long at most.
+    pub(super) wait: Option<(u64, Duration)>,
+}
+
+impl Client {
+    /// Prepares connections; nothing is dialled.
+    ///
+    /// # Errors
+    /// What makes the address unusable as things are.
+    pub(super) fn new(
+        address: &Arc<Address>,
+        ca_pem: Option<&[u8]>,
+        credential: &Arc<Credential>,
+    ) -> Result<Self, Error> {
+        let transport =
+            transport_to(&address.server, ca_pem).map_err(|error| Error::Tls(error.to_string()))?;
+        Ok(Self { address: Arc::clone(address), credential: Arc::clone(credential), transport })
+    }
+
+    /// Asks, and takes the whole answer.
+    ///
+    /// # Errors
+    /// Why there is none that can be used. Never says what the token is.
+    pub(super) async fn ask(&self, query: &Query<'_>) -> Result<Answer, Error> {
+        let wait = query.wait.map_or(Duration::ZERO, |(_, wait)| wait);
+        let limit = wait + wait / JITTER + GRACE;
+        let name = format!("/v1/{}", query.path);
+        match tokio::time::timeout(limit, self.exchange(&name, query)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::Silent { request: name, limit }),
+        }
+    }
+
+    async fn exchange(&self, name: &str, query: &Query<'_>) -> Result<Answer, Error> {
+        let mut request = Request::new(Full::new(Bytes::new()));
+        *request.uri_mut() = self.uri(query)?;
+        let headers = request.headers_mut();
+        let agent = concat!("strait/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(token) = self.credential.token().await? {
+            headers.insert("x-consul-token", token);
+        }
+        let sent = self.transport.clone().oneshot(request).await;
+        let response = sent.map_err(|error| Error::of_exchange(name, &*error))?;
+        let status = response.status().as_u16();
+        let (index, filtered) = (index(response.headers()), filtered(response.headers()));
+        let body = take(name, response).await?;
+        if status != 200 {
+            let said = body.get(..body.len().min(400)).unwrap_or_default();
+            return Err(Error::of_status(status, &String::from_utf8_lossy(said), None));
+        }
+        Ok(Answer { index, filtered, body })
+    }
+
+    fn uri(&self, query: &Query<'_>) -> Result<Uri, Error> {
+        let mut text = format!("{}/v1/{}", self.address, query.path);
+        let mut join = '?';
+        let mut option = |text: &mut String, key: &str, value: &str| {
+            let _ = write!(text, "{join}{key}={value}");
+            join = '&';
+        };
+        if !query.datacentre.is_empty() {
+            option(&mut text, "dc", query.datacentre);
+        }
+        if let Some((index, wait)) = query.wait {
+            option(&mut text, "index", &index.to_string());
+            option(&mut text, "wait", &format!("{}ms", wait.as_millis()));
+        }
+        text.parse().map_err(|_| Error::Misbehaving(format!("{} is no URL", one_line(&text))))
+    }
+}
+
+impl Credential {
+    async fn token(&self) -> Result<Option<HeaderValue>, Error> {
+        let text = match self {
+            Self::None => return Ok(None),
+            Self::Text(token) => token.reveal().clone(),
+            Self::File(path) => {
+                let unusable = |fact: String| {
+                    Error::Unauthorized(format!("token file {}: {fact}", path.display()))
+                };
+                let bytes = tokio::fs::read(path).await;
+                let bytes = bytes.map_err(|error| unusable(error.to_string()))?;
+                if bytes.len() > TOKEN_MAX {
+                    return Err(unusable(format!("it has more than {TOKEN_MAX} bytes")));
+                }
+                String::from_utf8(bytes).map_err(|_| unusable("it is not UTF-8".to_owned()))?
+            }
+        };
+        let mut value = HeaderValue::from_str(text.trim())
+            .map_err(|_| Error::Unauthorized("the token can't be sent: it is no text".into()))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, Error> {
+    let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
+    body.map(|body| body.to_bytes()).map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            let most = BODY_MAX >> 20;
+            return Error::Misbehaving(format!("the answer to {name} has more than {most} MiB"));
+        }
+        Error::of_exchange(name, &*error)
+    })
+}
+
+fn index(headers: &HeaderMap) -> Option<u64> {
+    headers.get("x-consul-index")?.to_str().ok()?.parse().ok()
+}
+
+fn filtered(headers: &HeaderMap) -> bool {
+    let value = headers.get("x-consul-results-filtered-by-acls");
+    value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+}
+
+/// A name as a part of a path.
+pub(super) fn escape(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}

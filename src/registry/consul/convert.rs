@@ -1,0 +1,325 @@
+//! From the instances that Consul has of a name to a service of the mesh. Pure.
+//!
+//! | Consul | mesh |
+//! |---|---|
+//! | name | host `NAME.service.consul`, namespace `default` |
+//! | tags `key\|value`, metadata | labels of an instance; a tag goes before metadata of the same key |
+//! | port | a port of the service, named `PROTOCOL-NUMBER`; label `service-port` gives them another number there |
+//! | label `protocol` | what the port speaks; TCP where nothing says |
+//! | address of the instance, else of its node | where it is |
+//! | checks: all passing, a warning, critical | healthy; healthy with the weight for warnings (0: unhealthy); unhealthy |
+//! | locality of the instance, else of its node; labels; datacentre | region and zone |
+//! | label `topology.istio.io/network`, or `network` | its network |
+//! | label `security.istio.io/tlsMode` | whether it takes mTLS |
+//! | metadata `external` of the instance or node, or `external-node` | outside the mesh |
+//! | tagged address `consul-virtual` | VIP |
+//!
+//! Instances inside and outside the mesh under one name don't mix: those outside count for nothing then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::catalog::{Check, Instance, Place};
+use crate::model::{
+    ByName, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, Locality, NamedEndpoint,
+    Namespace, NetworkId, PodState, Port, Protocol, Resolution, Service, TargetPort, TlsMode,
+    WorkloadKey,
+};
+use crate::registry::ServiceRecord;
+
+/// The namespace that all services of Consul are in.
+const NAMESPACE: &str = "default";
+/// Far more than any balancing needs.
+const WEIGHT_MAX: i64 = 65_535;
+
+/// A service, and what of its instances is not used as it is.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Converted {
+    /// `None` where no instance makes a service.
+    pub(super) record: Option<ServiceRecord>,
+    pub(super) odd: Vec<String>,
+}
+
+/// The host of a name; `None` where it can't be one.
+pub(super) fn hostname(name: &str) -> Option<Hostname> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let label = |part: &str| (1..=63).contains(&part.len()) && part.chars().all(plain);
+    let fits = name.len() <= 200 && name.split('.').all(label);
+    fits.then(|| format!("{}.service.consul", name.to_ascii_lowercase()).into())
+}
+
+/// An instance that can be used, in our words.
+struct Member<'a> {
+    instance: &'a Instance,
+    labels: Labels,
+    address: &'a Arc<str>,
+    ip: Option<IpAddr>,
+    number: u16,
+    target: u16,
+    external: bool,
+}
+
+/// What the instances of one name in `datacentre` make.
+pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance]) -> Converted {
+    let mut odd = Vec::new();
+    let Some(hostname) = hostname(name) else {
+        odd.push(format!("{name:?} can't be a DNS name"));
+        return Converted { record: None, odd };
+    };
+    let mut members = Vec::new();
+    // Consul's own proxies and gateways are no destinations: they speak its own mTLS.
+    for instance in instances.iter().filter(|one| one.service.kind.is_empty()) {
+        match member(instance) {
+            Ok(Some(member)) => members.push(member),
+            Ok(None) => {}
+            Err(fact) => odd.push(format!("instance {:?}: {fact}", instance.service.id)),
+        }
+    }
+    members.sort_by(|a, b| key(a.instance).cmp(&key(b.instance)));
+    keep_one_kind(&mut members, &mut odd);
+    let Some(first) = members.first() else { return Converted { record: None, odd } };
+    let mesh_external = first.external;
+    let ports = ports(&members, &mut odd);
+    let by_name = members.iter().any(|member| member.ip.is_none());
+    let named = |member: &&Member<'_>| ports.contains_key(&member.number);
+    let (resolution, endpoints) = if by_name {
+        let ready = members.iter().filter(named).filter(|one| health(one).0 == Health::Healthy);
+        let endpoints = ready.map(|member| named_endpoint(member, &ports, datacentre)).collect();
+        (Resolution::ByName(ByName { just_then: false, endpoints }), Endpoints::default())
+    } else {
+        let endpoints = members.iter().filter(named);
+        let endpoints =
+            endpoints.filter_map(|member| endpoint(member, &ports, datacentre)).collect();
+        (Resolution::ClientSide, endpoints)
+    };
+    let service = Service {
+        hostname,
+        name: Arc::clone(name),
+        namespace: Namespace::from(NAMESPACE),
+        ports: ports.into_values().collect(),
+        resolution,
+        vips: virtual_address(&members).into_iter().collect(),
+        external_addresses: Vec::new(),
+        external_ports: BTreeMap::new(),
+        // A service of Consul is never a gateway of a network, whatever its tags.
+        labels: Labels::new(),
+        selector: Labels::new(),
+        service_accounts: Vec::new(),
+        export_to: ExportTo::Public,
+        created: 0,
+        node_local: false,
+        publish_not_ready: false,
+        mesh_external,
+    };
+    Converted { record: Some(ServiceRecord { service: Arc::new(service), endpoints }), odd }
+}
+
+fn key(instance: &Instance) -> (&str, &str) {
+    (&instance.node.name, &instance.service.id)
+}
+
+/// `None` for an instance that listens nowhere, which is fine.
+fn member(instance: &Instance) -> Result<Option<Member<'_>>, String> {
+    let service = &instance.service;
+    if service.port == 0 {
+        return Ok(None);
+    }
+    let target = port_number(service.port).ok_or_else(|| format!("port {}", service.port))?;
+    let labels = labels(instance);
+    let number = match labels.get("service-port") {
+        None => target,
+        Some(text) => text
+            .parse()
+            .ok()
+            .and_then(port_number)
+            .ok_or_else(|| format!("service-port {text:?} is no port"))?,
+    };
+    let given = |text: &&Arc<str>| !text.is_empty();
+    let address = Some(&service.address).filter(given).unwrap_or(&instance.node.address);
+    let ip: Option<IpAddr> = address.parse().ok();
+    if ip.is_some_and(|ip| ip.is_unspecified() || ip.is_multicast()) {
+        return Err(format!("{address} is no address of an instance"));
+    }
+    if ip.is_none() && !is_name(address) {
+        return Err(format!("{address:?} is neither an IP address nor a DNS name"));
+    }
+    let says =
+        |value: Option<&Arc<str>>| value.is_some_and(|text| !matches!(&**text, "" | "false" | "0"));
+    let external = says(labels.get("external"))
+        || says(instance.node.meta.get("external"))
+        || says(instance.node.meta.get("external-node"));
+    Ok(Some(Member { instance, labels, address, ip, number, target, external }))
+}
+
+fn port_number(number: i64) -> Option<u16> {
+    u16::try_from(number).ok().filter(|number| *number != 0)
+}
+
+fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let fits = |part: &str| (1..=63).contains(&part.len()) && part.chars().all(plain);
+    text.len() <= 253 && text.trim_end_matches('.').split('.').all(fits)
+}
+
+fn labels(instance: &Instance) -> Labels {
+    let mut labels: Labels = instance.service.meta.clone();
+    let tags = instance.service.tags.iter().filter_map(|tag| tag.split_once('|'));
+    labels.extend(tags.map(|(key, value)| (key.trim().into(), value.trim().into())));
+    labels
+}
+
+/// Keeps instances inside the mesh where there are any, else those outside; and of those inside the ones
+/// with an IP address, where there are any.
+fn keep_one_kind(members: &mut Vec<Member<'_>>, odd: &mut Vec<String>) {
+    if members.iter().any(|member| !member.external) {
+        leave_out(members, odd, |member| member.external, "is outside the mesh, others are in it");
+        if members.iter().any(|member| member.ip.is_some()) {
+            let fact = "has a name for an address, others have IP addresses";
+            leave_out(members, odd, |member| member.ip.is_none(), fact);
+        }
+    }
+}
+
+fn leave_out(
+    members: &mut Vec<Member<'_>>,
+    odd: &mut Vec<String>,
+    out: impl Fn(&Member<'_>) -> bool,
+    fact: &str,
+) {
+    for member in members.iter().filter(|member| out(member)) {
+        odd.push(format!(
+            "instance {:?} {fact}: it counts for nothing",
+            member.instance.service.id
+        ));
+    }
+    members.retain(|member| !out(member));
+}
+
+/// The ports by number. What the first instance says of a port holds.
+fn ports(members: &[Member<'_>], odd: &mut Vec<String>) -> BTreeMap<u16, Port> {
+    let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
+    for member in members {
+        let protocol = match member.labels.get("protocol") {
+            None => Protocol::Tcp,
+            Some(text) => match Protocol::of_port("TCP", Some(text), "", member.number) {
+                Protocol::Auto => {
+                    let id = &member.instance.service.id;
+                    odd.push(format!("instance {id:?}: protocol {text:?} is none: TCP is taken"));
+                    Protocol::Tcp
+                }
+                protocol => protocol,
+            },
+        };
+        let number = member.number;
+        let port = ports.entry(number).or_insert_with(|| Port {
+            name: format!("{}-{number}", protocol.as_str().to_ascii_lowercase()).into(),
+            number,
+            protocol,
+            target: TargetPort::Number(member.target),
+        });
+        if port.protocol != protocol {
+            let (id, held) = (&member.instance.service.id, port.protocol.as_str());
+            odd.push(format!("instance {id:?}: port {number} speaks {held} by another instance"));
+        }
+    }
+    ports
+}
+
+fn endpoint(
+    member: &Member<'_>,
+    ports: &BTreeMap<u16, Port>,
+    datacentre: &str,
+) -> Option<Endpoint> {
+    let (health, weight) = health(member);
+    Some(Endpoint {
+        address: member.ip?,
+        port: member.target,
+        port_name: Arc::clone(&ports.get(&member.number)?.name),
+        health,
+        weight,
+        locality: Arc::new(locality(member, datacentre)),
+        network_label: network(member),
+        tls_mode: tls_mode(member),
+        service_account: None,
+        workload: Some(Arc::new(WorkloadKey::new(
+            NAMESPACE,
+            Arc::clone(&member.instance.service.id),
+        ))),
+        pod: PodState::Known,
+        node: None,
+    })
+}
+
+fn named_endpoint(
+    member: &Member<'_>,
+    ports: &BTreeMap<u16, Port>,
+    datacentre: &str,
+) -> NamedEndpoint {
+    let own = ports.get(&member.number);
+    NamedEndpoint {
+        address: Arc::clone(member.address),
+        ports: own.map(|port| (Arc::clone(&port.name), member.target)).into_iter().collect(),
+        weight: health(member).1,
+        locality: Arc::new(locality(member, datacentre)),
+        network: network(member),
+        tls_mode: tls_mode(member),
+    }
+}
+
+/// Whether an instance takes traffic, and its weight: as Consul's own DNS has it, a warning is still fit
+/// to serve, with the weight that the service gives it.
+fn health(member: &Member<'_>) -> (Health, u32) {
+    let Instance { service, checks, .. } = member.instance;
+    let all = |fit: &[&str]| checks.iter().all(|Check { status }| fit.contains(&&**status));
+    let weight = match (all(&["passing"]), all(&["passing", "warning"])) {
+        (true, _) => service.weights.passing.max(1),
+        (_, true) => service.weights.warning,
+        _ => 0,
+    };
+    match u32::try_from(weight.min(WEIGHT_MAX)) {
+        Ok(weight @ 1..) => (Health::Healthy, weight),
+        _ => (Health::Unhealthy, 1),
+    }
+}
+
+fn locality(member: &Member<'_>, datacentre: &str) -> Locality {
+    let instance = member.instance;
+    let own = instance.service.locality.as_ref().or(instance.node.locality.as_ref());
+    if let Some(Place { region, zone }) = own.filter(|place| !place.region.is_empty()) {
+        let (region, zone) = (Arc::clone(region), Arc::clone(zone));
+        return Locality { region, zone, subzone: Arc::default() };
+    }
+    let said = |keys: [&str; 2]| {
+        let found = keys
+            .iter()
+            .find_map(|key| member.labels.get(*key).or_else(|| instance.node.meta.get(*key)));
+        found.cloned().filter(|text| !text.is_empty())
+    };
+    Locality {
+        region: said(["topology.kubernetes.io/region", "region"])
+            .unwrap_or_else(|| datacentre.into()),
+        zone: said(["topology.kubernetes.io/zone", "zone"]).unwrap_or_default(),
+        subzone: said(["topology.istio.io/subzone", "subzone"]).unwrap_or_default(),
+    }
+}
+
+fn network(member: &Member<'_>) -> Option<NetworkId> {
+    let label = ["topology.istio.io/network", "network"];
+    let named = label.iter().find_map(|key| member.labels.get(*key));
+    named.filter(|text| !text.is_empty()).map(|text| NetworkId::new(Arc::clone(text)))
+}
+
+fn tls_mode(member: &Member<'_>) -> TlsMode {
+    TlsMode::from_label(member.labels.get("security.istio.io/tlsMode").map(|text| &**text))
+}
+
+/// The address that Consul itself gives the service, the lowest should instances disagree.
+fn virtual_address(members: &[Member<'_>]) -> Option<IpAddr> {
+    let tagged = members.iter().flat_map(|member| &member.instance.service.tagged_addresses);
+    let virtuals =
+        tagged.filter(|(tag, _)| &***tag == "consul-virtual" || tag.starts_with("consul-virtual:"));
+    let addresses = virtuals.filter_map(|(_, tagged)| tagged.address.parse::<IpAddr>().ok());
+    let usable = addresses.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+    usable.collect::<BTreeSet<_>>().into_iter().next()
+}

@@ -1,0 +1,370 @@
+//! Reads one datacentre: a blocking query for the catalogue, one for each service, and a probe.
+//!
+//! Readers ask and pass on; the loop alone changes the index and says what is new. A reader that fails
+//! rests longer each time, until the probe finds the datacentre back. A probe also shows what a query that
+//! waits can't: that nobody answers any more.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tracing::{info, warn};
+
+use super::catalog::{self, Instances};
+use super::client::{Answer, Client, Query, escape};
+use super::cursor::Cursor;
+use super::index::{Index, Taken};
+use crate::apiserver::{Backoff, Error};
+use crate::codes::{self, Code};
+use crate::registry::{Epoch, RegistryUpdate, ShardKey};
+use crate::sources::{Board, Facts};
+
+/// Queries at once, each on a connection of its own. An agent takes 200 of one client by default.
+const QUERIES: usize = 128;
+/// How long a query may be held that has a connection to itself.
+const WAIT: Duration = Duration::from_secs(5 * 60);
+/// Where queries take turns: how old what is known of a service may grow, about.
+const TURN: Duration = Duration::from_secs(10);
+const WAIT_MIN: Duration = Duration::from_secs(1);
+/// How often the datacentre is asked for a sign of life.
+const PROBE: Duration = Duration::from_secs(5);
+/// How long it may take to give one.
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
+/// How soon an answer that is doubted is asked for again.
+const DOUBT: Duration = Duration::from_secs(2);
+/// The first and the longest rest after a failure.
+const REST: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Answers that wait for the index. A full channel makes the readers wait, and so Consul.
+const ANSWERS: usize = 64;
+
+/// One datacentre to read.
+pub(super) struct Datacentre {
+    pub(super) client: Client,
+    /// Its name in Consul.
+    pub(super) name: String,
+    pub(super) shard: ShardKey,
+    pub(super) epoch: Epoch,
+    pub(super) updates: mpsc::Sender<RegistryUpdate>,
+    pub(super) board: Board,
+    pub(super) address: String,
+}
+
+/// What readers tell. An answer comes with whether the token may not see all of it.
+enum Input {
+    Catalogue(Result<(Vec<Arc<str>>, bool), Error>),
+    Service(Arc<str>, Result<(Instances, bool), Error>),
+    Probed(Result<(), Error>),
+}
+
+impl Datacentre {
+    /// Reads until nobody takes what it says. Survives every error.
+    pub(super) async fn run(self) {
+        let (sink, mut inputs) = mpsc::channel(ANSWERS);
+        let readers = Readers {
+            client: self.client.clone(),
+            datacentre: self.name.clone(),
+            slots: Semaphore::new(QUERIES),
+            sink,
+            revived: Notify::new(),
+        };
+        let name: Arc<str> = self.shard.cluster.as_str().into();
+        let mut state = State {
+            name: Arc::clone(&name),
+            index: Index::new(&self.name),
+            facts: Facts::starting("consul", self.address.clone()),
+            catalogue: None,
+            contact: None,
+            readers: &readers,
+            reading: BTreeMap::new(),
+            running: FuturesUnordered::new(),
+            wait: WAIT,
+        };
+        self.board.tell(&name, &state.facts);
+        let mut always = pin!(async { tokio::join!(readers.catalogue(), readers.probe()) });
+        loop {
+            tokio::select! {
+                Some(input) = inputs.recv() => {
+                    state.apply(input);
+                    while let Ok(input) = inputs.try_recv() {
+                        state.apply(input);
+                    }
+                    state.tell(&self.board);
+                }
+                // Readers run in here. One ends when its service has gone.
+                Some(_) = state.running.next() => {}
+                _ = &mut always => return,
+                permit = self.updates.reserve(), if state.index.has_news() => {
+                    let Ok(permit) = permit else { return };
+                    let Some(change) = state.index.take_news() else { continue };
+                    let (shard, epoch) = (self.shard.clone(), self.epoch);
+                    permit.send(RegistryUpdate { shard, epoch, change });
+                    if !std::mem::replace(&mut state.facts.synced, true) {
+                        info!(registry = %name, "all services have been read");
+                    }
+                    state.tell(&self.board);
+                }
+            }
+        }
+    }
+}
+
+struct State<'a> {
+    name: Arc<str>,
+    index: Index,
+    facts: Facts,
+    /// Why the catalogue can't be read, and why there is no contact at all.
+    catalogue: Option<(String, &'static Code)>,
+    contact: Option<(String, &'static Code)>,
+    readers: &'a Readers,
+    reading: BTreeMap<Arc<str>, AbortHandle>,
+    running: FuturesUnordered<Abortable<BoxFuture<'a, ()>>>,
+    /// How long queries for services are held.
+    wait: Duration,
+}
+
+impl State<'_> {
+    fn apply(&mut self, input: Input) {
+        let now = SystemTime::now();
+        match input {
+            Input::Catalogue(Ok((names, filtered))) => {
+                self.facts.last_contact = Some(now);
+                match self.index.catalogue(names, filtered) {
+                    Taken::Yes { come, gone } => {
+                        self.catalogue = None;
+                        self.follow(come, &gone);
+                    }
+                    Taken::Doubtful(reason) => {
+                        let code =
+                            if filtered { &codes::CONSUL_DENIED } else { &codes::CONSUL_ODD };
+                        self.facts.failures += 1;
+                        self.catalogue = Some((reason, code));
+                    }
+                }
+            }
+            Input::Catalogue(Err(error)) => {
+                self.facts.failures += 1;
+                self.catalogue = Some((error.to_string(), code_of(&error)));
+            }
+            Input::Service(name, Ok((instances, filtered))) => {
+                self.facts.last_contact = Some(now);
+                self.index.service(&name, instances, filtered);
+            }
+            Input::Service(name, Err(error)) => {
+                self.facts.failures += 1;
+                self.index.failed(&name, &error.to_string());
+            }
+            Input::Probed(Ok(())) => {
+                self.facts.last_contact = Some(now);
+                if self.contact.take().is_some() {
+                    // Queries that were held when contact was lost may never be answered.
+                    self.start_again();
+                    self.readers.revived.notify_waiters();
+                }
+            }
+            Input::Probed(Err(error)) => {
+                self.facts.failures += 1;
+                self.contact = Some((error.to_string(), code_of(&error)));
+            }
+        }
+        self.note_trouble(now);
+    }
+
+    fn note_trouble(&mut self, now: SystemTime) {
+        let before = self.facts.trouble.take();
+        let trouble = self.contact.as_ref().or(self.catalogue.as_ref());
+        let Some((reason, code)) = trouble else {
+            if before.is_some() {
+                info!(registry = %self.name, "Consul answers again");
+            }
+            return;
+        };
+        if before.is_none() {
+            let next = code.next;
+            warn!(registry = %self.name, %code, reason, next, "Consul can't be read; what was last known stays");
+        }
+        let since = before.map_or(now, |before| before.since);
+        self.facts.trouble = Some(crate::sources::Trouble { since, reason: reason.clone(), code });
+    }
+
+    /// Begins to read services that have come, and ends it for those that have gone.
+    fn follow(&mut self, come: Vec<Arc<str>>, gone: &[Arc<str>]) {
+        for name in gone {
+            if let Some(reader) = self.reading.remove(name) {
+                reader.abort();
+            }
+        }
+        let wait = wait(self.index.names().count());
+        if wait == self.wait {
+            come.into_iter().for_each(|name| self.read(name));
+        } else {
+            // Those that are held long would keep the others from their turn.
+            self.wait = wait;
+            self.start_again();
+        }
+    }
+
+    fn start_again(&mut self) {
+        for reader in std::mem::take(&mut self.reading).into_values() {
+            reader.abort();
+        }
+        let names: Vec<_> = self.index.names().cloned().collect();
+        names.into_iter().for_each(|name| self.read(name));
+    }
+
+    fn read(&mut self, name: Arc<str>) {
+        let (handle, registration) = AbortHandle::new_pair();
+        self.reading.insert(Arc::clone(&name), handle);
+        let reader: BoxFuture<'_, ()> = Box::pin(self.readers.service(name, self.wait));
+        self.running.push(Abortable::new(reader, registration));
+    }
+
+    fn tell(&mut self, board: &Board) {
+        (self.facts.services, self.facts.endpoints) = self.index.counts();
+        self.facts.warnings = self.index.warnings();
+        board.tell(&self.name, &self.facts);
+    }
+}
+
+/// How long queries may be held where so many share the connections.
+fn wait(services: usize) -> Duration {
+    match u32::try_from(services.div_ceil(QUERIES)) {
+        Ok(0 | 1) => WAIT,
+        Ok(turns) => (TURN / turns).max(WAIT_MIN),
+        Err(_) => WAIT_MIN,
+    }
+}
+
+pub(super) fn code_of(error: &Error) -> &'static Code {
+    match error {
+        Error::Unauthorized(_) | Error::Forbidden(_) => &codes::CONSUL_DENIED,
+        Error::Tls(_) => &codes::CONSUL_TLS,
+        Error::Misbehaving(_) | Error::NotFound(_) | Error::Rejected(_) => &codes::CONSUL_ODD,
+        _ => &codes::CONSUL_UNREACHABLE,
+    }
+}
+
+/// What readers share.
+struct Readers {
+    client: Client,
+    datacentre: String,
+    slots: Semaphore,
+    sink: mpsc::Sender<Input>,
+    /// The datacentre answers again: rests end.
+    revived: Notify,
+}
+
+impl Readers {
+    async fn catalogue(&self) {
+        let read = |answer: &Answer| Ok((catalog::names(&answer.body)?, answer.filtered));
+        let tell = Input::Catalogue;
+        self.follow("catalog/services", WAIT, None, read, |(names, _)| names.is_empty(), tell)
+            .await;
+    }
+
+    async fn service(&self, name: Arc<str>, wait: Duration) {
+        let path = format!("health/service/{}", escape(&name));
+        let read = |answer: &Answer| Ok((catalog::instances(&answer.body)?, answer.filtered));
+        let tell = |result| Input::Service(Arc::clone(&name), result);
+        self.follow(&path, wait, Some(&self.slots), read, |_| false, tell).await;
+    }
+
+    /// Asks for signs of life, which nothing holds up.
+    async fn probe(&self) {
+        loop {
+            let query = Query { path: "status/leader", datacentre: &self.datacentre, wait: None };
+            let asked = tokio::time::timeout(PROBE_LIMIT, self.client.ask(&query)).await;
+            let result = match asked {
+                Err(_) => Err(Error::Silent { request: "a probe".into(), limit: PROBE_LIMIT }),
+                Ok(Ok(answer)) if answer.body.trim_ascii() == b"\"\"" => {
+                    Err(Error::Unreachable("it has no leader".into()))
+                }
+                Ok(answer) => answer.map(|_| ()),
+            };
+            if self.sink.send(Input::Probed(result)).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(PROBE).await;
+        }
+    }
+
+    /// Asks again and again, and passes on what may be new.
+    async fn follow<T>(
+        &self,
+        path: &str,
+        wait: Duration,
+        slots: Option<&Semaphore>,
+        read: impl Fn(&Answer) -> Result<T, String>,
+        doubtful: impl Fn(&T) -> bool,
+        tell: impl Fn(Result<T, Error>) -> Input,
+    ) {
+        let mut cursor = Cursor::default();
+        let mut failures = Backoff::new(REST.0, REST.1);
+        loop {
+            let slot = match slots {
+                Some(slots) => slots.acquire().await.ok(),
+                None => None,
+            };
+            let asked = Instant::now();
+            let held = wait.mul_f64(0.8 + rand::random::<f64>() / 5.0);
+            let query = Query {
+                path,
+                datacentre: &self.datacentre,
+                wait: cursor.index().map(|index| (index, held)),
+            };
+            let answer = self.client.ask(&query).await;
+            drop(slot);
+            let (result, rest) = match answer {
+                Ok(answer) => {
+                    let answered = cursor.answered(answer.index, asked.elapsed());
+                    if !answered.news {
+                        tokio::time::sleep(answered.rest).await;
+                        continue;
+                    }
+                    (read(&answer).map_err(Error::Misbehaving), answered.rest)
+                }
+                Err(error) => (Err(error), Duration::ZERO),
+            };
+            let rest = match &result {
+                Ok(read) if doubtful(read) => {
+                    cursor.forget();
+                    DOUBT
+                }
+                Ok(_) => rest,
+                Err(_) => {
+                    // So that the next answer comes at once.
+                    cursor.forget();
+                    failures.pause(rand::random())
+                }
+            };
+            let failed = result.is_err();
+            if self.sink.send(tell(result)).await.is_err() {
+                return;
+            }
+            if failed {
+                tokio::select! {
+                    () = tokio::time::sleep(rest) => {}
+                    () = self.revived.notified() => {}
+                }
+            } else {
+                failures = Backoff::new(REST.0, REST.1);
+                tokio::time::sleep(rest).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_held_long_unless_they_take_turns() {
+        for (services, seconds) in [(0, 300.0), (128, 300.0), (129, 5.0), (640, 2.0), (9999, 1.0)] {
+            assert_eq!(wait(services).as_secs_f64(), seconds, "{services}");
+        }
+    }
+}

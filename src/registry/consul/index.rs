@@ -1,0 +1,205 @@
+//! One datacentre: which services its catalogue lists, what each is, and what has yet to be said of it.
+//! Pure.
+//!
+//! What can't be read stays what it was. A catalogue that is suddenly empty is believed only when it says
+//! so again and again, and never where the token may not see everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::catalog::Instances;
+use super::convert;
+use crate::model::Hostname;
+use crate::registry::{Change, Contents, ServiceRecord};
+use crate::sources::WARNINGS_MAX;
+
+/// How often an empty catalogue must be seen in a row before it is believed.
+const EMPTY_TIMES: u32 = 3;
+/// How often a service may fail to be read before the rest is said without it.
+const FIRST_FAILURES: u32 = 3;
+
+/// What is known of one datacentre.
+#[derive(Debug)]
+pub(super) struct Index {
+    datacentre: String,
+    services: BTreeMap<Arc<str>, Held>,
+    /// Names of services that share a host with one before, or can't have one.
+    unusable: Vec<String>,
+    listed: bool,
+    empty_seen: u32,
+    said: bool,
+    /// Hosts to say something about, each with the name whose it is.
+    pending: BTreeMap<Hostname, Arc<str>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    heard: bool,
+    failures: u32,
+    record: Option<ServiceRecord>,
+    /// What of the last answer is not used.
+    odd: Vec<String>,
+    /// Why there is no newer answer.
+    trouble: Option<String>,
+}
+
+/// Whether a catalogue was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It was; these names are to be read from now on, and those no longer.
+    Yes {
+        /// New names.
+        come: Vec<Arc<str>>,
+        /// Names that have gone.
+        gone: Vec<Arc<str>>,
+    },
+    /// It wasn't: ask again soon. Why.
+    Doubtful(String),
+}
+
+impl Index {
+    pub(super) fn new(datacentre: &str) -> Self {
+        Self {
+            datacentre: datacentre.to_owned(),
+            services: BTreeMap::new(),
+            unusable: Vec::new(),
+            listed: false,
+            empty_seen: 0,
+            said: false,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the names in the catalogue; `filtered` where the token may not see all.
+    pub(super) fn catalogue(&mut self, names: Vec<Arc<str>>, filtered: bool) -> Taken {
+        if names.is_empty() && !self.services.is_empty() {
+            if filtered {
+                return Taken::Doubtful(
+                    "the catalogue is empty, since the token may not see it".into(),
+                );
+            }
+            self.empty_seen += 1;
+            if self.empty_seen < EMPTY_TIMES {
+                return Taken::Doubtful("the catalogue is suddenly empty; asking again".into());
+            }
+        }
+        self.empty_seen = 0;
+        self.listed = true;
+        let mut hosts: BTreeMap<Hostname, Arc<str>> = BTreeMap::new();
+        self.unusable.clear();
+        for name in names {
+            let Some(host) = convert::hostname(&name) else {
+                self.unusable.push(format!("service {name:?} can't be a DNS name"));
+                continue;
+            };
+            if let Some(first) = hosts.get(&host) {
+                let fact = format!("service {name:?} has the host of {first:?}, which counts");
+                self.unusable.push(fact);
+            } else {
+                hosts.insert(host, name);
+            }
+        }
+        let names: BTreeSet<Arc<str>> = hosts.into_values().collect();
+        let gone: Vec<_> =
+            self.services.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        for name in &gone {
+            if let Some(Held { record: Some(_), .. }) = self.services.remove(name) {
+                self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
+            }
+        }
+        let come: Vec<_> =
+            names.into_iter().filter(|name| !self.services.contains_key(name)).collect();
+        for name in &come {
+            self.services.insert(Arc::clone(name), Held::default());
+        }
+        Taken::Yes { come, gone }
+    }
+
+    /// Takes the instances of one service.
+    pub(super) fn service(&mut self, name: &Arc<str>, instances: Instances, filtered: bool) {
+        let Some(held) = self.services.get_mut(name) else { return };
+        held.heard = true;
+        held.failures = 0;
+        if instances.good.is_empty() && filtered && held.record.is_some() {
+            let fact = "the token may not see its instances any more; the last known are kept";
+            held.trouble = Some(fact.to_owned());
+            return;
+        }
+        held.trouble = None;
+        let converted = convert::service(name, &self.datacentre, &instances.good);
+        held.odd = instances.odd;
+        held.odd.extend(converted.odd);
+        if held.record != converted.record {
+            held.record = converted.record;
+            self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
+        }
+    }
+
+    /// A service could not be read: it stays what it was.
+    pub(super) fn failed(&mut self, name: &Arc<str>, fact: &str) {
+        let Some(held) = self.services.get_mut(name) else { return };
+        held.failures += 1;
+        held.heard |= held.failures >= FIRST_FAILURES;
+        held.trouble = Some(format!("{fact}; its last known instances are kept"));
+    }
+
+    /// Whether all has been heard that there is to hear at first.
+    pub(super) fn is_complete(&self) -> bool {
+        self.listed && (self.said || self.services.values().all(|held| held.heard))
+    }
+
+    /// Whether there is something to say.
+    pub(super) fn has_news(&self) -> bool {
+        self.is_complete() && (!self.said || !self.pending.is_empty())
+    }
+
+    /// What is to be said: all at first, then what changed. Saying it is up to the caller.
+    pub(super) fn take_news(&mut self) -> Option<Change> {
+        if !self.has_news() {
+            return None;
+        }
+        let pending = std::mem::take(&mut self.pending);
+        if !std::mem::replace(&mut self.said, true) {
+            let all = self
+                .records()
+                .map(|record| (record.service.hostname.clone(), Some(record.clone())));
+            return Some(Change::Reset(Contents {
+                services: all.collect(),
+                ..Contents::default()
+            }));
+        }
+        let services = pending.into_iter().map(|(host, name)| {
+            let held = self.services.get(&name);
+            (host, held.and_then(|held| held.record.clone()))
+        });
+        let services = services.collect();
+        Some(Change::Update(Contents { services, ..Contents::default() }))
+    }
+
+    /// Services and endpoints held.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        self.records().fold((0, 0), |(services, endpoints), record| {
+            (services + 1, endpoints + record.endpoints.len())
+        })
+    }
+
+    /// How many names are listed.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.services.keys()
+    }
+
+    /// What is not used as it is, sorted; the first of it, where there is much.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let of_services = self.services.iter().flat_map(|(name, held)| {
+            held.trouble
+                .iter()
+                .chain(&held.odd)
+                .map(move |fact| format!("service {name:?}: {fact}"))
+        });
+        self.unusable.iter().cloned().chain(of_services).take(WARNINGS_MAX).collect()
+    }
+
+    fn records(&self) -> impl Iterator<Item = &ServiceRecord> {
+        self.services.values().filter_map(|held| held.record.as_ref())
+    }
+}

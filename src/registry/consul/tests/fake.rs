@@ -1,0 +1,186 @@
+//! As much of a Consul as is read, with faults on demand.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::task::Supervisor;
+
+/// What the fake answers to everything but what it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// It takes requests and says nothing.
+    Hang,
+    /// 500.
+    Fail,
+    /// 403, as for a token that is unknown.
+    Deny,
+    /// It closes the connection in the middle of an answer.
+    Truncate,
+    /// It never stops sending.
+    Endless,
+    /// Whole answers that are no JSON.
+    Nonsense,
+    /// It leaves everything out, and says so.
+    Filter,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct State {
+    pub(super) index: u64,
+    pub(super) datacentres: Vec<String>,
+    /// Instances by service.
+    pub(super) services: BTreeMap<String, Vec<Value>>,
+    pub(super) fault: Fault,
+    /// The only thing the fault applies to; empty for all.
+    pub(super) only: String,
+    pub(super) requests: usize,
+    pub(super) token: String,
+}
+
+pub(super) struct FakeConsul {
+    pub(super) address: SocketAddr,
+    pub(super) state: Arc<watch::Sender<State>>,
+}
+
+impl FakeConsul {
+    pub(super) async fn start(tasks: &Supervisor) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let state = Arc::new(watch::Sender::new(State {
+            index: 10,
+            datacentres: vec!["dc1".into()],
+            services: BTreeMap::new(),
+            fault: Fault::None,
+            only: String::new(),
+            requests: 0,
+            token: String::new(),
+        }));
+        let (shared, connections) = (Arc::clone(&state), tasks.clone());
+        tasks.spawn("fake consul", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let state = Arc::clone(&shared);
+                connections.spawn("fake connection", async move {
+                    let _ = serve(stream, state).await;
+                });
+            }
+        });
+        Self { address, state }
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
+        self.state.send_modify(|state| {
+            state.index += 1;
+            change(state);
+        });
+    }
+
+    pub(super) fn set(&self, service: &str, instances: Vec<Value>) {
+        self.change(|state| {
+            state.services.insert(service.to_owned(), instances);
+        });
+    }
+
+    pub(super) fn fault(&self, fault: Fault, only: &str) {
+        self.change(|state| {
+            state.fault = fault;
+            state.only = only.to_owned();
+        });
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.state.borrow().requests
+    }
+}
+
+/// A passing instance.
+pub(super) fn instance(id: &str, address: &str, port: u16) -> Value {
+    json!({
+        "Node": {"Node": "n1", "Address": "10.9.9.9", "Datacenter": "dc1", "Meta": null},
+        "Service": {"ID": id, "Service": "web", "Tags": [], "Address": address, "Port": port,
+                    "Meta": null, "Weights": {"Passing": 1, "Warning": 1}},
+        "Checks": [{"CheckID": "serfHealth", "Status": "passing"}],
+    })
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<watch::Sender<State>>) -> std::io::Result<()> {
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return Ok(()),
+            }
+        }
+        let head = String::from_utf8_lossy(&head).into_owned();
+        state.send_if_modified(|state| {
+            state.requests += 1;
+            let token = head.lines().find_map(|line| line.strip_prefix("x-consul-token: "));
+            state.token = token.unwrap_or_default().to_owned();
+            false
+        });
+        let target = head.split(' ').nth(1).unwrap_or_default();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let option = |name: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        };
+        let mut seen = state.subscribe();
+        if let Some(index) = option("index").and_then(|text| text.parse::<u64>().ok()) {
+            let wait = option("wait").unwrap_or_default();
+            let wait = wait.trim_end_matches("ms").parse().unwrap_or(0);
+            let newer = seen.wait_for(|state| state.index != index);
+            let _ = tokio::time::timeout(Duration::from_millis(wait), newer).await;
+        }
+        let now = state.borrow().clone();
+        let hit = now.only.is_empty() || path.ends_with(&now.only);
+        let fault = if hit { now.fault } else { Fault::None };
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let body = match path {
+            "/v1/status/leader" => json!("127.0.0.1:8300"),
+            "/v1/catalog/datacenters" => json!(now.datacentres),
+            "/v1/catalog/services" if fault == Fault::Filter => json!({}),
+            "/v1/catalog/services" => {
+                now.services.keys().map(|name| (name.clone(), json!([]))).collect()
+            }
+            _ if fault == Fault::Filter => json!([]),
+            _ => json!(now.services.get(name).cloned().unwrap_or_default()),
+        };
+        let body = body.to_string();
+        let status = match fault {
+            Fault::Hang => std::future::pending().await,
+            Fault::Fail => "500 Internal Server Error",
+            Fault::Deny => "403 Forbidden",
+            _ => "200 OK",
+        };
+        let length = match fault {
+            Fault::Endless => usize::MAX >> 1,
+            Fault::Truncate => body.len() + 100,
+            _ => body.len(),
+        };
+        let filtered = fault == Fault::Filter;
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nx-consul-index: {}\r\nx-consul-results-filtered-by-acls: {filtered}\r\n\r\n",
+            now.index
+        );
+        stream.write_all(head.as_bytes()).await?;
+        match fault {
+            Fault::Truncate => {
+                stream.write_all(body.as_bytes()).await?;
+                return Ok(());
+            }
+            Fault::Endless => loop {
+                stream.write_all(&[b' '; 65_536]).await?;
+            },
+            Fault::Nonsense => stream.write_all(&vec![b'<'; body.len()]).await?,
+            _ => stream.write_all(body.as_bytes()).await?,
+        }
+    }
+}

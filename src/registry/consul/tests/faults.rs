@@ -1,0 +1,298 @@
+//! The whole registry against a Consul that misbehaves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::fake::{FakeConsul, Fault, instance};
+use crate::registry::consul::{Config, start};
+use crate::registry::{Change, RegistryUpdate, ServiceRecord};
+use crate::sources::{Board, Facts, Lines};
+use crate::task::Supervisor;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A registry that reads a fake, and what it has said so far.
+struct Rig {
+    fake: FakeConsul,
+    updates: mpsc::Receiver<RegistryUpdate>,
+    board: Board,
+    held: BTreeMap<String, BTreeMap<String, ServiceRecord>>,
+    words: usize,
+    tasks: Supervisor,
+}
+
+impl Rig {
+    async fn start(options: &str, prepare: impl FnOnce(&FakeConsul)) -> Self {
+        let tasks = Supervisor::new();
+        let fake = FakeConsul::start(&tasks).await;
+        prepare(&fake);
+        let (sender, updates) = mpsc::channel(64);
+        let board = Board::new(LIMIT);
+        let address = format!("http://{}{options}", fake.address).parse().expect("an address");
+        let config = Config { addresses: vec![address], updates: sender, board: board.clone() };
+        start(config, &tasks);
+        Self { fake, updates, board, held: BTreeMap::new(), words: 0, tasks }
+    }
+
+    fn take(&mut self, update: RegistryUpdate) {
+        self.words += 1;
+        let shard = update.shard.cluster.to_string();
+        let contents = match update.change {
+            Change::Removed => {
+                self.held.remove(&shard);
+                return;
+            }
+            Change::Reset(contents) => {
+                self.held.remove(&shard);
+                contents
+            }
+            Change::Update(contents) => contents,
+        };
+        let held = self.held.entry(shard).or_default();
+        for (host, record) in contents.services {
+            match record {
+                Some(record) => held.insert(host.to_string(), record),
+                None => held.remove(host.as_str()),
+            };
+        }
+    }
+
+    /// Addresses of a host in the first datacentre, with `!` before those that take no traffic.
+    fn addresses(&self, host: &str) -> Option<Vec<String>> {
+        let record = self.held.get("consul/dc1")?.get(host)?;
+        let shown = record.endpoints.iter().map(|endpoint| {
+            let mark = if endpoint.health.as_str() == "healthy" { "" } else { "!" };
+            format!("{mark}{}:{}", endpoint.address, endpoint.port)
+        });
+        Some(shown.collect())
+    }
+
+    async fn until(&mut self, host: &str, wanted: Option<&[&str]>) {
+        let limit = tokio::time::Instant::now() + LIMIT;
+        while self.addresses(host).as_deref()
+            != wanted
+                .map(|list| list.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>())
+                .as_deref()
+            || !self.held.contains_key("consul/dc1")
+        {
+            let update = tokio::time::timeout_at(limit, self.updates.recv()).await;
+            let update = update
+                .unwrap_or_else(|_| panic!("{host}: {:?}, not {wanted:?}", self.addresses(host)));
+            self.take(update.expect("it runs"));
+        }
+    }
+
+    async fn until_board(&self, name: &str, wanted: impl Fn(&Facts) -> bool) {
+        let mut lines = self.board.lines();
+        let found = lines.wait_for(|lines: &Lines| lines.get(name).is_some_and(&wanted));
+        let found = tokio::time::timeout(LIMIT, found).await;
+        assert!(found.is_ok(), "{:#?}", self.board.show());
+    }
+}
+
+#[tokio::test]
+async fn services_are_said_whole_and_then_what_differs() {
+    let mut rig = Rig::start("", |fake| {
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+        fake.set("db", vec![instance("db-1", "", 5432)]);
+    })
+    .await;
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    assert_eq!(rig.words, 1, "the first word is whole");
+    assert_eq!(rig.addresses("db.service.consul"), Some(vec!["10.9.9.9:5432".to_owned()]));
+
+    let mut critical = instance("web-2", "10.0.0.2", 80);
+    critical["Checks"] = json!([{"Status": "critical"}]);
+    rig.fake.set("web", vec![instance("web-1", "10.0.0.1", 80), critical]);
+    rig.until("web.service.consul", Some(&["10.0.0.1:80", "!10.0.0.2:80"])).await;
+    assert_eq!(rig.words, 2, "db has not changed");
+
+    rig.fake.change(|state| {
+        state.services.remove("web");
+    });
+    rig.until("web.service.consul", None).await;
+    assert!(rig.addresses("db.service.consul").is_some());
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn whatever_fails_what_was_known_stays_and_the_rest_goes_on() {
+    for fault in [Fault::Fail, Fault::Truncate, Fault::Nonsense, Fault::Deny, Fault::Endless] {
+        let mut rig = Rig::start("", |fake| {
+            fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+            fake.set("db", vec![instance("db-1", "10.0.0.2", 5432)]);
+        })
+        .await;
+        rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+        rig.fake.fault(fault, "service/web");
+        rig.fake.set("web", vec![]);
+        rig.fake.set("db", vec![instance("db-1", "10.0.0.3", 5432)]);
+        rig.until("db.service.consul", Some(&["10.0.0.3:5432"])).await;
+        let warned = |facts: &Facts| {
+            facts.warnings.iter().any(|text| text.contains("\"web\"") && text.contains("kept"))
+        };
+        rig.until_board("consul/dc1", warned).await;
+        assert_eq!(rig.addresses("web.service.consul"), Some(vec!["10.0.0.1:80".to_owned()]));
+
+        rig.fake.fault(Fault::None, "");
+        rig.fake.set("web", vec![instance("web-1", "10.0.0.9", 80)]);
+        rig.until("web.service.consul", Some(&["10.0.0.9:80"])).await;
+        rig.until_board("consul/dc1", |facts| facts.warnings.is_empty()).await;
+        rig.tasks.shut_down(LIMIT).await;
+    }
+}
+
+#[tokio::test]
+async fn a_consul_that_hangs_is_noticed_and_taken_up_again() {
+    let mut rig = Rig::start("", |fake| {
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    })
+    .await;
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    rig.fake.fault(Fault::Hang, "");
+    rig.until_board("consul/dc1", |facts| {
+        facts.trouble.as_ref().is_some_and(|trouble| trouble.code.id == "STR0320")
+    })
+    .await;
+    assert!(rig.addresses("web.service.consul").is_some());
+    // The queries that hang are never answered: others take their place.
+    rig.fake.fault(Fault::None, "");
+    rig.fake.set("web", vec![instance("web-1", "10.0.0.2", 80)]);
+    rig.until("web.service.consul", Some(&["10.0.0.2:80"])).await;
+    rig.until_board("consul/dc1", |facts| facts.trouble.is_none()).await;
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn an_index_that_goes_backwards_loses_nothing() {
+    let mut rig = Rig::start("", |fake| {
+        fake.change(|state| state.index = 5000);
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    })
+    .await;
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    // Restored from a snapshot: small numbers again, other contents.
+    rig.fake.change(|state| {
+        state.index = 3;
+        state.services = [("db".to_owned(), vec![instance("db-1", "10.0.0.3", 5432)])].into();
+    });
+    rig.until("db.service.consul", Some(&["10.0.0.3:5432"])).await;
+    rig.until("web.service.consul", None).await;
+    rig.fake.set("db", vec![instance("db-1", "10.0.0.4", 5432)]);
+    rig.until("db.service.consul", Some(&["10.0.0.4:5432"])).await;
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn what_a_token_may_not_see_any_more_is_not_taken_for_gone() {
+    let mut rig = Rig::start("", |fake| {
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    })
+    .await;
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    rig.fake.fault(Fault::Filter, "");
+    rig.until_board("consul/dc1", |facts| {
+        facts.trouble.as_ref().is_some_and(|trouble| trouble.code.id == "STR0321")
+    })
+    .await;
+    rig.fake.fault(Fault::None, "");
+    rig.until_board("consul/dc1", |facts| facts.trouble.is_none()).await;
+    assert!(rig.addresses("web.service.consul").is_some());
+    while let Ok(update) = rig.updates.try_recv() {
+        rig.take(update);
+    }
+    assert!(rig.addresses("web.service.consul").is_some(), "it was never withdrawn");
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn an_empty_catalogue_is_believed_when_it_stays_empty() {
+    let mut rig = Rig::start("", |fake| {
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    })
+    .await;
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    rig.fake.change(|state| state.services.clear());
+    rig.until_board("consul/dc1", |facts| {
+        facts.trouble.as_ref().is_some_and(|trouble| trouble.reason.contains("suddenly empty"))
+    })
+    .await;
+    rig.until("web.service.consul", None).await;
+    rig.until_board("consul/dc1", |facts| facts.trouble.is_none()).await;
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn every_datacentre_is_a_shard_and_options_choose_among_them() {
+    let two = |fake: &FakeConsul| {
+        fake.change(|state| state.datacentres = vec!["dc1".into(), "dc2".into()]);
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    };
+    let mut rig = Rig::start("", two).await;
+    while rig.held.len() < 2 {
+        let update = tokio::time::timeout(LIMIT, rig.updates.recv()).await.expect("in time");
+        rig.take(update.expect("it runs"));
+    }
+    let regions: Vec<_> = rig
+        .held
+        .values()
+        .flat_map(|services| services.values())
+        .flat_map(|record| record.endpoints.iter().map(|one| one.locality.to_string()))
+        .collect();
+    assert_eq!(regions, ["dc1", "dc2"]);
+    rig.tasks.shut_down(LIMIT).await;
+
+    let mut rig = Rig::start("?dc=dc2&name=old", two).await;
+    let update = tokio::time::timeout(LIMIT, rig.updates.recv()).await.expect("in time");
+    rig.take(update.expect("it runs"));
+    assert_eq!(rig.held.keys().collect::<Vec<_>>(), ["old/dc2"]);
+    assert!(rig.board.waiting_for().is_empty(), "{:?}", rig.board.show());
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn a_quiet_consul_is_left_alone() {
+    let mut rig = Rig::start("", |fake| {
+        for at in 0..20 {
+            fake.set(&format!("s{at}"), vec![instance("i", "10.0.0.1", 80)]);
+        }
+    })
+    .await;
+    rig.until("s0.service.consul", Some(&["10.0.0.1:80"])).await;
+    // Each service twice: once for what there is, once to be held; and lists, catalogue, probes.
+    let asked = rig.fake.requests();
+    let held = tokio::time::timeout(Duration::from_secs(2), rig.updates.recv()).await;
+    assert!(held.is_err(), "nothing changed");
+    assert!(rig.fake.requests() <= asked + 25 && asked <= 45, "{asked}, {}", rig.fake.requests());
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn the_token_is_read_for_each_request_and_shown_to_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    std::fs::write(&file, "canary-1\n").expect("written");
+    let options = format!("?token-file={}", file.display());
+    let mut rig = Rig::start(&options, |fake| {
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    })
+    .await;
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    assert_eq!(rig.fake.state.borrow().token, "canary-1");
+    std::fs::write(&file, "canary-2\n").expect("written");
+    let state = Arc::clone(&rig.fake.state);
+    let limit = tokio::time::Instant::now() + LIMIT;
+    while state.borrow().token != "canary-2" {
+        assert!(tokio::time::Instant::now() < limit, "the new token is not used");
+        rig.fake.change(|_| {});
+        tokio::task::yield_now().await;
+    }
+    rig.fake.fault(Fault::Deny, "");
+    rig.until_board("consul/dc1", |facts| facts.trouble.is_some()).await;
+    assert!(!format!("{:?}", rig.board.show()).contains("canary"));
+    rig.tasks.shut_down(LIMIT).await;
+}

@@ -1,0 +1,245 @@
+//! What instances mean, and what is said of a datacentre, value by value.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::fake::instance;
+use crate::model::{Health, Protocol, Resolution, TlsMode};
+use crate::registry::consul::catalog::{self, Instances};
+use crate::registry::consul::convert::{self, Converted};
+use crate::registry::consul::index::{Index, Taken};
+use crate::registry::consul::{Address, AddressError};
+use crate::registry::{Change, ServiceRecord};
+
+fn read(instances: &[Value]) -> Instances {
+    catalog::instances(json!(instances).to_string().as_bytes()).expect("a list")
+}
+
+fn convert(instances: &[Value]) -> Converted {
+    convert::service(&"Web".into(), "dc1", &read(instances).good)
+}
+
+fn record(instances: &[Value]) -> ServiceRecord {
+    let converted = convert(instances);
+    assert_eq!(converted.odd, Vec::<String>::new());
+    converted.record.expect("a service")
+}
+
+/// An instance with a change.
+fn with(path: &str, value: Value) -> Value {
+    let mut one = instance("web-1", "10.0.0.1", 8080);
+    let (parent, key) = path.rsplit_once('/').expect("a path");
+    one.pointer_mut(parent).expect("there")[key] = value;
+    one
+}
+
+#[test]
+fn a_name_is_a_host_and_its_instances_are_endpoints() {
+    let record = record(&[instance("web-1", "10.0.0.1", 8080), instance("web-2", "", 8081)]);
+    let service = &record.service;
+    assert_eq!(service.hostname.as_str(), "web.service.consul");
+    assert_eq!((&*service.name, service.namespace.as_str()), ("Web", "default"));
+    let ports: Vec<_> =
+        service.ports.iter().map(|port| (&*port.name, port.number, port.protocol)).collect();
+    assert_eq!(ports, [("tcp-8080", 8080, Protocol::Tcp), ("tcp-8081", 8081, Protocol::Tcp)]);
+    assert_eq!(service.resolution, Resolution::ClientSide);
+    assert!(!service.mesh_external && service.vips.is_empty() && service.labels.is_empty());
+    let endpoints: Vec<_> = record
+        .endpoints
+        .iter()
+        .map(|one| (format!("{}:{}", one.address, one.port), one.port_name.to_string()))
+        .collect();
+    let expected = [("10.0.0.1:8080", "tcp-8080"), ("10.9.9.9:8081", "tcp-8081")];
+    assert_eq!(endpoints, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+    let first = record.endpoints.iter().next().expect("one");
+    assert_eq!(first.workload.map(|key| key.to_string()).as_deref(), Some("web-1.default"));
+}
+
+#[test]
+fn checks_decide_health_and_weight() {
+    let weights = |passing: i64, warning: i64| json!({"Passing": passing, "Warning": warning});
+    for (statuses, weights, health, weight) in [
+        (vec![], weights(1, 1), Health::Healthy, 1),
+        (vec!["passing", "passing"], weights(10, 1), Health::Healthy, 10),
+        (vec!["passing", "warning"], weights(10, 2), Health::Healthy, 2),
+        (vec!["passing", "warning"], weights(10, 0), Health::Unhealthy, 1),
+        (vec!["passing", "critical"], weights(10, 2), Health::Unhealthy, 1),
+        (vec!["maintenance"], weights(1, 1), Health::Unhealthy, 1),
+        (vec!["passing"], weights(-5, 1), Health::Healthy, 1),
+        (vec!["passing"], weights(i64::MAX, 1), Health::Healthy, 65_535),
+        (vec!["passing"], Value::Null, Health::Healthy, 1),
+    ] {
+        let mut one = with("/Service/Weights", weights);
+        one["Checks"] = statuses.iter().map(|status| json!({"Status": status})).collect();
+        let record = record(&[one]);
+        let endpoint = record.endpoints.iter().next().expect("one");
+        assert_eq!((endpoint.health, endpoint.weight), (health, weight), "{statuses:?}");
+    }
+}
+
+#[test]
+fn tags_and_metadata_say_protocol_network_tls_and_port() {
+    let mut one = with("/Service/Meta", json!({"protocol": "tcp", "network": "n0", "zone": "z9"}));
+    one["Service"]["Tags"] = json!([
+        "plain",
+        "protocol|http",
+        "topology.istio.io/network|n1",
+        "security.istio.io/tlsMode|istio",
+        "service-port|80",
+    ]);
+    let record = record(&[one]);
+    let port = &record.service.ports[0];
+    assert_eq!((&*port.name, port.number, port.protocol), ("http-80", 80, Protocol::Http));
+    let endpoint = record.endpoints.iter().next().expect("one");
+    assert_eq!((endpoint.port, &**endpoint.port_name), (8080, "http-80"));
+    assert_eq!(endpoint.network_label.map(|network| network.as_str()), Some("n1"));
+    assert_eq!(endpoint.tls_mode, TlsMode::Istio);
+    assert_eq!(endpoint.locality.to_string(), "dc1/z9");
+}
+
+#[test]
+fn locality_is_the_instances_then_the_nodes_then_the_datacentre() {
+    let place = |zone: &str| json!({"Region": "eu", "Zone": zone});
+    let mut both = with("/Service/Locality", place("a"));
+    both["Node"]["Locality"] = place("b");
+    for (one, expected) in [
+        (both, "eu/a"),
+        (with("/Node/Locality", place("b")), "eu/b"),
+        (with("/Node/Meta", json!({"region": "us", "zone": "c"})), "us/c"),
+        (instance("web-1", "10.0.0.1", 80), "dc1"),
+    ] {
+        let record = record(&[one]);
+        let endpoint = record.endpoints.iter().next().expect("one");
+        assert_eq!(endpoint.locality.to_string(), expected);
+    }
+}
+
+#[test]
+fn instances_inside_and_outside_the_mesh_do_not_mix() {
+    let outside = |address: &str| {
+        let mut one = instance("out", address, 443);
+        one["Node"]["Meta"] = json!({"external": "true"});
+        one
+    };
+    let only = record(&[outside("api.example.com")]);
+    assert!(only.service.mesh_external);
+    let Resolution::ByName(found) = &only.service.resolution else { panic!("by name") };
+    assert_eq!(&*found.endpoints[0].address, "api.example.com");
+    assert_eq!(found.endpoints[0].ports.get("tcp-443"), Some(&443));
+    let literal = record(&[outside("203.0.113.7")]);
+    assert!(literal.service.mesh_external && literal.service.resolution == Resolution::ClientSide);
+
+    let mixed = convert(&[outside("api.example.com"), instance("in", "10.0.0.1", 80)]);
+    let record = mixed.record.expect("a service");
+    assert!(!record.service.mesh_external && record.service.resolution == Resolution::ClientSide);
+    assert_eq!((record.endpoints.len(), record.service.ports.len()), (1, 1));
+    assert!(mixed.odd[0].contains("\"out\" is outside the mesh"), "{:?}", mixed.odd);
+}
+
+#[test]
+fn an_instance_that_makes_no_sense_costs_only_itself() {
+    let good = instance("good", "10.0.0.1", 80);
+    for (bad, said) in [
+        (with("/Service/Port", json!(70_000)), "port 70000"),
+        (with("/Service/Port", json!(-1)), "port -1"),
+        (with("/Service/Address", json!("0.0.0.0")), "no address of an instance"),
+        (with("/Service/Address", json!("a b")), "neither an IP address nor a DNS name"),
+        (with("/Service/Address", json!("name.example")), "has a name for an address"),
+        (with("/Service/Tags", json!(["service-port|x"])), "service-port \"x\" is no port"),
+    ] {
+        let converted = convert(&[good.clone(), bad]);
+        assert_eq!(converted.record.expect("a service").endpoints.len(), 1, "{said}");
+        assert!(converted.odd[0].contains(said), "{:?}", converted.odd);
+    }
+    for bad in [json!(7), json!({"Service": {"Port": "x"}}), json!({"Checks": 1})] {
+        let read = read(&[good.clone(), bad]);
+        assert_eq!((read.good.len(), read.odd.len()), (1, 1));
+    }
+    for bad in ["", "{", "[1", "{}", "7", "\"x\""] {
+        catalog::instances(bad.as_bytes()).expect_err(bad);
+    }
+    assert!(catalog::instances(b"null").expect("nothing").good.is_empty());
+    // Consul's own proxies, and instances without a port, are left out without a word.
+    for none in [with("/Service/Kind", json!("connect-proxy")), instance("i", "10.0.0.1", 0)] {
+        assert_eq!(convert(&[none]), Converted::default());
+    }
+}
+
+#[test]
+fn order_of_arrival_changes_nothing() {
+    let all = [
+        instance("a", "10.0.0.1", 80),
+        instance("b", "10.0.0.2", 81),
+        with("/Service/Tags", json!(["protocol|http"])),
+    ];
+    let mut turned = all.clone();
+    turned.rotate_left(1);
+    assert_eq!(record(&all), record(&turned));
+}
+
+#[test]
+fn the_address_that_consul_gives_a_service_is_its_vip() {
+    let tagged = json!({"consul-virtual": {"Address": "240.0.0.7", "Port": 80}, "wan": {"Address": "1.2.3.4"}});
+    let record = record(&[with("/Service/TaggedAddresses", tagged)]);
+    assert_eq!(record.service.vips, ["240.0.0.7".parse::<std::net::IpAddr>().expect("an address")]);
+}
+
+fn names(names: &[&str]) -> Vec<Arc<str>> {
+    names.iter().map(|name| Arc::from(*name)).collect()
+}
+
+#[test]
+fn nothing_is_said_before_every_service_was_heard_or_failed_thrice() {
+    let mut index = Index::new("dc1");
+    assert!(!index.has_news());
+    index.catalogue(names(&["a", "b"]), false);
+    index.service(&"a".into(), read(&[instance("a", "10.0.0.1", 80)]), false);
+    for _ in 0..2 {
+        index.failed(&"b".into(), "status 500");
+        assert!(index.take_news().is_none());
+    }
+    index.failed(&"b".into(), "status 500");
+    let Some(Change::Reset(contents)) = index.take_news() else { panic!("a reset") };
+    assert_eq!(contents.services.len(), 1);
+    assert!(index.take_news().is_none());
+    index.service(&"b".into(), read(&[instance("b", "10.0.0.2", 80)]), false);
+    let Some(Change::Update(contents)) = index.take_news() else { panic!("an update") };
+    assert_eq!(
+        contents.services.keys().map(|host| host.as_str()).collect::<Vec<_>>(),
+        ["b.service.consul"]
+    );
+}
+
+#[test]
+fn names_that_share_a_host_or_have_none_are_told() {
+    let mut index = Index::new("dc1");
+    let taken = index.catalogue(names(&["Web", "web", "a b", "ok"]), false);
+    assert_eq!(taken, Taken::Yes { come: names(&["Web", "ok"]), gone: vec![] });
+    assert_eq!(index.warnings().len(), 2, "{:?}", index.warnings());
+    let taken = index.catalogue(names(&["web", "ok"]), false);
+    assert_eq!(taken, Taken::Yes { come: names(&["web"]), gone: names(&["Web"]) });
+}
+
+#[test]
+fn addresses_are_urls_with_known_options_and_no_credential() {
+    let address: Address =
+        "https://consul.example:8501/prefix/?dc=a&dc=b_1&name=old&token-file=/t&ca-file=/c"
+            .parse()
+            .expect("an address");
+    assert_eq!(address.to_string(), "https://consul.example:8501/prefix");
+    assert_eq!((address.datacentres.len(), address.name.as_str()), (2, "old"));
+    assert_eq!(address.token_file.as_deref(), Some(std::path::Path::new("/t")));
+    for (bad, error) in [
+        ("consul:8500", AddressError::Url),
+        ("ftp://consul", AddressError::Url),
+        ("", AddressError::Url),
+        ("http://u:p@consul", AddressError::UserInfo),
+        ("http://consul?token=x", AddressError::Option("token".into())),
+        ("http://consul?dc=", AddressError::Value { option: "dc", value: String::new() }),
+        ("http://consul?dc=a/b", AddressError::Value { option: "dc", value: "a/b".into() }),
+        ("http://consul?name=A", AddressError::Value { option: "name", value: "A".into() }),
+    ] {
+        assert_eq!(bad.parse::<Address>(), Err(error), "{bad}");
+    }
+}

@@ -1,0 +1,252 @@
+//! How every source fares that is no member cluster: Consul registries, and the stores that the mesh's
+//! objects come from.
+//!
+//! Owns one board, to which each source writes its own line and nobody else's. Whoever shows it turns the
+//! facts into a state at that moment, since contact grows old by itself. Never decides what a source says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::codes::Code;
+
+/// How long a source may be out of contact before it is called stale.
+pub const STALE_AFTER: Duration = Duration::from_secs(10);
+/// The most warnings of one source that are kept: whatever is wrong, the first of them say so.
+pub const WARNINGS_MAX: usize = 100;
+
+/// What is known of one source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// `consul`, `directory`, `cluster` or `mcp`.
+    pub kind: &'static str,
+    /// Where it is; no credential.
+    pub address: String,
+    /// When it began.
+    pub since: SystemTime,
+    /// Whether all of it has been read once.
+    pub synced: bool,
+    /// When it last said something that made sense.
+    pub last_contact: Option<SystemTime>,
+    /// Since when it can't be read, and why; `None` while it can.
+    pub trouble: Option<Trouble>,
+    /// How often it could not be read.
+    pub failures: u64,
+    /// Services held.
+    pub services: usize,
+    /// Endpoints held.
+    pub endpoints: usize,
+    /// Objects held, where it is a store of objects.
+    pub objects: usize,
+    /// What of it is not used as it is, in words, sorted.
+    pub warnings: Vec<String>,
+}
+
+/// Why a source can't be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Since when.
+    pub since: SystemTime,
+    /// The fact.
+    pub reason: String,
+    /// The page about it.
+    pub code: &'static Code,
+}
+
+impl Facts {
+    /// A source from which nothing has been heard.
+    pub fn starting(kind: &'static str, address: impl Into<String>) -> Self {
+        Self {
+            kind,
+            address: address.into(),
+            since: SystemTime::now(),
+            synced: false,
+            last_contact: None,
+            trouble: None,
+            failures: 0,
+            services: 0,
+            endpoints: 0,
+            objects: 0,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// It has said something that made sense.
+    pub fn heard(&mut self, now: SystemTime) {
+        self.last_contact = Some(now);
+        self.trouble = None;
+    }
+
+    /// It could not be read.
+    pub fn failed(&mut self, now: SystemTime, reason: String, code: &'static Code) {
+        self.failures += 1;
+        let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
+        self.trouble = Some(Trouble { since, reason, code });
+    }
+
+    /// The state at `now`, where a source that never synced has `patience`.
+    pub fn state(&self, now: SystemTime, patience: Duration) -> State {
+        let over = |since, limit| now.duration_since(since).is_ok_and(|age: Duration| age >= limit);
+        match (&self.trouble, self.synced) {
+            (Some(trouble), true) if over(trouble.since, STALE_AFTER) => State::Stale,
+            (_, true) => State::Live,
+            (_, false) if over(self.since, patience) => State::Timeout,
+            (_, false) => State::Syncing,
+        }
+    }
+}
+
+/// What a source is in: those states of member clusters that it can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// Not all is there yet.
+    Syncing,
+    /// All is there and kept up to date.
+    Live,
+    /// Out of contact; what was last known stays in use.
+    Stale,
+    /// It was never read whole, and no longer holds up readiness.
+    Timeout,
+}
+
+impl State {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Syncing => "syncing",
+            Self::Live => "live",
+            Self::Stale => "stale",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// One entry of `/debug/sources`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    name: Arc<str>,
+    kind: &'static str,
+    address: String,
+    state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    last_contact: Option<Timestamp>,
+    failures: u64,
+    services: usize,
+    endpoints: usize,
+    objects: usize,
+    warnings: Vec<String>,
+}
+
+/// All sources by name.
+pub type Lines = BTreeMap<Arc<str>, Facts>;
+
+/// Where sources write how they fare. Clones are the same board.
+#[derive(Debug, Clone)]
+pub struct Board {
+    lines: Arc<watch::Sender<Lines>>,
+    patience: Duration,
+}
+
+impl Board {
+    /// An empty board. A source that was not read whole within `patience` holds nobody up any longer.
+    pub fn new(patience: Duration) -> Self {
+        Self { lines: Arc::new(watch::Sender::new(Lines::new())), patience }
+    }
+
+    /// Writes a source's line.
+    pub fn tell(&self, name: &Arc<str>, facts: &Facts) {
+        self.lines.send_if_modified(|lines| {
+            let differs = lines.get(name) != Some(facts);
+            if differs {
+                lines.insert(Arc::clone(name), facts.clone());
+            }
+            differs
+        });
+    }
+
+    /// Takes the line of a source away that has ended.
+    pub fn forget(&self, name: &str) {
+        self.lines.send_if_modified(|lines| lines.remove(name).is_some());
+    }
+
+    /// All lines, now and whenever one changes.
+    pub fn lines(&self) -> watch::Receiver<Lines> {
+        self.lines.subscribe()
+    }
+
+    /// The sources that have been read neither whole nor for as long as they may take, by name.
+    pub fn waiting_for(&self) -> Vec<Arc<str>> {
+        let now = SystemTime::now();
+        let lines = self.lines.borrow();
+        let waiting =
+            lines.iter().filter(|(_, facts)| facts.state(now, self.patience) == State::Syncing);
+        waiting.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// How often each could not be read, when it last could, and what state it is in.
+    pub fn figures(&self) -> Vec<(Arc<str>, State, u64, Option<SystemTime>)> {
+        let now = SystemTime::now();
+        let lines = self.lines.borrow();
+        let figures = lines.iter().map(|(name, facts)| {
+            let state = facts.state(now, self.patience);
+            (Arc::clone(name), state, facts.failures, facts.last_contact)
+        });
+        figures.collect()
+    }
+
+    /// What `/debug/sources` answers, by name.
+    pub fn show(&self) -> Vec<Line> {
+        let now = SystemTime::now();
+        let lines = self.lines.borrow();
+        let shown = lines.iter().map(|(name, facts)| Line {
+            name: Arc::clone(name),
+            kind: facts.kind,
+            address: facts.address.clone(),
+            state: facts.state(now, self.patience),
+            reason: facts.trouble.as_ref().map(|trouble| trouble.reason.clone()),
+            code: facts.trouble.as_ref().map(|trouble| trouble.code.id),
+            last_contact: facts.last_contact.and_then(|at| Timestamp::try_from(at).ok()),
+            failures: facts.failures,
+            services: facts.services,
+            endpoints: facts.endpoints,
+            objects: facts.objects,
+            warnings: facts.warnings.clone(),
+        });
+        shown.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codes;
+
+    #[test]
+    fn contact_decides_the_state_and_what_was_read_once_is_never_unread() {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let patience = Duration::from_secs(30);
+        let mut facts = Facts { since: start, ..Facts::starting("consul", "http://c:8500") };
+        assert_eq!(facts.state(at(29), patience), State::Syncing);
+        assert_eq!(facts.state(at(30), patience), State::Timeout);
+        facts.synced = true;
+        facts.heard(at(40));
+        assert_eq!(facts.state(at(4000), patience), State::Live);
+        facts.failed(at(50), "refused".into(), &codes::CONSUL_UNREACHABLE);
+        facts.failed(at(55), "refused again".into(), &codes::CONSUL_UNREACHABLE);
+        assert_eq!(facts.state(at(59), patience), State::Live, "a reconnect is no news");
+        assert_eq!(facts.state(at(60), patience), State::Stale);
+        assert_eq!((facts.failures, facts.last_contact), (2, Some(at(40))));
+        facts.heard(at(61));
+        assert_eq!(facts.state(at(100), patience), State::Live);
+    }
+}
