@@ -9,7 +9,13 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Our own files: they become Rust code.
-const OURS: [&str; 3] = ["grpc/health.proto", "istio/ca.proto", "istio/nds.proto"];
+const OURS: [&str; 5] = [
+    "grpc/health.proto",
+    "istio/ca.proto",
+    "istio/mcp.proto",
+    "istio/nds.proto",
+    "istio/networking.proto",
+];
 
 /// Envoy's files that no other file leads to: resources, admin answers, and what travels in an `Any`.
 /// `envoy-types` holds the Rust code of all; listed here is what JSON must be able to show.
@@ -77,6 +83,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Google's own messages are those that Envoy's API is written with: one `Struct`, not two.
         .compile_well_known_types(true)
         .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
+        // What is made of these has one order.
+        .btree_map(".istio.mcp")
+        .btree_map(".istio.networking.v1alpha3")
         .compile_fds(protox::compile(OURS, [&manifest_dir])?)?;
 
     let mut includes = vec![manifest_dir.clone()];

@@ -206,6 +206,13 @@ name that a cluster's own service has belongs to that service's namespace: entri
 to it, or whoever may write one object could take a share of anybody's traffic. No other object is
 affected.";
 
+    /// Two stores have one object.
+    SHADOWED = "STR0222", "an object is in several stores",
+        "Keep it in one of them. /debug/sources names both.", "\
+Of stores that have an object of the same kind, namespace and name, the first counts: in the order of
+configSources, Strait's own (`k8s://`) first where the list leaves it out. The others' counts for nothing
+until the first one's goes.";
+
     /// Connection refused, no route, silence, 5xx.
     UNREACHABLE = "STR0301", "the API server can't be reached",
         "Check the API server and what lies between: curl -k https://HOST:PORT/livez", "\
@@ -241,6 +248,26 @@ taken, and the old is kept.";
         "Check that the address is the API server's and not that of a login page before it.", "\
 Its answer is not one an API server gives (an HTML page, broken JSON), or exceeds the budget of one cluster.
 What was last known of the cluster stays in use.";
+
+    /// The server of `configSources`.
+    MCP_UNREACHABLE = "STR0330", "a config source can't be reached",
+        "See whether the server at that address of configSources speaks MCP over xDS.", "\
+It refuses connections or the stream, or ended it. What was last known of its objects stays in use, however
+long that lasts; it is tried again by itself. A source that was never read holds up readiness for
+--remote-cluster-timeout.";
+
+    /// Objects of that server.
+    MCP_ODD = "STR0331", "a config source sends objects that make no sense",
+        "Correct the objects named, at the server.", "\
+An object that can't be decoded, or has no namespace and name, costs only itself: what it was before
+counts, and the server is told by a NACK which it is. Where not even its name can be read, nothing that is
+missing from the same answer is taken for gone.";
+
+    /// TLS to that server.
+    MCP_TLS = "STR0332", "a config source's certificate, or ours for it, is not acceptable",
+        "Check the files of tlsSettings, and the name (sni).", "\
+The server's certificate must lead to caCertificates and be for the host of the address, or for sni. The
+files are read for each connection. What was last known of its objects stays in use.";
 
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul can't be reached",

@@ -259,7 +259,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         updates: updates_taken,
         clusters: clusters.clone(),
         mesh: mesh_source,
-        objects,
+        stores: source::Stores::of(args, objects, board.clone(), &tasks),
         entries: registry::service_entry::Index::new(&args.trust_domain),
         faulty,
         board: board.clone(),

@@ -162,14 +162,25 @@ impl Board {
         Self { lines: Arc::new(watch::Sender::new(Lines::new())), patience }
     }
 
-    /// Writes a source's line.
+    /// Writes a source's line. What has been read once stays so.
     pub fn tell(&self, name: &Arc<str>, facts: &Facts) {
         self.lines.send_if_modified(|lines| {
-            let differs = lines.get(name) != Some(facts);
+            let before = lines.get(name);
+            let synced = facts.synced || before.is_some_and(|before| before.synced);
+            let facts = Facts { synced, ..facts.clone() };
+            let differs = before != Some(&facts);
             if differs {
-                lines.insert(Arc::clone(name), facts.clone());
+                lines.insert(Arc::clone(name), facts);
             }
             differs
+        });
+    }
+
+    /// All of a source has been read once, and taken.
+    pub fn synced(&self, name: &str) {
+        self.lines.send_if_modified(|lines| match lines.get_mut(name) {
+            Some(facts) => !std::mem::replace(&mut facts.synced, true),
+            None => false,
         });
     }
 

@@ -25,6 +25,16 @@ pub mod istio {
         tonic::include_proto!("istio.v1.auth");
     }
 
+    /// Objects of the mesh's configuration over xDS, `istio.mcp.v1alpha1`.
+    pub mod mcp {
+        tonic::include_proto!("istio.mcp.v1alpha1");
+    }
+
+    /// Specs of the objects that are read over xDS, `istio.networking.v1alpha3`.
+    pub mod networking {
+        tonic::include_proto!("istio.networking.v1alpha3");
+    }
+
     /// The name table for the agent's DNS proxy, `istio.networking.nds.v1`.
     pub mod nds {
         tonic::include_proto!("istio.networking.nds.v1");

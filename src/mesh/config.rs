@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::sources::ConfigSource;
 use super::yaml::{Fields, Invalid};
 use super::{format_duration, parse_duration};
 use crate::model::Hostname;
@@ -36,6 +37,8 @@ pub struct MeshConfig {
     pub proxy_listen_port: u16,
     /// `proxyInboundListenPort`: where inbound traffic is caught.
     pub proxy_inbound_listen_port: u16,
+    /// `configSources`: where objects of the mesh come from, the first first.
+    pub config_sources: Vec<ConfigSource>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
 }
@@ -113,6 +116,7 @@ impl MeshConfig {
             access_log_file: String::new(),
             proxy_listen_port: 15001,
             proxy_inbound_listen_port: 15006,
+            config_sources: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
@@ -156,6 +160,9 @@ impl MeshConfig {
             proxy_inbound_listen_port: fields
                 .take_with("proxyInboundListenPort", listen_port)?
                 .unwrap_or(base.proxy_inbound_listen_port),
+            config_sources: fields
+                .take_with("configSources", ConfigSource::read_all)?
+                .unwrap_or_default(),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -203,6 +210,7 @@ impl MeshConfig {
             .collect();
         json!({
             "accessLogFile": self.access_log_file,
+            "configSources": self.config_sources.iter().map(ConfigSource::to_json).collect::<Vec<_>>(),
             "connectTimeout": format_duration(self.connect_timeout),
             "enableAutoMtls": self.enable_auto_mtls,
             "outboundTrafficPolicy": {"mode": policy},

@@ -7,11 +7,13 @@
 mod config;
 mod duration;
 mod networks;
+mod sources;
 pub mod watch;
 mod yaml;
 
 pub use config::{Defaults, MeshConfig, OutboundTrafficPolicy, ParsedConfig, TcpKeepalive};
 pub use duration::{format_duration, parse_duration};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
+pub use sources::{ConfigSource, Place, SourceTls};
 pub use watch::{Problem, Settings, Source, Watcher};
 pub use yaml::Invalid;

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::source::MeshSource;
+use super::source::{MeshSource, Stores};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
 use crate::codes;
@@ -37,7 +37,7 @@ pub(super) struct Feed {
     pub(super) updates: mpsc::Receiver<RegistryUpdate>,
     pub(super) clusters: reconciler::Outputs,
     pub(super) mesh: MeshSource,
-    pub(super) objects: watch::Receiver<Option<Arc<Objects>>>,
+    pub(super) stores: Stores,
     pub(super) entries: service_entry::Index,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
@@ -53,13 +53,14 @@ impl Feed {
     pub(super) async fn run(self) {
         tell(&self.readiness, &self.clusters.settled.borrow(), &self.board.waiting_for());
         let settings = self.mesh.watch().await;
+        let objects = self.stores.watch(settings.clone()).await;
         let feed = Feeding {
             events: self.events,
             updates: self.updates,
             clusters: self.clusters,
             said: Arc::default(),
             settings,
-            objects: self.objects,
+            objects,
             entries: self.entries,
             faulty: self.faulty,
             lines: self.board.lines(),

@@ -14,8 +14,11 @@ use crate::clusters::reconciler::{self, CONFIGURATION_WAIT};
 use crate::config::ServeArgs;
 use crate::identity::{AuthorityPem, authority::load_or_create};
 use crate::mesh::watch::{ConfigMapData, Source, Watcher};
-use crate::mesh::{self, Defaults};
+use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
 use crate::model::ClusterId;
+use crate::sources::Board;
+use crate::store::combined::{self, Store};
+use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
 use crate::store::{self, CONFIG_MAPS, Objects};
 use crate::task::Supervisor;
@@ -91,6 +94,87 @@ impl ConfigSource {
             }
         }
     }
+}
+
+/// The stores that objects of the mesh come from.
+pub(super) struct Stores {
+    config: combined::Config,
+    node: mcp::Node,
+    listed: watch::Sender<Vec<Store>>,
+    tasks: Supervisor,
+}
+
+impl Stores {
+    pub(super) fn of(
+        args: &ServeArgs,
+        own: watch::Receiver<Option<Arc<Objects>>>,
+        board: Board,
+        tasks: &Supervisor,
+    ) -> Self {
+        let listed = watch::Sender::new(Vec::new());
+        let own_kind = match &args.config_dir {
+            Some(path) => ("directory", path.display().to_string()),
+            None => ("cluster", args.cluster_id.clone()),
+        };
+        let config = combined::Config {
+            own,
+            own_kind,
+            stores: listed.subscribe(),
+            system_namespace: args.namespace.clone(),
+            board,
+        };
+        let node = mcp::Node { namespace: args.namespace.clone(), domain: args.domain.clone() };
+        Self { config, node, listed, tasks: tasks.clone() }
+    }
+
+    /// Reads those that the mesh config lists, as it changes, beside Strait's own.
+    pub(super) async fn watch(
+        self,
+        settings: watch::Receiver<mesh::Settings>,
+    ) -> watch::Receiver<Option<Arc<Objects>>> {
+        let Self { config, node, listed, tasks } = self;
+        let is_read = config.own.borrow().is_some();
+        listed.send_replace(stores(&settings.borrow().config.config_sources, &node));
+        let mut objects = combined::watch(config, &tasks);
+        if is_read {
+            // It ends with the process only.
+            let _ = objects.wait_for(Option::is_some).await;
+        }
+        tasks.spawn("config sources", follow_list(settings, node, listed));
+        objects
+    }
+}
+
+async fn follow_list(
+    mut settings: watch::Receiver<mesh::Settings>,
+    node: mcp::Node,
+    listed: watch::Sender<Vec<Store>>,
+) {
+    while settings.changed().await.is_ok() {
+        let new = stores(&settings.borrow_and_update().config.config_sources, &node);
+        listed.send_if_modified(|old| {
+            let differs = *old != new;
+            *old = new;
+            differs
+        });
+    }
+}
+
+fn stores(sources: &[Listed], node: &mcp::Node) -> Vec<Store> {
+    let store = |source: &Listed| match &source.place {
+        Place::Own => Store::Own,
+        Place::Directory(path) => Store::Directory(path.clone()),
+        Place::Xds(address) => Store::Mcp(mcp::Server {
+            address: address.clone(),
+            tls: source.tls.as_ref().map(|tls| mcp::Tls {
+                ca: tls.ca_certificates.clone(),
+                client: tls.client.clone(),
+                server_name: tls.server_name.clone(),
+            }),
+            node: node.clone(),
+        }),
+    };
+    sources.iter().map(store).collect()
 }
 
 /// Where mesh settings come from: files where they are named, else the first ConfigMap of

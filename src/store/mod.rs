@@ -1,12 +1,15 @@
-//! The objects of the config cluster, whatever they come from: files in a directory, or an API server.
+//! The objects of the config cluster, whatever they come from: files in a directory, or an API server; and
+//! further stores of objects of the mesh beside it (`combined.rs`).
 //!
-//! Owns the last good state of that source and hands it over as one immutable value. Never decides
+//! Owns the last good state of each and hands it over as one immutable value. Never decides
 //! what an object means: `clusters` reads the Secrets, `mesh` the ConfigMaps.
 
+pub mod combined;
 mod exec;
 pub mod files;
 pub mod kube;
 pub mod kubeconfig;
+pub mod mcp;
 mod object;
 pub mod own_cluster;
 

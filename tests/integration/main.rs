@@ -23,5 +23,6 @@ mod restart;
 mod restored;
 mod serve;
 mod simulation;
+mod sources;
 mod tidy;
 mod traced;

@@ -108,7 +108,7 @@ impl Consul {
                     facts.heard(now);
                     facts.synced = true;
                     let Changed { mut come, gone } = datacentres.apply(names);
-                    if std::mem::replace(&mut ca, Some(ca_now.clone())) != Some(ca_now) {
+                    if ca.replace(ca_now.clone()) != Some(ca_now) {
                         come = datacentres.names();
                     }
                     for name in come {

@@ -1,0 +1,203 @@
+//! `configSources` of the mesh config: the stores that objects of the mesh come from. Data only.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// One store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigSource {
+    /// What it is.
+    pub place: Place,
+    /// How it is spoken to, where that matters.
+    pub tls: Option<SourceTls>,
+}
+
+/// What a store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// `k8s://`: Strait's own, the config cluster or `--config-dir`.
+    Own,
+    /// `fs:///PATH`: a directory of manifests.
+    Directory(PathBuf),
+    /// `xds://HOST:PORT`: a server of MCP over xDS.
+    Xds(String),
+}
+
+/// `tlsSettings`, as far as it means something here. Absent: plain text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceTls {
+    /// The file of the CAs that the server's certificate must lead to, PEM.
+    pub ca_certificates: PathBuf,
+    /// Files of our certificate chain and its key, PEM, where we must show one.
+    pub client: Option<(PathBuf, PathBuf)>,
+    /// The name that the certificate must be for; the host of the address where it isn't given.
+    pub server_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RawSource {
+    #[serde(default)]
+    address: String,
+    tls_settings: Option<RawTls>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawTls {
+    mode: String,
+    ca_certificates: String,
+    client_certificate: String,
+    private_key: String,
+    sni: String,
+    subject_alt_names: Vec<String>,
+}
+
+impl ConfigSource {
+    /// Reads the list; the same store twice is an error.
+    pub(super) fn read_all(sources: Vec<RawSource>) -> Result<Vec<Self>, String> {
+        let mut read: Vec<Self> = Vec::with_capacity(sources.len());
+        for source in sources {
+            let source = source.read()?;
+            if read.iter().any(|one| one.place == source.place) {
+                return Err(format!("{} is there twice", source.address()));
+            }
+            read.push(source);
+        }
+        Ok(read)
+    }
+
+    /// The address, as it is written.
+    pub fn address(&self) -> String {
+        match &self.place {
+            Place::Own => "k8s://".to_owned(),
+            Place::Directory(path) => format!("fs://{}", path.display()),
+            Place::Xds(server) => format!("xds://{server}"),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let mut source = json!({"address": self.address()});
+        if let Some(SourceTls { ca_certificates, client, server_name }) = &self.tls {
+            source["tlsSettings"] = json!({
+                "mode": if client.is_some() { "MUTUAL" } else { "SIMPLE" },
+                "caCertificates": ca_certificates,
+                "sni": server_name.clone().unwrap_or_default(),
+            });
+            if let Some((certificate, key)) = client {
+                source["tlsSettings"]["clientCertificate"] = json!(certificate);
+                source["tlsSettings"]["privateKey"] = json!(key);
+            }
+        }
+        source
+    }
+}
+
+impl RawSource {
+    fn read(self) -> Result<ConfigSource, String> {
+        let address = &self.address;
+        let wrong = || format!("expected k8s://, fs:///PATH or xds://HOST:PORT, found {address:?}");
+        let (scheme, rest) = address.split_once("://").ok_or_else(wrong)?;
+        let place = match scheme {
+            "k8s" if rest.trim_end_matches('/').is_empty() => Place::Own,
+            "fs" if rest.starts_with('/') => Place::Directory(PathBuf::from(rest)),
+            "xds" => {
+                let server = rest.trim_end_matches('/');
+                let authority: http::uri::Authority = server.parse().map_err(|_| wrong())?;
+                if authority.port_u16().is_none() || server.contains('@') {
+                    return Err(wrong());
+                }
+                Place::Xds(server.to_owned())
+            }
+            _ => return Err(wrong()),
+        };
+        let tls = self.tls_settings.map(RawTls::read).transpose()?.flatten();
+        Ok(ConfigSource { place, tls })
+    }
+}
+
+impl RawTls {
+    fn read(self) -> Result<Option<SourceTls>, String> {
+        let mutual = match self.mode.as_str() {
+            "" | "DISABLE" => return Ok(None),
+            "SIMPLE" => false,
+            "MUTUAL" => true,
+            other => {
+                return Err(format!(
+                    "tlsSettings.mode may be DISABLE, SIMPLE or MUTUAL, not {other:?}"
+                ));
+            }
+        };
+        let file = |text: &str, field: &str| match text {
+            "" => Err(format!("tlsSettings.{field} is missing")),
+            path => Ok(PathBuf::from(path)),
+        };
+        let name = match (self.subject_alt_names.as_slice(), self.sni.as_str()) {
+            ([], "") => None,
+            ([], name) => Some(name.to_owned()),
+            ([name], _) if !name.contains("://") => Some(name.clone()),
+            _ => {
+                return Err("tlsSettings.subjectAltNames may hold one DNS name".to_owned());
+            }
+        };
+        Ok(Some(SourceTls {
+            ca_certificates: file(&self.ca_certificates, "caCertificates")?,
+            client: match mutual {
+                false => None,
+                true => Some((
+                    file(&self.client_certificate, "clientCertificate")?,
+                    file(&self.private_key, "privateKey")?,
+                )),
+            },
+            server_name: name,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Defaults, MeshConfig};
+    use super::*;
+
+    fn parse(text: &str) -> Result<Vec<ConfigSource>, String> {
+        MeshConfig::parse(text, &Defaults::default())
+            .map(|parsed| parsed.config.config_sources)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sources_are_read_in_their_order() {
+        let text = "configSources:\n- address: xds://mcp.example:15010\n- address: k8s://\n- address: fs:///etc/mesh\n\
+            - {address: 'xds://10.0.0.1:443', tlsSettings: {mode: MUTUAL, caCertificates: /ca, clientCertificate: /c, privateKey: /k, sni: mcp}}\n";
+        let sources = parse(text).expect("sound");
+        let addresses: Vec<_> = sources.iter().map(ConfigSource::address).collect();
+        let expected =
+            ["xds://mcp.example:15010", "k8s://", "fs:///etc/mesh", "xds://10.0.0.1:443"];
+        assert_eq!(addresses, expected);
+        let tls = sources[3].tls.clone().expect("TLS");
+        assert_eq!(tls.server_name.as_deref(), Some("mcp"));
+        assert_eq!(tls.client, Some(("/c".into(), "/k".into())));
+        let json: Vec<_> = sources.iter().map(ConfigSource::to_json).collect();
+        let again = parse(&json!({ "configSources": json }).to_string()).expect("its own words");
+        assert_eq!(again, sources);
+    }
+
+    #[test]
+    fn what_can_not_be_a_source_is_told() {
+        for (source, said) in [
+            ("{address: 'http://a:1'}", "expected k8s://"),
+            ("{address: 'xds://a'}", "expected k8s://"),
+            ("{address: 'xds://u:p@a:1'}", "expected k8s://"),
+            ("{address: 'fs://relative'}", "expected k8s://"),
+            ("{}", "expected k8s://"),
+            ("{address: 'k8s://'}, {address: 'k8s:///'}", "there twice"),
+            ("{address: 'xds://a:1', tlsSettings: {mode: ISTIO_MUTUAL}}", "not \"ISTIO_MUTUAL\""),
+            ("{address: 'xds://a:1', tlsSettings: {mode: SIMPLE}}", "caCertificates is missing"),
+        ] {
+            let told = parse(&format!("configSources: [{source}]")).expect_err(source);
+            assert!(told.contains(said) && told.contains("configSources"), "{told}");
+        }
+    }
+}

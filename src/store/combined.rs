@@ -1,0 +1,388 @@
+//! Several stores of objects as one: Strait's own, further directories, servers of MCP over xDS.
+//!
+//! Of an object that several stores have, the first store's counts and the others are shadowed, which is
+//! shown. All is computed anew from what each store holds now, so the end of a winner uncovers the next,
+//! and a change of a shadowed object changes nothing. Secrets, ConfigMaps and Namespaces come from Strait's
+//! own store alone. Owns which further stores are read; never decides what an object means.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::{Objects, Warning, files, mcp};
+use crate::sources::{Board, Facts, WARNINGS_MAX};
+use crate::task::Supervisor;
+
+/// One store, in the order of the list it stands in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Store {
+    /// Strait's own. Where the list leaves it out it comes first.
+    Own,
+    /// A directory of manifests, of which the objects of the mesh count.
+    Directory(PathBuf),
+    /// A server of MCP over xDS.
+    Mcp(mcp::Server),
+}
+
+impl Store {
+    /// The name on the board.
+    fn name(&self, own: &Arc<str>) -> Arc<str> {
+        match self {
+            Self::Own => Arc::clone(own),
+            Self::Directory(path) => format!("fs://{}", path.display()).into(),
+            Self::Mcp(server) => format!("xds://{}", server.address).into(),
+        }
+    }
+}
+
+/// What the stores need.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Strait's own store.
+    pub own: watch::Receiver<Option<Arc<Objects>>>,
+    /// What it is: `directory` or `cluster`, and where.
+    pub own_kind: (&'static str, String),
+    /// All stores in order; may change.
+    pub stores: watch::Receiver<Vec<Store>>,
+    /// The namespace of objects in directories that name none.
+    pub system_namespace: String,
+    /// Where stores say how they fare.
+    pub board: Board,
+}
+
+/// What each further store holds, by name. A store writes its own line.
+pub(super) type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+
+/// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
+/// add to it.
+pub fn watch(config: Config, tasks: &Supervisor) -> watch::Receiver<Option<Arc<Objects>>> {
+    let (sender, receiver) = watch::channel(None);
+    let further = tasks.clone();
+    // Before anybody looks whether all sources have been read.
+    announce(&config);
+    tasks.spawn_restarting("stores", Duration::from_secs(1), move || {
+        run(config.clone(), sender.clone(), further.clone())
+    });
+    receiver
+}
+
+fn announce(config: &Config) {
+    let own = own_name(config);
+    for store in config.stores.borrow().iter() {
+        let kind = match store {
+            // Others say whether it has been read.
+            Store::Own => continue,
+            Store::Directory(_) => "directory",
+            Store::Mcp(_) => "mcp",
+        };
+        let name = store.name(&own);
+        config.board.tell(&name, &Facts::starting(kind, name.to_string()));
+    }
+}
+
+fn own_name(config: &Config) -> Arc<str> {
+    format!("config {}", config.own_kind.0).into()
+}
+
+/// A store that is read; it ends when this is dropped.
+struct Reading(Supervisor);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, tasks: Supervisor) {
+    let own_name = own_name(&config);
+    let held = Arc::new(watch::Sender::new(Held::new()));
+    let mut held_seen = held.subscribe();
+    let mut reading: Vec<(Store, Reading)> = Vec::new();
+    let mut own_facts = Facts::starting(config.own_kind.0, config.own_kind.1.clone());
+    loop {
+        let stores = config.stores.borrow_and_update().clone();
+        for (store, _) in reading.extract_if(.., |(store, _)| !stores.contains(store)) {
+            let name = store.name(&own_name);
+            held.send_modify(|held| drop(held.remove(&name)));
+            config.board.forget(&name);
+        }
+        for store in &stores {
+            let known = reading.iter().any(|(one, _)| one == store);
+            if *store != Store::Own && !known {
+                let tasks = tasks.child();
+                read(store, &own_name, &config, &held, &tasks);
+                reading.push((store.clone(), Reading(tasks)));
+            }
+        }
+        let own = config.own.borrow_and_update().clone();
+        if let Some(own) = own {
+            let further = held_seen.borrow_and_update().clone();
+            let merged = combine(&own, &own_name, &stores, &further);
+            own_facts.synced = true;
+            own_facts.last_contact.get_or_insert_with(SystemTime::now);
+            own_facts.objects = own.others.len();
+            own_facts.warnings = lines(&own.warnings);
+            tell_shadowed(&config.board, &own_name, &mut own_facts, &merged.shadowed);
+            objects.send_if_modified(|held| {
+                let modified = held.as_deref() != Some(&merged.objects);
+                if modified {
+                    *held = Some(Arc::new(merged.objects));
+                }
+                modified
+            });
+            // Only now: who is told that a source has been read must find what it said.
+            further.keys().for_each(|name| config.board.synced(name));
+        }
+        let changed = tokio::select! {
+            changed = config.own.changed() => changed,
+            changed = config.stores.changed() => changed,
+            changed = held_seen.changed() => changed,
+        };
+        if changed.is_err() {
+            // Nobody is left who could change anything.
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Starts to read a further store.
+fn read(
+    store: &Store,
+    own: &Arc<str>,
+    config: &Config,
+    held: &Arc<watch::Sender<Held>>,
+    tasks: &Supervisor,
+) {
+    let name = store.name(own);
+    let line = Line { name, held: Arc::clone(held), board: config.board.clone() };
+    match store {
+        Store::Own => {}
+        Store::Directory(path) => {
+            let objects = files::watch(path.clone(), config.system_namespace.clone(), tasks);
+            let address = path.display().to_string();
+            let follow = move || follow(objects.clone(), line.clone(), address.clone());
+            tasks.spawn_restarting("config source", Duration::from_secs(1), follow);
+        }
+        Store::Mcp(server) => {
+            let (server, name) = (server.clone(), format!("config source {}", line.name));
+            let run = move || mcp::run(server.clone(), line.clone());
+            tasks.spawn_restarting(name, Duration::from_secs(1), run);
+        }
+    }
+}
+
+/// Where one store writes what it holds, and how it fares.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    name: Arc<str>,
+    held: Arc<watch::Sender<Held>>,
+    board: Board,
+}
+
+impl Line {
+    /// What it holds now.
+    pub(super) fn hold(&self, objects: Vec<Arc<Value>>) {
+        self.held.send_if_modified(|held| {
+            let differs = held.get(&self.name).is_none_or(|before| **before != objects);
+            if differs {
+                held.insert(Arc::clone(&self.name), Arc::new(objects));
+            }
+            differs
+        });
+    }
+
+    /// How it fares.
+    pub(super) fn tell(&self, facts: &Facts) {
+        self.board.tell(&self.name, facts);
+    }
+}
+
+async fn follow(mut objects: watch::Receiver<Option<Arc<Objects>>>, line: Line, address: String) {
+    let mut facts = Facts::starting("directory", address);
+    loop {
+        let now = objects.borrow_and_update().clone();
+        if let Some(now) = now {
+            facts.heard(SystemTime::now());
+            facts.objects = now.others.len();
+            facts.warnings = lines(&now.warnings);
+            line.hold(now.others.clone());
+        }
+        line.tell(&facts);
+        if objects.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn lines(warnings: &[Warning]) -> Vec<String> {
+    warnings.iter().take(WARNINGS_MAX).map(Warning::to_string).collect()
+}
+
+/// Says on the own store's line what of all stores is shadowed: there is one place to look.
+fn tell_shadowed(board: &Board, name: &Arc<str>, facts: &mut Facts, shadowed: &[Shadowed]) {
+    facts.warnings.extend(shadowed.iter().take(WARNINGS_MAX).map(Shadowed::to_string));
+    board.tell(name, facts);
+}
+
+/// An object that counts for nothing, since a store before has it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Shadowed {
+    /// `ServiceEntry shop/db`.
+    object: String,
+    loser: Arc<str>,
+    winner: Arc<str>,
+}
+
+impl std::fmt::Display for Shadowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { object, loser, winner } = self;
+        write!(
+            f,
+            "STR0222: {object} of {loser} counts for nothing: {winner} has it, and comes first"
+        )
+    }
+}
+
+#[derive(Debug)]
+struct Combined {
+    objects: Objects,
+    shadowed: Vec<Shadowed>,
+}
+
+/// The objects of all stores. Pure.
+fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Held) -> Combined {
+    let mut order: Vec<(Arc<str>, &[Arc<Value>])> = Vec::new();
+    if !stores.contains(&Store::Own) {
+        order.push((Arc::clone(own_name), &own.others));
+    }
+    for store in stores {
+        let name = store.name(own_name);
+        match store {
+            Store::Own => order.push((name, &own.others)),
+            _ => {
+                let objects = further.get(&name).map_or(&[][..], |objects| objects);
+                order.push((name, objects));
+            }
+        }
+    }
+    let mut all: BTreeMap<[&str; 4], (&Arc<str>, &Arc<Value>)> = BTreeMap::new();
+    let mut shadowed = Vec::new();
+    for (store, objects) in &order {
+        for object in *objects {
+            let Some(key) = key(object) else { continue };
+            match all.get(&key) {
+                None => {
+                    all.insert(key, (store, object));
+                }
+                Some((winner, _)) => {
+                    let [kind, _, namespace, name] = key;
+                    shadowed.push(Shadowed {
+                        object: format!("{kind} {namespace}/{name}"),
+                        loser: Arc::clone(store),
+                        winner: Arc::clone(winner),
+                    });
+                }
+            }
+        }
+    }
+    let others = all.into_values().map(|(_, object)| Arc::clone(object)).collect();
+    shadowed.sort();
+    Combined { objects: Objects { others, ..own.clone() }, shadowed }
+}
+
+/// What tells objects apart, whatever the version of their API: kind, group, namespace, name.
+fn key(object: &Value) -> Option<[&str; 4]> {
+    let version = object.get("apiVersion")?.as_str()?;
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let kind = object.get("kind")?.as_str()?;
+    let metadata = object.get("metadata")?;
+    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    let name = metadata.get("name")?.as_str()?;
+    Some([kind, group, namespace, name])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(version: &str, name: &str, host: &str) -> Arc<Value> {
+        Arc::new(json!({
+            "apiVersion": format!("networking.istio.io/{version}"),
+            "kind": "ServiceEntry",
+            "metadata": {"namespace": "shop", "name": name},
+            "spec": {"hosts": [host]},
+        }))
+    }
+
+    fn own(objects: &[Arc<Value>]) -> Objects {
+        Objects { others: objects.to_vec(), ..Objects::default() }
+    }
+
+    fn server(address: &str) -> Store {
+        let node = mcp::Node { namespace: "s".into(), domain: "d".into() };
+        Store::Mcp(mcp::Server { address: address.into(), tls: None, node })
+    }
+
+    /// The hosts that count, and who shadows whom.
+    fn result(own: &Objects, stores: &[Store], further: &Held) -> (Vec<String>, Vec<String>) {
+        let combined = combine(own, &"own".into(), stores, further);
+        let hosts = combined.objects.others.iter().map(|one| one["spec"]["hosts"][0].to_string());
+        let shadowed =
+            combined.shadowed.iter().map(|one| format!("{} over {}", one.winner, one.loser));
+        (hosts.collect(), shadowed.collect())
+    }
+
+    #[test]
+    fn the_first_store_of_the_list_counts_and_its_end_uncovers_the_next() {
+        let own = own(&[entry("v1", "db", "own")]);
+        let (a, b) = (server("a:1"), server("b:1"));
+        let mut further: Held = [
+            ("xds://a:1".into(), Arc::new(vec![entry("v1alpha3", "db", "a")])),
+            ("xds://b:1".into(), Arc::new(vec![entry("v1", "db", "b"), entry("v1", "mq", "mq")])),
+        ]
+        .into();
+        let hosts =
+            |texts: &[&str]| texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>();
+        let all = [a.clone(), Store::Own, b.clone()];
+        let (found, shadowed) = result(&own, &all, &further);
+        assert_eq!(found, hosts(&["a", "mq"]));
+        assert_eq!(shadowed, ["xds://a:1 over own", "xds://a:1 over xds://b:1"]);
+
+        // Strait's own store comes first where the list leaves it out.
+        assert_eq!(result(&own, &[a, b], &further).0, hosts(&["own", "mq"]));
+        assert_eq!(result(&own, &[], &further), (hosts(&["own"]), vec![]));
+
+        // A shadowed object changes: nothing does.
+        let before = combine(&own, &"own".into(), &all, &further).objects;
+        further.insert(
+            "xds://b:1".into(),
+            Arc::new(vec![entry("v1", "db", "c"), entry("v1", "mq", "mq")]),
+        );
+        assert_eq!(combine(&own, &"own".into(), &all, &further).objects, before);
+
+        // The winner goes, and the next one after it.
+        further.insert("xds://a:1".into(), Arc::default());
+        assert_eq!(result(&own, &all, &further).0, hosts(&["own", "mq"]));
+        let none = Objects::default();
+        assert_eq!(result(&none, &all, &further).0, hosts(&["c", "mq"]));
+        further.remove("xds://b:1");
+        assert_eq!(result(&none, &all, &further), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_shadowed_objects_warning_names_both_stores() {
+        let own = own(&[entry("v1", "db", "own")]);
+        let further = [("xds://a:1".into(), Arc::new(vec![entry("v1", "db", "a")]))].into();
+        let combined = combine(&own, &"config directory".into(), &[server("a:1")], &further);
+        assert_eq!(
+            combined.shadowed[0].to_string(),
+            "STR0222: ServiceEntry shop/db of xds://a:1 counts for nothing: config directory has it, and comes first"
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! The stream: connects, asks, answers, and begins again when it ends.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::google::protobuf::{Struct, Value, value};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tracing::{info, warn};
+
+use super::state::State;
+use super::{Node, Server, Tls};
+use crate::apiserver::{Backoff, one_line};
+use crate::codes::{self, Code};
+use crate::sources::Facts;
+use crate::store::combined::Line;
+
+/// How long connecting and the handshake may take together.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// A connection that is quiet for so long is tried, and given up after as long again.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// How long a server may take to answer each type; what it doesn't answer by then it doesn't serve.
+const ANSWER: Duration = Duration::from_secs(5);
+/// The most bytes of one answer.
+const MESSAGE_MAX: usize = 64 << 20;
+/// Requests that wait to be sent: one for each type, and what an answer is told. A full queue makes the
+/// reader wait, and with it the server.
+const REQUESTS: usize = 16;
+
+/// Why there is no stream, or no longer.
+#[derive(Debug)]
+struct Ended {
+    fact: String,
+    code: &'static Code,
+}
+
+/// Follows a server until it is dropped.
+pub(in crate::store) async fn run(server: Server, line: Line) {
+    let mut state = State::default();
+    let mut facts = Facts::starting("mcp", format!("xds://{}", server.address));
+    let mut failures = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
+    // Whether anything has been passed on. Whoever takes it says that the source has been read.
+    let mut published = false;
+    loop {
+        let began = Instant::now();
+        let ended = stream(&server, &mut state, &mut facts, &mut published, &line).await;
+        if facts.trouble.is_none() {
+            let (code, next) = (ended.code, ended.code.next);
+            warn!(server = server.address, reason = ended.fact, %code, next, "no stream; what was last known stays");
+        }
+        facts.failed(SystemTime::now(), ended.fact, ended.code);
+        line.tell(&facts);
+        failures.held(began.elapsed());
+        tokio::time::sleep(failures.pause(rand::random())).await;
+    }
+}
+
+/// Follows one stream to its end.
+async fn stream(
+    server: &Server,
+    state: &mut State,
+    facts: &mut Facts,
+    published: &mut bool,
+    line: &Line,
+) -> Ended {
+    let unreachable = |fact: String| Ended { fact: one_line(&fact), code: &codes::MCP_UNREACHABLE };
+    let channel = match connect(server).await {
+        Ok(channel) => channel,
+        Err(ended) => return ended,
+    };
+    let (requests, taken) = mpsc::channel(REQUESTS);
+    let mut node = Some(node(&server.node));
+    for mut request in state.begin() {
+        request.node = node.take();
+        // There are fewer than fit.
+        let _ = requests.try_send(request);
+    }
+    let mut client =
+        AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+    let opened = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
+    let mut responses = match opened {
+        Ok(responses) => responses.into_inner(),
+        Err(status) => return unreachable(format!("the stream is refused: {}", status.message())),
+    };
+    let mut settled = false;
+    let settle = tokio::time::sleep(ANSWER);
+    tokio::pin!(settle);
+    loop {
+        let response = tokio::select! {
+            response = responses.message() => response,
+            () = &mut settle, if !settled => {
+                settled = true;
+                *published = true;
+                state.settle();
+                publish(state, facts, line);
+                continue;
+            }
+        };
+        let response = match response {
+            Ok(Some(response)) => response,
+            Ok(None) => return unreachable("the server ended the stream".into()),
+            Err(status) => return unreachable(format!("the stream broke: {}", status.message())),
+        };
+        if let Some(request) = state.answer(&response) {
+            if facts.trouble.is_some() {
+                info!(server = server.address, "the stream is back");
+            }
+            facts.heard(SystemTime::now());
+            if let Some(refused) = &request.error_detail {
+                let code = &codes::MCP_ODD;
+                warn!(server = server.address, reason = refused.message, %code, next = code.next, "objects that make no sense are refused");
+            }
+            if requests.send(request).await.is_err() {
+                return unreachable("the server takes no requests any more".into());
+            }
+            // A first stream is heard out; later ones change what is there already.
+            *published |= settled || state.is_heard();
+            if *published {
+                publish(state, facts, line);
+            }
+        }
+    }
+}
+
+fn publish(state: &State, facts: &mut Facts, line: &Line) {
+    let objects = state.objects();
+    facts.objects = objects.len();
+    facts.warnings = state.warnings();
+    line.hold(objects);
+    line.tell(facts);
+}
+
+fn node(node: &Node) -> core::Node {
+    let Node { namespace, domain } = node;
+    // Istio's server serves objects, instead of Envoy's configuration, to those that ask so.
+    let generator = Value { kind: Some(value::Kind::StringValue("api".into())) };
+    core::Node {
+        id: format!("sidecar~127.0.0.1~strait.{namespace}~{namespace}.svc.{domain}"),
+        metadata: Some(Struct { fields: [("GENERATOR".to_owned(), generator)].into() }),
+        user_agent_name: "strait".into(),
+        ..core::Node::default()
+    }
+}
+
+async fn connect(server: &Server) -> Result<Channel, Ended> {
+    let tls = match &server.tls {
+        None => None,
+        Some(tls) => {
+            let config = tls_config(tls).await;
+            let config = config.map_err(|fact| Ended { fact, code: &codes::MCP_TLS })?;
+            let host = server.address.rsplit_once(':').map_or(&*server.address, |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
+            let name = ServerName::try_from(name.clone()).map_err(|_| Ended {
+                fact: format!("{name:?} is no name of a server"),
+                code: &codes::MCP_TLS,
+            })?;
+            Some((TlsConnector::from(config), name))
+        }
+    };
+    let address = server.address.clone();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let (address, tls) = (address.clone(), tls.clone());
+        async move {
+            let stream = TcpStream::connect(&address).await?;
+            stream.set_nodelay(true)?;
+            let stream: Box<dyn Io> = match tls {
+                None => Box::new(stream),
+                Some((connector, name)) => Box::new(connector.connect(name, stream).await?),
+            };
+            io::Result::Ok(TokioIo::new(stream))
+        }
+    });
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.address));
+    let endpoint = endpoint.map_err(|error| Ended {
+        fact: one_line(&error.to_string()),
+        code: &codes::MCP_UNREACHABLE,
+    })?;
+    let endpoint = endpoint
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true);
+    let connecting = endpoint.connect_with_connector(connector);
+    let connected = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
+    connected.map_or_else(
+        |_| {
+            let fact = format!("no connection within {} s", CONNECT_LIMIT.as_secs());
+            Err(Ended { fact, code: &codes::MCP_UNREACHABLE })
+        },
+        |connected| connected.map_err(|error| of_transport(&error)),
+    )
+}
+
+/// A connection, plain or not.
+trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
+
+fn of_transport(error: &tonic::transport::Error) -> Ended {
+    let mut deepest: &dyn std::error::Error = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    let code = match deepest.downcast_ref::<rustls::Error>() {
+        Some(_) => &codes::MCP_TLS,
+        None => &codes::MCP_UNREACHABLE,
+    };
+    Ended { fact: one_line(&deepest.to_string()), code }
+}
+
+async fn tls_config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
+    let read = async |path: &std::path::Path| {
+        let bytes = tokio::fs::read(path).await;
+        bytes.map_err(|error| format!("{} can't be read ({error})", path.display()))
+    };
+    let certificates = |pem: &[u8], path: &std::path::Path| {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        match found {
+            Ok(found) if !found.is_empty() => Ok(found),
+            _ => Err(format!("{} holds no certificate that can be read", path.display())),
+        }
+    };
+    let mut roots = RootCertStore::empty();
+    for root in certificates(&read(&tls.ca).await?, &tls.ca)? {
+        roots.add(root).map_err(|error| format!("{}: {error}", tls.ca.display()))?;
+    }
+    let builder = ClientConfig::builder_with_provider(crate::identity::tls::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let mut config = match &tls.client {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = certificates(&read(chain).await?, chain)?;
+            let parsed = PrivateKeyDer::from_pem_slice(&read(key).await?);
+            // Never says what is in it.
+            let parsed =
+                parsed.map_err(|_| format!("{} holds no key that can be read", key.display()))?;
+            builder
+                .with_client_auth_cert(chain, parsed)
+                .map_err(|error| format!("key and certificate can't be used: {error}"))?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}

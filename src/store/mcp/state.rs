@@ -1,0 +1,326 @@
+//! The protocol: which types are subscribed to, what each answer makes of the objects held, and what is
+//! said to it. Pure.
+//!
+//! Servers name a kind by different versions of its API, so each kind is asked for by those there are; an
+//! object that comes by two of them counts by the newer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use strait_proto::envoy::google::rpc;
+
+use super::convert::{self, Bad};
+use crate::sources::WARNINGS_MAX;
+
+/// Far more objects of a kind than any mesh has.
+const OBJECTS_MAX: usize = 200_000;
+/// gRPC's "invalid argument".
+const INVALID_ARGUMENT: i32 = 3;
+/// What of an answer is wrong is told up to here; the rest is counted.
+const TOLD: usize = 5;
+
+/// The kinds that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    ServiceEntry,
+    WorkloadEntry,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 2] = [Self::ServiceEntry, Self::WorkloadEntry];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::ServiceEntry => "ServiceEntry",
+            Self::WorkloadEntry => "WorkloadEntry",
+        }
+    }
+}
+
+/// The versions a kind may be served by, the newest first.
+const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
+
+/// A type as it is subscribed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Type {
+    kind: Kind,
+    /// Its place in [`VERSIONS`].
+    version: usize,
+}
+
+impl Type {
+    fn all() -> impl Iterator<Item = Self> {
+        let versions = |kind| (0..VERSIONS.len()).map(move |version| Self { kind, version });
+        Kind::ALL.into_iter().flat_map(versions)
+    }
+
+    fn url(self) -> String {
+        let version = VERSIONS.get(self.version).copied().unwrap_or_default();
+        format!("networking.istio.io/{version}/{}", self.kind.as_str())
+    }
+}
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ObjectKey {
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+}
+
+/// What is known of the objects of one server.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    types: BTreeMap<Type, Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Whether this stream has answered.
+    heard: bool,
+    /// The version last accepted whole on this stream.
+    accepted: String,
+    objects: BTreeMap<ObjectKey, Arc<Value>>,
+    odd: Vec<String>,
+}
+
+impl State {
+    /// A stream begins: what to ask for. What is held stays until its type is answered.
+    pub(super) fn begin(&mut self) -> Vec<DiscoveryRequest> {
+        let requests = Type::all().map(|kind| {
+            let held = self.types.entry(kind).or_default();
+            held.heard = false;
+            held.accepted.clear();
+            DiscoveryRequest { type_url: kind.url(), ..DiscoveryRequest::default() }
+        });
+        requests.collect()
+    }
+
+    /// Takes an answer in. Returns what to say to it: that it is accepted, or what of it is not. `None`
+    /// for a type that wasn't asked for.
+    pub(super) fn answer(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
+        let asked = Type::all().find(|one| one.url() == response.type_url)?;
+        let held = self.types.entry(asked).or_default();
+        let mut bad: Vec<Bad> = Vec::new();
+        if response.resources.len() > OBJECTS_MAX {
+            let fact = format!("{} objects, more than {OBJECTS_MAX}", response.resources.len());
+            bad.push(Bad { key: None, fact });
+        } else {
+            let mut objects = BTreeMap::new();
+            for resource in &response.resources {
+                match convert::object(asked.kind, resource) {
+                    Ok((key, object)) => {
+                        let before = held.objects.get(&key).filter(|before| ***before == object);
+                        let object = before.cloned().unwrap_or_else(|| Arc::new(object));
+                        objects.insert(key, object);
+                    }
+                    Err(fault) => bad.push(fault),
+                }
+            }
+            // What an object was before stays; where not even its name is known, all that is missing may
+            // be it.
+            let nameless = bad.iter().any(|bad| bad.key.is_none());
+            let faulty: BTreeSet<_> = bad.iter().filter_map(|bad| bad.key.as_ref()).collect();
+            for (key, before) in std::mem::take(&mut held.objects) {
+                if nameless || faulty.contains(&key) {
+                    objects.entry(key).or_insert(before);
+                }
+            }
+            held.objects = objects;
+        }
+        held.heard = true;
+        held.odd = bad.iter().map(|bad| told(asked.kind, bad)).collect();
+        let error_detail = (!bad.is_empty()).then(|| {
+            let mut message = held.odd.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
+            if held.odd.len() > TOLD {
+                message.push_str(&format!("; and {} more", held.odd.len() - TOLD));
+            }
+            rpc::Status { code: INVALID_ARGUMENT, message, details: Vec::new() }
+        });
+        if error_detail.is_none() {
+            held.accepted.clone_from(&response.version_info);
+        }
+        Some(DiscoveryRequest {
+            type_url: response.type_url.clone(),
+            version_info: held.accepted.clone(),
+            response_nonce: response.nonce.clone(),
+            error_detail,
+            ..DiscoveryRequest::default()
+        })
+    }
+
+    /// Whether each kind has been answered on this stream, by one of its versions at least.
+    pub(super) fn is_heard(&self) -> bool {
+        let heard = |kind| self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
+        Kind::ALL.into_iter().all(heard)
+    }
+
+    /// The time to answer is over: a version that wasn't answered on this stream, while another of its kind
+    /// was, is no longer served.
+    pub(super) fn settle(&mut self) {
+        for kind in Kind::ALL {
+            let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
+            let unheard =
+                self.types.iter_mut().filter(|(one, held)| one.kind == kind && !held.heard);
+            if heard {
+                unheard.for_each(|(_, held)| held.objects.clear());
+            }
+        }
+    }
+
+    /// All objects, by kind and name.
+    pub(super) fn objects(&self) -> Vec<Arc<Value>> {
+        let mut all: BTreeMap<(Kind, &ObjectKey), &Arc<Value>> = BTreeMap::new();
+        for (kind, held) in &self.types {
+            for (key, object) in &held.objects {
+                all.entry((kind.kind, key)).or_insert(object);
+            }
+        }
+        all.into_values().cloned().collect()
+    }
+
+    /// What of the last answers is not used.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let odd = self.types.values().flat_map(|held| held.odd.iter().cloned());
+        odd.take(WARNINGS_MAX).collect()
+    }
+}
+
+fn told(kind: Kind, bad: &Bad) -> String {
+    let fact = &bad.fact;
+    match &bad.key {
+        Some(ObjectKey { namespace, name }) => {
+            format!("{} {namespace}/{name}: {fact}; what it was before counts", kind.as_str())
+        }
+        None => format!("{}: {fact}; nothing is taken for gone", kind.as_str()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use strait_proto::envoy::google::protobuf::Any;
+    use strait_proto::istio::mcp::{Metadata, Resource};
+    use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
+
+    use super::*;
+
+    fn any(url: &str, value: Vec<u8>) -> Any {
+        Any { type_url: url.to_owned(), value }
+    }
+
+    fn resource(name: &str, url: &str, body: Vec<u8>) -> Any {
+        let metadata = Metadata { name: name.to_owned(), ..Metadata::default() };
+        let resource = Resource { metadata: Some(metadata), body: Some(any(url, body)) };
+        any("type.googleapis.com/istio.mcp.v1alpha1.Resource", resource.encode_to_vec())
+    }
+
+    fn entry(name: &str, host: &str) -> Any {
+        let port = ServicePort { number: 80, name: "http".into(), ..ServicePort::default() };
+        let entry = ServiceEntry {
+            hosts: vec![host.to_owned()],
+            ports: vec![port],
+            resolution: 1,
+            ..ServiceEntry::default()
+        };
+        let url = "type.googleapis.com/istio.networking.v1alpha3.ServiceEntry";
+        resource(name, url, entry.encode_to_vec())
+    }
+
+    fn response(kind: &str, version: &str, resources: Vec<Any>) -> DiscoveryResponse {
+        DiscoveryResponse {
+            type_url: format!("networking.istio.io/{kind}"),
+            version_info: version.to_owned(),
+            nonce: format!("n{version}"),
+            resources,
+            ..DiscoveryResponse::default()
+        }
+    }
+
+    fn hosts(state: &State) -> Vec<String> {
+        let objects = state.objects();
+        let entries = objects.iter().filter(|one| one["kind"] == "ServiceEntry");
+        entries.map(|one| one["spec"]["hosts"][0].as_str().unwrap_or("?").to_owned()).collect()
+    }
+
+    #[test]
+    fn an_answer_is_whole_and_what_is_not_in_it_has_gone() {
+        let mut state = State::default();
+        let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
+        assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
+        assert_eq!(asked.len(), 4);
+        let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
+        let said = state.answer(&response("v1/ServiceEntry", "1", two)).expect("asked for");
+        assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
+        assert!(said.error_detail.is_none() && !state.is_heard());
+        state.answer(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
+        assert!(state.is_heard(), "each kind by one of its versions");
+        assert_eq!(hosts(&state), ["a.example", "b.example"]);
+        let object = &state.objects()[0];
+        assert_eq!(object["spec"]["resolution"], "STATIC");
+        assert_eq!(object["spec"]["location"], "MESH_EXTERNAL");
+        assert_eq!(object["metadata"]["namespace"], "shop");
+        state.answer(&response("v1/ServiceEntry", "2", vec![entry("shop/b", "b.example")]));
+        assert_eq!(hosts(&state), ["b.example"]);
+        assert!(state.answer(&response("v1/Gateway", "1", vec![])).is_none());
+    }
+
+    #[test]
+    fn a_bad_object_costs_only_itself_and_is_refused_by_name() {
+        let mut state = State::default();
+        state.begin();
+        let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
+        state.answer(&response("v1/ServiceEntry", "1", two));
+        let workload = WorkloadEntry::default().encode_to_vec();
+        let url = "type.googleapis.com/istio.networking.v1.";
+        for (bad, fact, kept) in [
+            (
+                resource("shop/a", &format!("{url}ServiceEntry"), vec![0xff]),
+                "shop/a: its body can't",
+                true,
+            ),
+            (resource("shop/a", &format!("{url}WorkloadEntry"), workload), "no ServiceEntry", true),
+            (resource("nonsense", url, vec![]), "\"nonsense\" is no namespace/name", true),
+            (any("type.googleapis.com/x", vec![]), "is no istio.mcp", true),
+            (any("/istio.mcp.v1alpha1.Resource", vec![0xff]), "can't be decoded", true),
+        ] {
+            let answer =
+                response("v1/ServiceEntry", "2", vec![bad, entry("shop/b", "new.example")]);
+            let said = state.answer(&answer).expect("asked for");
+            let refused = said.error_detail.expect("refused");
+            assert!(refused.message.contains(fact), "{}", refused.message);
+            assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n2"));
+            assert_eq!(hosts(&state), ["a.example", "new.example"], "{fact}");
+            assert_eq!(state.warnings().len(), usize::from(kept));
+        }
+        let said = state.answer(&response("v1/ServiceEntry", "3", vec![])).expect("asked for");
+        assert!(said.error_detail.is_none() && hosts(&state).is_empty());
+        assert!(state.warnings().is_empty());
+    }
+
+    #[test]
+    fn what_was_held_stays_until_a_new_stream_has_answered() {
+        let mut state = State::default();
+        state.begin();
+        state.answer(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
+        let again = state.begin();
+        assert!(again.iter().all(|one| one.version_info.is_empty()), "all is asked for anew");
+        assert!(!state.is_heard());
+        assert_eq!(hosts(&state), ["a.example"]);
+        // The new server knows an older version of the kind only.
+        state.answer(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/b", "b.example")]));
+        assert_eq!(hosts(&state), ["a.example", "b.example"]);
+        state.settle();
+        assert_eq!(hosts(&state), ["b.example"]);
+    }
+
+    #[test]
+    fn of_two_versions_of_an_object_the_newer_counts() {
+        let mut state = State::default();
+        state.begin();
+        state.answer(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/a", "old.example")]));
+        state.answer(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "new.example")]));
+        assert_eq!(hosts(&state), ["new.example"]);
+    }
+}

@@ -1,0 +1,319 @@
+//! Sources of services that are no member clusters, through the whole server: a server of MCP over xDS, a
+//! Consul, and how they fare in `/debug/sources`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use prost::Message;
+use serde_json::{Value, json};
+use strait::task::Supervisor;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use strait_proto::envoy::google::protobuf::Any;
+use strait_proto::istio::mcp::{Metadata, Resource};
+use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::harness::{Estate, LIMIT, Setup, Trust};
+
+/// What the server has, and what it has been told.
+#[derive(Debug, Clone, Default)]
+struct Contents {
+    version: u64,
+    /// Resources by type.
+    types: BTreeMap<String, Vec<Any>>,
+    /// What clients refused.
+    refused: Vec<String>,
+    /// What clients called themselves, and in which generator's name they asked.
+    nodes: Vec<String>,
+    streams: usize,
+}
+
+/// A server of MCP over xDS.
+#[derive(Clone)]
+struct Mcp {
+    contents: Arc<watch::Sender<Contents>>,
+}
+
+type Responses = Pin<Box<dyn Stream<Item = Result<DiscoveryResponse, Status>> + Send>>;
+type Deltas = Pin<Box<dyn Stream<Item = Result<DeltaDiscoveryResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Mcp {
+    type StreamAggregatedResourcesStream = Responses;
+    type DeltaAggregatedResourcesStream = Deltas;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Responses>, Status> {
+        let mut requests = request.into_inner();
+        let contents = Arc::clone(&self.contents);
+        let mut seen = contents.subscribe();
+        let (sender, responses) = mpsc::channel(16);
+        #[expect(clippy::disallowed_methods, reason = "a test's own server")]
+        tokio::spawn(async move {
+            contents.send_modify(|contents| contents.streams += 1);
+            let mut wanted: BTreeMap<String, u64> = BTreeMap::new();
+            loop {
+                let now = seen.borrow_and_update().clone();
+                for (url, sent) in &mut wanted {
+                    // Types that it doesn't have it doesn't answer, as Istio's server.
+                    let Some(resources) = now.types.get(url) else { continue };
+                    if *sent == now.version {
+                        continue;
+                    }
+                    *sent = now.version;
+                    let response = DiscoveryResponse {
+                        type_url: url.clone(),
+                        version_info: now.version.to_string(),
+                        nonce: now.version.to_string(),
+                        resources: resources.clone(),
+                        ..DiscoveryResponse::default()
+                    };
+                    if sender.send(Ok(response)).await.is_err() {
+                        return;
+                    }
+                }
+                tokio::select! {
+                    request = requests.next() => {
+                        let Some(Ok(request)) = request else { return };
+                        if let Some(node) = request.node {
+                            let generator = node.metadata.is_some_and(|one| one.fields.contains_key("GENERATOR"));
+                            contents.send_modify(|contents| {
+                                contents.nodes.push(format!("{} {generator}", node.id));
+                            });
+                        }
+                        if let Some(refused) = request.error_detail {
+                            contents.send_modify(|contents| contents.refused.push(refused.message));
+                        }
+                        wanted.entry(request.type_url).or_insert(u64::MAX);
+                    }
+                    changed = seen.changed() => if changed.is_err() { return },
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        _: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Deltas>, Status> {
+        Err(Status::unimplemented("state of the world only"))
+    }
+}
+
+impl Mcp {
+    fn new() -> Self {
+        let types = [("WorkloadEntry", vec![]), ("ServiceEntry", vec![])];
+        let types = types.map(|(kind, none)| (format!("networking.istio.io/v1/{kind}"), none));
+        let contents = Contents { version: 1, types: types.into(), ..Contents::default() };
+        Self { contents: Arc::new(watch::Sender::new(contents)) }
+    }
+
+    /// Serves at `address` until `tasks` are stopped. Returns where.
+    async fn serve(&self, address: &str, tasks: &Supervisor) -> SocketAddr {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                // The connections of the one before still end.
+                Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+            }
+            tokio::task::yield_now().await;
+        };
+        let bound = listener.local_addr().expect("bound");
+        let service = AggregatedDiscoveryServiceServer::new(self.clone());
+        tasks.spawn("mcp server", async move {
+            let stream = TcpListenerStream::new(listener);
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(stream)
+                .await
+                .expect("serves");
+        });
+        bound
+    }
+
+    fn set(&self, kind: &str, resources: Vec<Any>) {
+        self.contents.send_modify(|contents| {
+            contents.version += 1;
+            contents.types.insert(format!("networking.istio.io/v1/{kind}"), resources);
+        });
+    }
+
+    async fn until(&self, wanted: impl FnMut(&Contents) -> bool) {
+        let mut seen = self.contents.subscribe();
+        let found = tokio::time::timeout(LIMIT, seen.wait_for(wanted)).await;
+        assert!(found.is_ok(), "{:?}", self.contents.borrow().refused);
+    }
+}
+
+fn resource(name: &str, kind: &str, body: Vec<u8>) -> Any {
+    let type_url = format!("type.googleapis.com/istio.networking.v1alpha3.{kind}");
+    let metadata = Metadata { name: name.to_owned(), ..Metadata::default() };
+    let resource = Resource { metadata: Some(metadata), body: Some(Any { type_url, value: body }) };
+    Any {
+        type_url: "type.googleapis.com/istio.mcp.v1alpha1.Resource".to_owned(),
+        value: resource.encode_to_vec(),
+    }
+}
+
+/// A static host outside the mesh, with one endpoint.
+fn entry(name: &str, host: &str, address: &str) -> Any {
+    let entry = ServiceEntry {
+        hosts: vec![host.to_owned()],
+        ports: vec![ServicePort { number: 80, name: "http".into(), ..ServicePort::default() }],
+        resolution: 1,
+        endpoints: vec![WorkloadEntry { address: address.to_owned(), ..WorkloadEntry::default() }],
+        ..ServiceEntry::default()
+    };
+    resource(name, "ServiceEntry", entry.encode_to_vec())
+}
+
+/// The addresses of each host.
+async fn hosts(estate: &Estate) -> BTreeMap<String, Vec<String>> {
+    let mut hosts = BTreeMap::new();
+    for service in estate.get("/debug/services").await.as_array().expect("a list") {
+        let host = service["hostname"].as_str().expect("a name").to_owned();
+        let endpoints = estate.get(&format!("/debug/endpoints?hostname={host}")).await;
+        let endpoints = endpoints.as_array().expect("a list").iter();
+        let addresses = endpoints.filter_map(|one| one["address"].as_str()).map(str::to_owned);
+        hosts.insert(host, addresses.collect());
+    }
+    hosts
+}
+
+async fn until_hosts(estate: &Estate, wanted: &[(&str, &[&str])]) {
+    let wanted: BTreeMap<String, Vec<String>> = wanted
+        .iter()
+        .map(|(host, list)| {
+            ((*host).to_owned(), list.iter().map(|one| (*one).to_owned()).collect())
+        })
+        .collect();
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        let found = hosts(estate).await;
+        if found == wanted {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{found:?}, not {wanted:?}");
+    }
+}
+
+async fn source(estate: &Estate, name: &str) -> Value {
+    let all = estate.get("/debug/sources").await;
+    let found = all.as_array().expect("a list").iter().find(|one| one["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {all:#}")).clone()
+}
+
+async fn until_source(estate: &Estate, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        let found = source(estate, name).await;
+        if wanted(&found) {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{found:#}");
+    }
+}
+
+/// A file of mesh config.
+fn mesh_config(folder: &tempfile::TempDir, text: &str) -> String {
+    let path = folder.path().join("mesh.yaml");
+    std::fs::write(folder.path().join("new"), text).expect("written");
+    std::fs::rename(folder.path().join("new"), &path).expect("renamed");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
+    let serving = Supervisor::new();
+    let mcp = Mcp::new();
+    mcp.set("ServiceEntry", vec![entry("shop/a", "a.example", "192.0.2.1")]);
+    let address = mcp.serve("127.0.0.1:0", &serving).await;
+    let name = format!("xds://{address}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a, namespace: shop}\n\
+        spec: {hosts: [own.example], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{address: 192.0.2.9}]}\n";
+    let config = format!("configSources: [{{address: '{name}'}}, {{address: 'k8s://'}}]\n");
+    let setup = Setup {
+        config: own.to_owned(),
+        flags: vec!["--mesh-config".into(), mesh_config(&folder, &config)],
+        ..Setup::default()
+    };
+    let estate = Estate::start(&setup, &Trust::new()).await;
+
+    // The first version holds it, and it shadows the object of its name in the directory.
+    assert_eq!(hosts(&estate).await.into_keys().collect::<Vec<_>>(), ["a.example"]);
+    let own_line = source(&estate, "config directory").await;
+    let said = own_line["warnings"].to_string();
+    assert!(said.contains("STR0222: ServiceEntry shop/a of config directory"), "{said}");
+    assert_eq!(mcp.contents.borrow().nodes.len(), 1);
+    let node = mcp.contents.borrow().nodes[0].clone();
+    assert_eq!(node, "sidecar~127.0.0.1~strait.strait-system~strait-system.svc.cluster.local true");
+
+    // A bad object costs only itself.
+    let bad = resource("shop/a", "ServiceEntry", vec![0xff]);
+    mcp.set("ServiceEntry", vec![bad, entry("shop/b", "b.example", "192.0.2.2")]);
+    until_hosts(&estate, &[("a.example", &["192.0.2.1"]), ("b.example", &["192.0.2.2"])]).await;
+    mcp.until(|contents| contents.refused.iter().any(|text| text.contains("shop/a"))).await;
+    let line = until_source(&estate, &name, |line| line["warnings"] != json!([])).await;
+    assert_eq!((&line["state"], &line["objects"]), (&json!("live"), &json!(2)));
+
+    // The winner goes: the directory's object counts again.
+    mcp.set("ServiceEntry", vec![entry("shop/b", "b.example", "192.0.2.3")]);
+    until_hosts(&estate, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
+
+    // The server goes: what it said stays.
+    assert!(serving.shut_down(LIMIT).await);
+    let line = until_source(&estate, &name, |line| line["code"] == "STR0330").await;
+    assert!(line["failures"].as_u64() > Some(0), "{line:#}");
+    until_hosts(&estate, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
+
+    // It comes back with other contents.
+    mcp.set("ServiceEntry", vec![entry("shop/c", "c.example", "192.0.2.4")]);
+    let again = Supervisor::new();
+    mcp.serve(&address.to_string(), &again).await;
+    until_hosts(&estate, &[("c.example", &["192.0.2.4"]), ("own.example", &["192.0.2.9"])]).await;
+    let line = until_source(&estate, &name, |line| line["code"].is_null()).await;
+    assert_eq!(line["state"], "live");
+
+    // It leaves the mesh config: so do its objects.
+    mesh_config(&folder, "configSources: []\n");
+    until_hosts(&estate, &[("own.example", &["192.0.2.9"])]).await;
+    estate.stop().await;
+    again.shut_down(LIMIT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_that_are_away_at_the_start_hold_up_readiness_for_their_time_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Nobody listens at either.
+    let port = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
+    let config = mesh_config(&folder, &format!("configSources: [{{address: 'xds://{port}'}}]\n"));
+    let flags = [
+        ("--mesh-config", config),
+        ("--consul-address", format!("http://{port}")),
+        ("--remote-cluster-timeout", "1s".to_owned()),
+    ];
+    let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+    let estate = Estate::start(&Setup { flags, ..Setup::default() }, &Trust::new()).await;
+    let line = source(&estate, "consul").await;
+    assert_eq!((&line["state"], &line["code"]), (&json!("timeout"), &json!("STR0320")));
+    let line = source(&estate, &format!("xds://{port}")).await;
+    assert_eq!((&line["state"], &line["code"]), (&json!("timeout"), &json!("STR0330")));
+    estate.stop().await;
+}
