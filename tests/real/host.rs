@@ -2,6 +2,7 @@
 //! Never installs anything.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,6 +15,8 @@ pub(crate) struct Host {
     pub(crate) kube_apiserver: PathBuf,
     pub(crate) etcd: PathBuf,
     pub(crate) envoy: PathBuf,
+    /// One scenario needs it; the others run without.
+    pub(crate) consul: Option<PathBuf>,
     folder: Option<TempDir>,
 }
 
@@ -21,6 +24,15 @@ pub(crate) struct Host {
 pub(crate) fn required() -> bool {
     let set = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
     set("STRAIT_REAL", "required") || (set("CI", "true") && !set("STRAIT_REAL", "off"))
+}
+
+/// Says loudly what did not run, and writes it where .ci/run collects such lines.
+pub(crate) fn note_skip(lines: &str) {
+    eprintln!("{lines}");
+    if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| writeln!(file, "{lines}")).expect("STRAIT_SKIPS is a file");
+    }
 }
 
 impl Host {
@@ -48,6 +60,7 @@ impl Host {
             program(assets.as_ref().map(|folder| folder.join("kube-apiserver")), "kube-apiserver");
         let etcd = program(assets.as_ref().map(|folder| folder.join("etcd")), "etcd");
         let envoy = program(named("STRAIT_ENVOY").map(PathBuf::from), "envoy");
+        let consul = named("STRAIT_CONSUL").map(PathBuf::from).filter(|path| path.is_file());
         for tool in ["ip", "iptables-restore", "nsenter", "setpriv"] {
             let answer = Command::new(tool)
                 .arg("--version")
@@ -69,7 +82,7 @@ impl Host {
             .prefix("strait-real-")
             .tempdir()
             .expect("a folder for this run");
-        let mut host = Self { kube_apiserver, etcd, envoy, folder: Some(folder) };
+        let mut host = Self { kube_apiserver, etcd, envoy, consul, folder: Some(folder) };
         host.envoy = host.readable_by_all(&host.envoy);
         Ok(host)
     }

@@ -15,6 +15,7 @@
 
 mod apiserver;
 mod certs;
+mod consul;
 mod demo;
 mod envoy;
 mod helper;
@@ -31,7 +32,6 @@ mod warming;
 mod world;
 
 use std::any::Any;
-use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -72,6 +72,7 @@ use Scenario::{Machine, Mesh};
 const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
+    ("services_of_consul_come_and_go_and_outlive_its_outage", Machine(consul::run)),
     ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
     ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
@@ -146,12 +147,7 @@ fn skip(selected: &[(&str, Scenario)], reason: &str) -> ExitCode {
         println!("test {name} ... ignored");
         lines.push_str(&format!("SKIPPED real::{name}: {reason}\n"));
     }
-    eprint!("{lines}");
-    // Where .ci/run collects what did not run.
-    if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(lines.as_bytes())).expect("STRAIT_SKIPS is a file");
-    }
+    host::note_skip(lines.trim_end());
     if host::required() && !selected.is_empty() {
         return finish(0, &[format!("real tests are required here, and can't run: {reason}")], 0);
     }

@@ -1,0 +1,177 @@
+//! A real Consul of two datacentres beside Strait, in a namespace of their own.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::host::{self, Host};
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::strait::Strait;
+use crate::wait;
+
+/// How long anything may take that is waited for.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The ports of the two agents: HTTP, server, LAN and WAN gossip.
+const DC1: [u16; 4] = [8500, 8300, 8301, 8302];
+const DC2: [u16; 4] = [8510, 8310, 8311, 8312];
+
+/// A server of one datacentre, in development mode: it forgets all when it ends.
+struct Agent {
+    program: PathBuf,
+    hub: Rc<Netns>,
+    folder: PathBuf,
+    datacentre: &'static str,
+    ports: [u16; 4],
+    starts: usize,
+    process: Option<Process>,
+}
+
+impl Agent {
+    fn start(&mut self) {
+        let [http, server, lan, wan] = self.ports.map(|port| port.to_string());
+        let mut command = self.hub.command(&self.program);
+        command.args(["agent", "-dev", "-bind", "127.0.0.1", "-enable-script-checks"]);
+        command.args(["-datacenter", self.datacentre, "-node", self.datacentre]);
+        command.args(["-http-port", &http, "-server-port", &server]);
+        command.args(["-serf-lan-port", &lan, "-serf-wan-port", &wan]);
+        command.args(["-dns-port", "-1", "-grpc-port", "-1", "-log-level", "warn"]);
+        command.args(["-retry-join-wan", &format!("127.0.0.1:{}", DC1[3])]);
+        self.starts += 1;
+        let name = format!("consul-{}-{}", self.datacentre, self.starts);
+        self.process = Some(Process::spawn(command, &self.folder, &name));
+    }
+
+    /// The `consul` command, on this agent.
+    fn run(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = self.hub.command(&self.program);
+        command.args(arguments).env("CONSUL_HTTP_ADDR", format!("127.0.0.1:{}", self.ports[0]));
+        let output = command.output().map_err(|error| error.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// Registers an instance of `web`, whose check passes, warns or fails as the number in its file says.
+    fn register(&self, id: &str, address: &str, meta: &Value) {
+        let state = self.folder.join(format!("{id}.state"));
+        set_check(&state, 0);
+        let service = json!({ "service": {
+            "name": "web", "id": id, "address": address, "port": 8080, "meta": meta,
+            "tags": ["topology.istio.io/network|n1"],
+            "checks": [{ "args": ["sh", "-c", format!("exit $(cat {})", state.display())], "interval": "1s" }],
+        }});
+        let file = self.folder.join(format!("{id}.json"));
+        std::fs::write(&file, service.to_string()).expect("the folder of this run is ours");
+        let file = file.to_str().expect("UTF-8");
+        wait::until(LIMIT, "the instance is registered", || {
+            self.run(&["services", "register", file])
+        });
+    }
+}
+
+fn set_check(state: &Path, code: u8) {
+    std::fs::write(state, code.to_string()).expect("the folder of this run is ours");
+}
+
+/// Services with health checks in two datacentres, an outage, and a Consul that comes back empty.
+pub(crate) fn run(host: &Host) {
+    let Some(program) = &host.consul else {
+        let lacking = "SKIPPED real::consul: no consul: run tests/components/install";
+        assert!(!host::required(), "{lacking}");
+        return host::note_skip(lacking);
+    };
+    let hub = Rc::new(Netns::create("consul"));
+    let folder = host.subfolder("consul");
+    let [mut dc1, mut dc2] = [("dc1", DC1), ("dc2", DC2)].map(|(datacentre, ports)| Agent {
+        program: program.clone(),
+        hub: Rc::clone(&hub),
+        folder: folder.clone(),
+        datacentre,
+        ports,
+        starts: 0,
+        process: None,
+    });
+    dc1.start();
+    dc2.start();
+    dc1.register("web-1", "10.1.0.1", &json!({ "protocol": "http" }));
+    dc1.register("web-2", "10.1.0.2", &json!({ "protocol": "http" }));
+    dc2.register("web-3", "10.2.0.1", &json!({ "protocol": "http" }));
+    wait::until(LIMIT, "the datacentres know each other", || {
+        let known = dc1.run(&["catalog", "datacenters"])?;
+        if known.contains("dc2") { Ok(()) } else { Err(known) }
+    });
+
+    let config = host.subfolder("consul-config");
+    let arguments = [
+        ("--config-dir", config.to_str().expect("UTF-8")),
+        ("--xds-address", "127.0.0.1:0"),
+        ("--admin-address", "127.0.0.1:0"),
+        ("--consul-address", "http://127.0.0.1:8500"),
+    ];
+    let arguments = arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]);
+    let strait = Strait::start(host, &hub, arguments.collect());
+    strait.wait_until_ready();
+
+    let endpoints = || -> Result<Vec<String>, String> {
+        let all = strait.try_json("/debug/endpoints?hostname=web.service.consul")?;
+        let text = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
+        let line = |one: &Value| {
+            ["cluster", "address", "portName", "network", "locality", "health"]
+                .map(|field| text(one, field))
+                .join(" ")
+        };
+        Ok(all.as_array().into_iter().flatten().map(line).collect())
+    };
+    let become_these = |wanted: &[&str]| {
+        wait::until(LIMIT, &format!("{wanted:?}"), || {
+            let found = endpoints()?;
+            if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+        });
+    };
+    let one = |health: &str| format!("consul/dc1 10.1.0.1 http-8080 n1 dc1 {health}");
+    let two = |health: &str| format!("consul/dc1 10.1.0.2 http-8080 n1 dc1 {health}");
+    let three = "consul/dc2 10.2.0.1 http-8080 n1 dc2 healthy";
+    become_these(&[&one("healthy"), &two("healthy"), three]);
+
+    // Checks: failing, warning, passing again.
+    let check = folder.join("web-2.state");
+    set_check(&check, 2);
+    become_these(&[&one("healthy"), &two("unhealthy"), three]);
+    set_check(&check, 1);
+    become_these(&[&one("healthy"), &two("healthy"), three]);
+    dc1.run(&["maint", "-enable", "-service", "web-1"]).expect("maintenance begins");
+    become_these(&[&one("unhealthy"), &two("healthy"), three]);
+    dc1.run(&["maint", "-disable", "-service", "web-1"]).expect("maintenance ends");
+    dc1.run(&["services", "deregister", "-id", "web-2"]).expect("it is deregistered");
+    become_these(&[&one("healthy"), three]);
+
+    // The agent dies: what was known stays, and says how old it is.
+    dc1.process = None;
+    let state = |name: &str| -> Result<String, String> {
+        let all = strait.try_json("/debug/sources")?;
+        let line = all.as_array().into_iter().flatten().find(|line| line["name"] == name).cloned();
+        let line = line.ok_or_else(|| format!("no {name} in {all}"))?;
+        Ok(format!("{} {}", line["state"], line["code"]))
+    };
+    for name in ["consul/dc1", "consul/dc2"] {
+        wait::until(LIMIT, &format!("{name} is stale"), || match state(name)?.as_str() {
+            r#""stale" "STR0320""# => Ok(()),
+            other => Err(other.to_owned()),
+        });
+    }
+    become_these(&[&one("healthy"), three]);
+
+    // It comes back without a memory, and its index begins anew: what is gone goes, what comes is seen.
+    dc1.start();
+    become_these(&[three]);
+    dc1.register("web-9", "10.1.0.9", &json!({ "protocol": "http" }));
+    become_these(&["consul/dc1 10.1.0.9 http-8080 n1 dc1 healthy", three]);
+    for name in ["consul/dc1", "consul/dc2"] {
+        wait::until(LIMIT, &format!("{name} is live"), || match state(name)?.as_str() {
+            r#""live" null"# => Ok(()),
+            other => Err(other.to_owned()),
+        });
+    }
+}
