@@ -27,9 +27,13 @@ pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
     header(headers, ACCEPT).split(',').any(|offer| offer.trim() == discovery::AGGREGATED)
 }
 
-/// The first form the client takes that we have. Tables are an offer that a server may leave out:
-/// clients that ask for them name plain JSON as well.
-pub(crate) fn accepted(headers: &HeaderMap, target: &Target) -> Option<(Form, Wire)> {
+/// The first form the client takes that we have, and protobuf only if we speak it. Tables are an offer that a
+/// server may leave out: clients that ask for them name plain JSON as well.
+pub(crate) fn accepted(
+    headers: &HeaderMap,
+    target: &Target,
+    protobuf: bool,
+) -> Option<(Form, Wire)> {
     let accept = header(headers, ACCEPT);
     if accept.is_empty() {
         return Some((Form::Full, Wire::Json));
@@ -44,7 +48,7 @@ pub(crate) fn accepted(headers: &HeaderMap, target: &Target) -> Option<(Form, Wi
         match media_type(offer) {
             "application/json" => Some((form, Wire::Json)),
             "application/*" | "*/*" if form == Form::Full => Some((form, Wire::Json)),
-            PROTOBUF => message(target, form).map(|message| (form, Wire::Protobuf(message))),
+            PROTOBUF if protobuf => message(target, form).map(|message| (form, Wire::Protobuf(message))),
             _ => None,
         }
     })

@@ -80,6 +80,8 @@ pub enum Fault {
         #[serde(default)]
         resource: Option<String>,
     },
+    /// No protobuf, as from an extension server: who takes JSON as well gets JSON, who doesn't gets 406.
+    JsonOnly,
     /// 200 with a web page, as from a login portal.
     Html,
     /// Bodies end in their middle.

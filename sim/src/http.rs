@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -191,8 +191,9 @@ impl ApiServer {
             return Ok(json_answer(StatusCode::CREATED, &review));
         }
         let Some(mut target) = target else { return self.nothing_at(path) };
+        let protobuf = !self.faults.has(&Fault::JsonOnly);
         let (form, wire) =
-            accepted(&parts.headers, &target).ok_or_else(ApiError::not_acceptable)?;
+            accepted(&parts.headers, &target, protobuf).ok_or_else(ApiError::not_acceptable)?;
         (target.view.form, target.view.wire) = (form, wire);
         let object = || parse(content_type, &body);
         match (&parts.method, target.object_name()) {
@@ -576,6 +577,7 @@ fn describe(parts: &Parts, target: Option<&Target>, query: &Query) -> Request {
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         user_agent: header(&parts.headers, USER_AGENT).to_owned(),
+        accept: header(&parts.headers, ACCEPT).to_owned(),
     }
 }
 

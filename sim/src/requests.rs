@@ -19,6 +19,8 @@ pub struct Request {
     pub query: String,
     /// The client's name for itself.
     pub user_agent: String,
+    /// The media types that the client takes, as it wrote them.
+    pub accept: String,
 }
 
 #[derive(Debug, Default)]

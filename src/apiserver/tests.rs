@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use strait_sim::{Options, SimCluster, objects};
+use strait_sim::{Fault, Options, Refusal, SimCluster, objects};
 use tokio::sync::mpsc;
 
+use super::object::OnlyMeta;
 use super::*;
 use crate::task::Supervisor;
 
@@ -123,4 +124,78 @@ async fn a_server_that_is_away_is_named() {
     let error = client.probe().await.expect_err("it is away");
     let Error::Unreachable(fact) = error else { panic!("{error:?}") };
     assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
+}
+
+/// A kind that may be read from protobuf, of which the name is kept.
+struct Names;
+
+impl<'a> Form<'a> for OnlyMeta<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut form = Self::default();
+        form.merge(bytes).map(|()| form)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+impl Kind for Names {
+    type Form<'a> = OnlyMeta<'a>;
+    type Kept = String;
+
+    const PROTOBUF: bool = true;
+
+    fn keep(&self, form: OnlyMeta<'_>) -> String {
+        form.metadata.name.to_string()
+    }
+
+    fn key(&self, kept: &String) -> Key {
+        Key { namespace: "".into(), name: kept.as_str().into() }
+    }
+}
+
+/// What a reader of namespaces is told of `sim` until it knows of one made after it had read all, and the
+/// verb and `Accept` of what it asked.
+async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
+    let (sim, client) = start().await;
+    faults.iter().for_each(|fault| sim.fault(fault.clone()));
+    let (sink, mut events) = mpsc::channel::<Event<String>>(16);
+    let tasks = Supervisor::new();
+    tasks.spawn("watch", async move {
+        client.read(Names, Selection::all("", "v1", "namespaces"), Limits::default(), &sink).await;
+    });
+    let mut told = Vec::new();
+    while told.last().is_none_or(|name| name != "late") {
+        let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
+        match event.expect("in time").expect("the watch goes on") {
+            Event::Restarted { objects, .. } => {
+                told.extend(objects);
+                sim.store().apply(objects::namespace("late")).expect("a namespace");
+            }
+            Event::Applied(name) => told.push(name),
+            // That a server without streaming lists is asked again is another test's.
+            Event::Answered | Event::Failed(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let asked = sim.requests(|request| request.resource == "namespaces");
+    (told, asked.into_iter().map(|request| (request.verb, request.accept)).collect())
+}
+
+#[tokio::test]
+async fn lists_and_watches_ask_for_protobuf_and_take_json() {
+    let no_streams = Fault::NoStreamingLists { how: Refusal::Invalid };
+    let (streamed, asked_to_stream) = reads(&[]).await;
+    let (listed, asked_to_list) = reads(std::slice::from_ref(&no_streams)).await;
+    assert!(asked_to_stream.iter().all(|(verb, _)| *verb == "watch"), "{asked_to_stream:?}");
+    assert!(asked_to_list.iter().any(|(verb, _)| *verb == "list"), "{asked_to_list:?}");
+    for (verb, accept) in asked_to_stream.iter().chain(&asked_to_list) {
+        let offers: Vec<_> = accept.split(',').collect();
+        assert_eq!(offers, ["application/vnd.kubernetes.protobuf", "application/json"], "{verb}");
+    }
+    assert_eq!(listed, streamed);
+    // A server that has no protobuf is read as well.
+    assert_eq!(reads(&[Fault::JsonOnly]).await.0, streamed);
+    assert_eq!(reads(&[Fault::JsonOnly, no_streams]).await.0, streamed);
 }

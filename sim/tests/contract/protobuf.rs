@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
-use strait_sim::{Family, Options, SimCluster, objects};
+use strait_sim::{Family, Fault, Options, SimCluster, objects};
 
 use crate::client;
 
@@ -74,6 +74,18 @@ async fn a_client_gets_the_first_form_that_the_kind_has() {
         assert_eq!((reply.status, &*reply.content_type), (status, content_type), "{path} {accept}");
         let enveloped = reply.body.starts_with(b"k8s\0");
         assert_eq!(enveloped, content_type == PROTOBUF, "{path} {accept}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_protobuf_gives_json_to_whom_takes_it() {
+    let cluster = cluster().await;
+    cluster.fault(Fault::JsonOnly);
+    let client = client(&cluster).await;
+    for path in ["/api/v1/services", "/api/v1/services?watch=1&timeoutSeconds=1"] {
+        let both = get(&client, path, BOTH).await;
+        assert_eq!((both.status, &*both.content_type), (200, "application/json"), "{path}");
+        assert_eq!(get(&client, path, PROTOBUF).await.status, 406, "{path}");
     }
 }
 
