@@ -48,7 +48,9 @@ pub(crate) fn accepted(
         match media_type(offer) {
             "application/json" => Some((form, Wire::Json)),
             "application/*" | "*/*" if form == Form::Full => Some((form, Wire::Json)),
-            PROTOBUF if protobuf => message(target, form).map(|message| (form, Wire::Protobuf(message))),
+            PROTOBUF if protobuf => {
+                message(target, form).map(|message| (form, Wire::Protobuf(message)))
+            }
             _ => None,
         }
     })
