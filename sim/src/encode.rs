@@ -11,7 +11,7 @@ use crate::object::Object;
 use crate::protobuf::{self, Message};
 use crate::resource::Resource;
 use crate::status::ApiError;
-use crate::store::Drawn;
+use crate::store::{Drawn, Event};
 
 /// Lists and initial events are sent in chunks of about this size.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
@@ -202,21 +202,24 @@ impl View {
         self.write_frame(kind, &self.with_kind(&self.body(object)), out);
     }
 
-    /// Appends one watch event with an object that other watchers get too.
-    pub(crate) fn write_shared_event(
-        self,
-        kind: &str,
-        object: &Object,
-        drawn: &Drawn,
-        out: &mut Vec<u8>,
-    ) {
-        let draw = || self.body(object).into_owned().into();
-        let body: &Bytes = match (self.form, self.wire) {
-            (Form::Metadata, _) => return self.write_event(kind, object, out),
+    /// One watch event that other watchers get too: most of them these very bytes.
+    pub(crate) fn shared_event(self, kind: &'static str, object: &Object, drawn: &Drawn) -> Bytes {
+        let write = || {
+            let mut out = Vec::new();
+            self.write_event(kind, object, &mut out);
+            Bytes::from(out)
+        };
+        let draw = || Event { kind, version: self.version, bytes: write() };
+        let event = match (self.form, self.wire) {
+            (Form::Metadata, _) => return write(),
             (Form::Full, Wire::Json) => drawn.json.get_or_init(draw),
             (Form::Full, Wire::Protobuf(_)) => drawn.protobuf.get_or_init(draw),
         };
-        self.write_frame(kind, &self.with_kind(body), out);
+        if (event.kind, event.version) == (kind, self.version) {
+            event.bytes.clone()
+        } else {
+            write()
+        }
     }
 
     /// A line of JSON, or a length and so many bytes of protobuf.
@@ -309,9 +312,8 @@ mod tests {
             let view = config_maps(wire);
             let chunks =
                 view.list(vec![object.clone()], &list["metadata"]).collect::<Vec<_>>().concat();
-            let mut watch = Vec::new();
             let drawn = Drawn::default();
-            view.write_shared_event("ADDED", &object, &drawn, &mut watch);
+            let mut watch = view.shared_event("ADDED", &object, &drawn).to_vec();
             let event = watch.len();
             watch.extend(view.bookmark(235, true));
             if let Wire::Json = wire {

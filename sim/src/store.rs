@@ -33,15 +33,25 @@ pub(crate) struct Change {
     /// The state after the change; for a deletion the last state, at the version of the deletion.
     pub(crate) now: Arc<Object>,
     pub(crate) deleted: bool,
-    /// The new state as watchers get it, written for the first of them.
+    /// What watchers get, written for the first of them.
     pub(crate) drawn: Arc<Drawn>,
 }
 
-/// The two forms of an object, each written when first asked for.
+/// The event of a change in both forms, each written when first asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Drawn {
-    pub(crate) json: OnceLock<Bytes>,
-    pub(crate) protobuf: OnceLock<Bytes>,
+    pub(crate) json: OnceLock<Event>,
+    pub(crate) protobuf: OnceLock<Event>,
+}
+
+/// A whole event as it is sent.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// `ADDED`, `MODIFIED` or `DELETED`: as most watchers see the change, and the first did.
+    pub(crate) kind: &'static str,
+    /// Of the API.
+    pub(crate) version: &'static str,
+    pub(crate) bytes: Bytes,
 }
 
 impl Change {
@@ -160,15 +170,9 @@ impl Store {
         }
     }
 
-    /// Creates or replaces an object of a generated world; its namespace exists.
-    pub(crate) fn put(&self, resource: &'static Resource, name: Name, sketch: Arc<dyn Sketch>) {
-        let mut state = self.lock();
-        state.version += 1;
-        let version = state.version;
-        let table = state.table(resource);
-        let before = table.objects.get(&name).cloned();
-        let now = Arc::new(Object::sketched(version, name, sketch));
-        table.record(Change::new(before, now, false), self.history);
+    /// For several changes of a generated world that watchers are to see at once.
+    pub(crate) fn at_once(&self) -> AtOnce<'_> {
+        AtOnce { store: self, state: self.lock() }
     }
 
     /// Creates an object, as POST does.
@@ -479,6 +483,31 @@ impl Store {
             for object in inside {
                 self.remove(state, resource, &object);
             }
+        }
+    }
+}
+
+/// Changes that nobody sees before all of them are made: a watcher then sends them in one go.
+pub(crate) struct AtOnce<'a> {
+    store: &'a Store,
+    state: MutexGuard<'a, State>,
+}
+
+impl AtOnce<'_> {
+    /// Creates or replaces an object; its namespace exists.
+    pub(crate) fn put(&mut self, resource: &'static Resource, name: Name, sketch: Arc<dyn Sketch>) {
+        self.state.version += 1;
+        let version = self.state.version;
+        let table = self.state.table(resource);
+        let before = table.objects.get(&name).cloned();
+        let now = Arc::new(Object::sketched(version, name, sketch));
+        table.record(Change::new(before, now, false), self.store.history);
+    }
+
+    /// Deletes an object, if it is there.
+    pub(crate) fn delete(&mut self, resource: &'static Resource, name: &Name) {
+        if let Some(current) = self.state.table(resource).objects.get(name).cloned() {
+            self.store.remove(&mut self.state, resource, &current);
         }
     }
 }

@@ -89,7 +89,7 @@ impl Watch {
             server.faults.wait_without(&Fault::Mute).await;
             server.faults.wait_without(&Fault::Hang).await;
             changed.mark_unchanged();
-            let (mut chunk, more) = match store.changes(self.view.resource, cursor, BATCH) {
+            let (mut events, more) = match store.changes(self.view.resource, cursor, BATCH) {
                 Ok((changes, seen)) => {
                     cursor = seen;
                     (self.encode(&changes), changes.len() == BATCH)
@@ -100,10 +100,17 @@ impl Watch {
                 }
             };
             if bookmark_due && !more {
-                chunk.extend(self.view.bookmark(cursor, false));
+                events.push(self.view.bookmark(cursor, false).into());
                 bookmark_due = false;
             }
-            if !chunk.is_empty() && out.send(chunk.into()).await.is_err() {
+            let chunk = match events.len() {
+                // The bytes that all watchers share.
+                0 | 1 => events.pop(),
+                _ => Some(events.concat().into()),
+            };
+            if let Some(chunk) = chunk
+                && out.send(chunk).await.is_err()
+            {
                 return;
             }
             if !more {
@@ -142,10 +149,10 @@ impl Watch {
 
     /// The changes as this watcher sees them: an object that leaves the selection is deleted, one that
     /// enters it is added.
-    fn encode(&self, changes: &[Change]) -> Vec<u8> {
+    fn encode(&self, changes: &[Change]) -> Vec<Bytes> {
         let mut out = Vec::new();
         for Change { before, now, deleted, drawn } in changes {
-            let mut shared = |kind| self.view.write_shared_event(kind, now, drawn, &mut out);
+            let mut shared = |kind| out.push(self.view.shared_event(kind, now, drawn));
             let before = before.as_ref().filter(|object| self.selector.matches(object));
             let selected = !deleted && self.selector.matches(now);
             match (before, selected) {
@@ -155,7 +162,9 @@ impl Watch {
                 (Some(_), false) if *deleted => shared("DELETED"),
                 (Some(before), false) => {
                     let last = before.at_version(now.version);
-                    self.view.write_event("DELETED", &last, &mut out);
+                    let mut event = Vec::new();
+                    self.view.write_event("DELETED", &last, &mut event);
+                    out.push(event.into());
                 }
             }
         }

@@ -23,7 +23,7 @@ use crate::objects::{self, NETWORK_LABEL};
 use crate::resource::{Family, RESOURCES, Resource};
 use crate::stamps::{self, Noted, Stamp, StampLog};
 use crate::status::ApiError;
-use crate::store::Store;
+use crate::store::{AtOnce, Store};
 use crate::weight;
 use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
 use sketches::{Scene, What};
@@ -274,23 +274,24 @@ impl World {
             new.push(Place { pod: Pod::Stamped(seq), node });
         }
         let added = new.get(old.len()..).unwrap_or_default();
-        added.iter().for_each(|place| self.put_pod(cluster, service, *place));
+        let (member, name) = self.at(cluster, service);
+        let mut store = member.cluster.store().at_once();
+        added.iter().for_each(|place| self.put_pod(&mut store, cluster, service, *place));
         let at_ns = stamps::now_ns();
         // The first slice stays even when nothing is in it, as with the real controller.
         let slices = |places: &[Place]| places.len().div_ceil(SLICE_ENDPOINTS_MAX).max(1);
         for slice in 0..slices(&new) {
             if in_slice(&old, slice) != in_slice(&new, slice) || slice >= slices(&old) {
-                self.put_slice(cluster, service, slice, &new);
+                self.put_slice(&mut store, cluster, service, slice, &new);
             }
         }
-        let (member, name) = self.at(cluster, service);
         for slice in slices(&new)..slices(&old) {
-            let slice = slice_name(&name.name, slice);
-            // Somebody may have deleted it: nothing is left to do then.
-            let _ = member.cluster.store().delete("EndpointSlice", &name.namespace, &slice);
+            let slice = Name::new(&name.namespace, &slice_name(&name.name, slice));
+            store.delete(resource("EndpointSlice"), &slice);
         }
         let gone = old.get(new.len()..).unwrap_or_default();
-        gone.iter().for_each(|place| self.delete_pod(cluster, service, *place));
+        gone.iter().for_each(|place| self.delete_pod(&mut store, cluster, service, *place));
+        drop(store);
         let added = added.len();
         changes.places.insert((cluster, service), new);
         Ok((0..added).map(|_| self.note(changes, cluster, service, at_ns)).collect())
@@ -374,10 +375,13 @@ impl World {
             place.ok_or_else(|| WorldError::NoEndpoints(display(self.at(cluster, service).1)))?;
         let old = *place;
         place.pod = Pod::Stamped(changes.stamps.next());
-        self.put_pod(cluster, service, *place);
+        let mut store = self.members[cluster].cluster.store().at_once();
+        self.put_pod(&mut store, cluster, service, *place);
         let at_ns = stamps::now_ns();
-        self.put_slice(cluster, service, index / SLICE_ENDPOINTS_MAX, &places);
-        self.delete_pod(cluster, service, old);
+        let slice = index / SLICE_ENDPOINTS_MAX;
+        self.put_slice(&mut store, cluster, service, slice, &places);
+        self.delete_pod(&mut store, cluster, service, old);
+        drop(store);
         changes.places.insert((cluster, service), places);
         Ok(self.note(changes, cluster, service, at_ns))
     }
@@ -402,24 +406,30 @@ impl World {
         }
     }
 
-    fn put_slice(&self, cluster: usize, service: usize, slice: usize, places: &[Place]) {
-        let (member, name) = self.at(cluster, service);
-        put_slice(&self.scene, member.cluster.store(), (cluster, service), name, slice, places);
+    fn put_slice(
+        &self,
+        store: &mut AtOnce<'_>,
+        cluster: usize,
+        service: usize,
+        slice: usize,
+        places: &[Place],
+    ) {
+        let (_, name) = self.at(cluster, service);
+        put_slice(&self.scene, store, (cluster, service), name, slice, places);
     }
 
-    fn put_pod(&self, cluster: usize, service: usize, place: Place) {
+    fn put_pod(&self, store: &mut AtOnce<'_>, cluster: usize, service: usize, place: Place) {
         if self.scene.plan.options.pods {
-            let (member, name) = self.at(cluster, service);
-            put_pod(&self.scene, member.cluster.store(), (cluster, service), name, place);
+            let (_, name) = self.at(cluster, service);
+            put_pod(&self.scene, store, (cluster, service), name, place);
         }
     }
 
-    fn delete_pod(&self, cluster: usize, service: usize, place: Place) {
+    fn delete_pod(&self, store: &mut AtOnce<'_>, cluster: usize, service: usize, place: Place) {
         if self.scene.plan.options.pods {
-            let (member, name) = self.at(cluster, service);
-            let pod = place.pod.name(&name.name);
-            // It may be gone already: nothing is left to do then.
-            let _ = member.cluster.store().delete("Pod", &name.namespace, &pod);
+            let (_, name) = self.at(cluster, service);
+            let pod = Name::new(&name.namespace, &place.pod.name(&name.name));
+            store.delete(resource("Pod"), &pod);
         }
     }
 
@@ -472,6 +482,7 @@ fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, 
     for namespace in services.iter().map(|name| &name.namespace).collect::<BTreeSet<_>>() {
         store.apply(objects::namespace(namespace))?;
     }
+    let store = &mut store.at_once();
     for (i, name) in services.iter().enumerate() {
         let sketch = |what| scene.sketch(cluster, i, what);
         store.put(resource("Service"), name.clone(), sketch(What::Service));
@@ -498,7 +509,7 @@ fn define_kinds(families: &BTreeSet<Family>, store: &Store) -> Result<(), WorldE
 
 fn put_pod(
     scene: &Arc<Scene>,
-    store: &Store,
+    store: &mut AtOnce<'_>,
     (cluster, service): (usize, usize),
     name: &Name,
     place: Place,
@@ -509,7 +520,7 @@ fn put_pod(
 
 fn put_slice(
     scene: &Arc<Scene>,
-    store: &Store,
+    store: &mut AtOnce<'_>,
     (cluster, service): (usize, usize),
     name: &Name,
     slice: usize,
