@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use strait_sim::{Family, Object, SimCluster, World, WorldOptions};
+
+use crate::client;
+use crate::script::get;
 
 async fn world(options: WorldOptions) -> World {
     World::generate(options).await.expect("a small world")
@@ -124,6 +127,37 @@ async fn kinds_that_are_served_are_defined() {
     let store = world.cluster("c1").expect("there").store();
     assert!(store.get("crd", "", "virtualservices.networking.istio.io").is_some());
     assert!(store.get("crd", "", "httproutes.gateway.networking.k8s.io").is_none());
+}
+
+/// What an informer of any program does: it finds a kind's definition, lists it, and waits for the end of a
+/// streamed list.
+#[tokio::test]
+async fn each_defined_kind_lists_nothing_in_every_version() {
+    let families = BTreeSet::from([Family::Istio, Family::GatewayApi, Family::MultiCluster]);
+    let world = world(WorldOptions { families, ..WorldOptions::default() }).await;
+    let cluster = world.cluster("c1").expect("there");
+    let client = client(cluster).await;
+    let mut checked = 0;
+    for definition in cluster.store().all("crd") {
+        let definition = definition.value();
+        let name = definition["metadata"]["name"].as_str().expect("a name");
+        let conditions = definition["status"]["conditions"].as_array().expect("conditions");
+        let established = |one: &Value| one["type"] == "Established" && one["status"] == "True";
+        assert!(conditions.iter().any(established), "{name}");
+        let (plural, group) = name.split_once('.').expect("PLURAL.GROUP");
+        for version in definition["spec"]["versions"].as_array().expect("versions") {
+            let version = version["name"].as_str().expect("a name");
+            let path = format!("/apis/{group}/{version}/{plural}");
+            get(&path).gives(200, json!({"items": []})).check(&client, name).await;
+            let stream = format!(
+                "{path}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
+                 &allowWatchBookmarks=true"
+            );
+            get(&stream).sees(&["END"]).check(&client, name).await;
+            checked += 1;
+        }
+    }
+    assert!(checked > 20, "{checked} kinds and versions");
 }
 
 #[tokio::test]
