@@ -40,7 +40,7 @@ fn scenarios_run_and_see_every_change() {
     assert!(figure("one change, all: latency p50, wall ms") > 0.0);
     // Who holds everything is sent next to nothing.
     let [held, nothing] = ["held", "nothing held"]
-        .map(|what| figure(&format!("reconnect of 10, {what}: wire kB/proxy")));
+        .map(|what| figure(&format!("reconnect of 10, all, {what}: wire kB/proxy")));
     assert!(held * 3.0 < nothing, "{held} kB against {nothing} kB");
 }
 
