@@ -178,15 +178,24 @@ impl MeshConfig {
     /// specific host that matches decides: an exact one, then the longest wildcard, so that a
     /// setting can take a single host out of a built-in rule.
     pub fn cluster_local(&self, hostname: &Hostname) -> bool {
-        let host = hostname.as_str().to_ascii_lowercase();
-        if let Some(decided) = self.cluster_local.get(&host) {
-            return *decided;
-        }
-        // From the longest suffix to the shortest; `*.a.b` matches `x.a.b` and `x.y.a.b`.
-        let suffixes = host.match_indices('.').map(|(dot, _)| format!("*{}", &host[dot..]));
-        suffixes
-            .chain(["*".to_owned()])
-            .find_map(|pattern| self.cluster_local.get(&pattern).copied())
+        let host = hostname.as_str();
+        // `*.a.b` matches `x.a.b` and `x.y.a.b`. There are few rules, and this is asked for each
+        // service and proxy: nothing is put together for it.
+        let matches = |pattern: &str| match pattern.strip_prefix('*') {
+            Some("") => true,
+            Some(suffix) if suffix.starts_with('.') => host
+                .len()
+                .checked_sub(suffix.len())
+                .and_then(|start| host.as_bytes().get(start..))
+                .is_some_and(|end| end.eq_ignore_ascii_case(suffix.as_bytes())),
+            Some(_) => false,
+            None => host.eq_ignore_ascii_case(pattern),
+        };
+        self.cluster_local
+            .iter()
+            .filter(|(pattern, _)| matches(pattern))
+            .max_by_key(|(pattern, _)| (!pattern.starts_with('*'), pattern.len()))
+            .map(|(_, local)| *local)
             .unwrap_or(false)
     }
 
