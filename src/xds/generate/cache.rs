@@ -14,7 +14,8 @@ use super::tls::Secrets;
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ClusterId, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Workload, WorkloadKey,
+    ClusterId, ExportTo, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Resolution,
+    Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::push::PushContext;
@@ -27,11 +28,16 @@ use crate::xds::resource::Resource;
 /// The most entries of a kind; above it the kind is emptied and fills again with what is in use.
 const ENTRIES_MAX: usize = 1 << 20;
 
+/// The same of lists of all upstream clusters, which are long.
+const LISTS_MAX: usize = 256;
+
 /// Encoded resources shared by all streams. It may be emptied at any time.
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
     pub(super) clusters: Kept<ClustersKey, ServiceInputs, Shared>,
+    pub(super) outbound: Kept<(ViewKey, Secrets), u64, Shared, LISTS_MAX>,
+    pub(super) scopes: Kept<(), u64, Scopes>,
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Shared>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
@@ -73,6 +79,48 @@ pub(super) type Class = (ClusterId, Namespace, bool, bool);
 /// A route for a class of proxies in one DNS domain, by name.
 pub(super) type RouteKey = (Class, Arc<str>, Arc<str>);
 
+/// What of a view can matter for the list of all upstream clusters of services, so that most proxies
+/// share one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Scopes {
+    /// Some service is cluster-local.
+    pub(super) cluster: bool,
+    /// Some service is not exported to everybody.
+    pub(super) namespace: bool,
+    /// Some upstream cluster depends on its endpoints, and these on the node.
+    pub(super) node: bool,
+    /// Some upstream cluster depends on its endpoints.
+    pub(super) family: bool,
+}
+
+impl Scopes {
+    pub(super) fn of(context: &PushContext) -> Self {
+        let mut scopes = Self::default();
+        for service in context.services.values() {
+            let primary = &service.primary;
+            let headless = primary.resolution == Resolution::Headless;
+            scopes.cluster |= context.mesh.cluster_local(service.hostname());
+            scopes.namespace |= primary.export_to != ExportTo::Public;
+            scopes.node |= headless && primary.node_local;
+            scopes.family |= headless;
+        }
+        scopes
+    }
+
+    /// `view` with all left out that doesn't matter.
+    pub(super) fn narrowed(self, view: &ViewKey) -> ViewKey {
+        ViewKey {
+            cluster: if self.cluster { view.cluster.clone() } else { ClusterId::default() },
+            network: view.network.clone(),
+            namespace: if self.namespace { view.namespace.clone() } else { Namespace::default() },
+            ipv4: view.ipv4 || !self.family,
+            ipv6: view.ipv6 || !self.family,
+            node: view.node.clone().filter(|_| self.node),
+            role: view.role,
+        }
+    }
+}
+
 /// The parts of a context that the answer for one service depends on.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceInputs {
@@ -104,17 +152,17 @@ impl PartialEq for ServiceInputs {
 
 /// Values by key, each with the inputs it was made from.
 #[derive(Debug)]
-pub(super) struct Kept<K: Eq + Hash, I, V> {
+pub(super) struct Kept<K: Eq + Hash, I, V, const MAX: usize = ENTRIES_MAX> {
     entries: DashMap<K, (I, V)>,
 }
 
-impl<K: Eq + Hash, I, V> Default for Kept<K, I, V> {
+impl<K: Eq + Hash, I, V, const MAX: usize> Default for Kept<K, I, V, MAX> {
     fn default() -> Self {
         Self { entries: DashMap::new() }
     }
 }
 
-impl<K: Eq + Hash, I: PartialEq, V: Clone> Kept<K, I, V> {
+impl<K: Eq + Hash, I: PartialEq, V: Clone, const MAX: usize> Kept<K, I, V, MAX> {
     /// The value for `key` made from `inputs`; made now where it isn't kept.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
         if let Some(entry) = self.entries.get(&key)
@@ -124,7 +172,7 @@ impl<K: Eq + Hash, I: PartialEq, V: Clone> Kept<K, I, V> {
         }
         // Two streams may make the same value at once; they make equal bytes.
         let value = make();
-        if self.entries.len() >= ENTRIES_MAX {
+        if self.entries.len() >= MAX {
             self.entries.clear();
         }
         self.entries.insert(key, (inputs, value.clone()));

@@ -18,7 +18,8 @@ use prost::{Message, Name};
 use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 pub use self::cache::Cache;
-use self::cache::{Class, ServiceInputs};
+use self::cache::{Class, Scopes, ServiceInputs};
+use self::cds::Shared;
 use self::tls::Secrets;
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
@@ -61,11 +62,30 @@ impl<'a> Picture<'a> {
 
     fn clusters(&self) -> Vec<Arc<Resource>> {
         let context = self.context;
-        let secrets = Secrets::of(self.proxy);
+        let mut clusters = Vec::new();
+        if self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some() {
+            let secrets = Secrets::of(self.proxy);
+            let version = context.version;
+            let scopes = self.cache.scopes.get_or_make((), version, || Scopes::of(context));
+            let key = (scopes.narrowed(&self.view), secrets);
+            let outbound = self.cache.outbound.get_or_make(key, version, || self.outbound(secrets));
+            clusters.extend(outbound.iter().cloned());
+        }
+        if self.proxy.kind == ProxyType::Sidecar {
+            let ipv4 = self.view.ipv4;
+            let inbound = inbound_targets(context, self.proxy);
+            let inbound = inbound.iter().map(|target| cds::inbound(context, target, ipv4));
+            clusters.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
+        }
+        clusters
+    }
+
+    /// The upstream clusters of all services that the proxy sees.
+    fn outbound(&self, secrets: Secrets) -> Shared {
+        let context = self.context;
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad();
-        let wants_outbound = self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some();
-        for service in context.services.values().filter(|_| wants_outbound) {
+        for service in context.services.values() {
             if self.view.role == Role::Client && !self.sees(service) {
                 continue;
             }
@@ -92,13 +112,8 @@ impl<'a> Picture<'a> {
             });
             clusters.extend(shared.iter().cloned());
         }
-        if self.proxy.kind == ProxyType::Sidecar {
-            let ipv4 = self.view.ipv4;
-            let inbound = inbound_targets(context, self.proxy);
-            let inbound = inbound.iter().map(|target| cds::inbound(context, target, ipv4));
-            clusters.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
-        }
-        clusters
+        clusters.sort_by(|a, b| a.name.cmp(&b.name));
+        clusters.into()
     }
 
     /// The clusters that are in another network than the proxy.
