@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
+use futures::future::poll_fn;
 use futures::stream::{FuturesUnordered, StreamExt};
-use h2::server::{Builder, SendResponse};
-use h2::{Ping, PingPong, RecvStream};
 use http::{HeaderMap, Request as HttpRequest};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
@@ -33,7 +32,8 @@ use tracing::{debug, warn};
 
 use super::grpc::{self, Requests, Responses, SendError};
 use super::handshakes::Place;
-use super::rope::{Chunk, Rope};
+use super::http2::{self, Answer, End, Gone};
+use super::rope::Rope;
 use super::server::{Leaving, Line, Shared};
 use super::stream::{Ended, Request, Stream, contained};
 use crate::codes;
@@ -52,8 +52,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_LIMIT: Duration = Duration::from_secs(10);
 /// How long another service than ADS may take to begin its answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// What is handed to HTTP/2 of one stream before the socket has taken it.
-const SEND_BUFFER: usize = 64 << 10;
+/// How long a connection that ends may take to say so.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// What TLS keeps of what the socket has not taken: one record.
+const TLS_BUFFER: usize = 16 << 10;
 
 const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -77,6 +79,33 @@ enum After {
 }
 
 type Call = Pin<Box<dyn Future<Output = After> + Send>>;
+
+/// Boxed, since futures hold it in several places while it passes through them.
+type Secured = Box<TlsStream<TcpStream>>;
+
+/// What a connection waits for beside its peer's word. Each is woken alone.
+type Watch = Pin<Box<dyn Future<Output = Notice> + Send>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Notice {
+    /// HTTP/2 should have begun by now.
+    Begun,
+    /// The peer answers no ping.
+    Deaf,
+    /// It takes no new calls.
+    Leaving(Leaving),
+    /// It has taken none for long enough.
+    Over,
+}
+
+/// Why nobody serves a connection any more.
+#[derive(Debug)]
+enum Done {
+    /// Its peer is told.
+    Ended(End),
+    /// Everything is said.
+    Over,
+}
 
 impl Connection {
     pub(super) async fn run(self, socket: TcpStream, mut place: Place) {
@@ -102,60 +131,103 @@ impl Connection {
         }
     }
 
-    async fn handshake(&self, socket: TcpStream) -> Result<(TlsStream<TcpStream>, Line), String> {
+    async fn handshake(&self, socket: TcpStream) -> Result<(Secured, Line), String> {
         let _ = socket.set_nodelay(true);
         let (config, believed) = {
             let identity = self.shared.identity.borrow();
             (Arc::clone(&identity.server_config), identity.trust_generation)
         };
-        let stream = TlsAcceptor::from(config)
+        let mut stream = TlsAcceptor::from(config)
             .accept(socket)
             .await
             .map_err(|error: io::Error| tls::failure(&error))?;
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
-        Ok((stream, Line::new(Arc::new(peer), believed)))
+        Ok((Box::new(stream), Line::new(Arc::new(peer), believed)))
     }
 
-    async fn serve(self, stream: TlsStream<TcpStream>, line: Arc<Line>) {
-        let preface = limits().handshake::<_, Chunk>(stream);
-        let mut http = match tokio::time::timeout(HANDSHAKE_LIMIT, preface).await {
-            Ok(Ok(http)) => http,
-            Ok(Err(error)) => return debug!(peer = %self.address, %error, "no HTTP/2"),
-            Err(_) => return debug!(peer = %self.address, "HTTP/2 took too long to begin"),
+    async fn serve(self, stream: Secured, line: Arc<Line>) {
+        let mut http = http2::Connection::new(stream);
+        let mut calls = Vec::<Call>::new();
+        let mut watches = self.watches(&http.shared(), &line);
+        let done =
+            poll_fn(|context| self.turn(context, &line, &mut http, &mut calls, &mut watches));
+        let done = done.await;
+        drop(calls);
+        debug!(peer = %self.address, ?done, "connection ends");
+        let end = match done {
+            Done::Ended(end) => end,
+            Done::Over => End::Closed,
         };
-        let deaf = keep_alive(http.ping_pong());
-        tokio::pin!(deaf);
+        let _ = tokio::time::timeout(GOODBYE_LIMIT, http.close(&end)).await;
+    }
+
+    fn watches(&self, http: &http2::Shared, line: &Arc<Line>) -> FuturesUnordered<Watch> {
         let age = AGE_MAX.mul_f64(0.8 + 0.4 * rand::random::<f64>());
         let left = Arc::clone(&self.shared).left(Arc::clone(&line.peer), line.believed, age);
-        let mut course: Pin<Box<dyn Future<Output = Option<Leaving>> + Send>> =
-            Box::pin(left.map(Some));
-        let mut calls = FuturesUnordered::<Call>::new();
+        let begun = tokio::time::sleep(HANDSHAKE_LIMIT).map(|()| Notice::Begun);
+        let watches = FuturesUnordered::<Watch>::new();
+        watches.push(Box::pin(begun));
+        watches.push(Box::pin(keep_alive(http.clone())));
+        watches.push(Box::pin(left.map(Notice::Leaving)));
+        watches
+    }
+
+    /// Does what there is to do: takes notices, receives, has the calls answered, sends.
+    fn turn(
+        &self,
+        context: &mut Context<'_>,
+        line: &Arc<Line>,
+        http: &mut http2::Connection<Secured>,
+        calls: &mut Vec<Call>,
+        watches: &mut FuturesUnordered<Watch>,
+    ) -> Poll<Done> {
         loop {
-            tokio::select! {
-                biased;
-                Some(after) = calls.next() => if after == After::Close {
-                    return;
-                },
-                accepted = http.accept() => match accepted {
-                    Some(Ok((request, call))) => calls.push(self.answer(&line, request, call)),
-                    Some(Err(error)) => {
-                        return debug!(peer = %self.address, %error, "connection ended");
+            while let Poll::Ready(Some(notice)) = watches.poll_next_unpin(context) {
+                match notice {
+                    Notice::Begun if http.shared().has_begun() => {}
+                    Notice::Begun | Notice::Over => return Poll::Ready(Done::Over),
+                    Notice::Deaf => {
+                        self.shared.stats.closed("deaf");
+                        return Poll::Ready(Done::Over);
                     }
-                    None => return,
-                },
-                leaving = &mut course => match leaving {
-                    Some(leaving) => {
+                    Notice::Leaving(leaving) => {
                         // GOAWAY: Envoy opens a new connection while this one ends.
-                        debug!(peer = %self.address, ?leaving, "connection ends");
-                        http.graceful_shutdown();
-                        course = Box::pin(linger(leaving, Arc::clone(&line)).map(|()| None));
+                        debug!(peer = %self.address, ?leaving, "connection leaves");
+                        http.shared().leave();
+                        watches.push(Box::pin(linger(leaving, Arc::clone(line))));
                     }
-                    None => return,
-                },
-                () = &mut deaf => {
-                    self.shared.stats.closed("deaf");
-                    return debug!(peer = %self.address, "the peer answers no ping");
                 }
+            }
+            let received = match http.poll_receive(context) {
+                Poll::Ready(Err(end)) => return Poll::Ready(Done::Ended(end)),
+                Poll::Ready(Ok(())) => true,
+                Poll::Pending => false,
+            };
+            while let Some((request, answer)) = http.accept() {
+                calls.push(self.answer(line, request, answer));
+            }
+            let mut close = false;
+            // They wake nobody but this task: each may have something to do.
+            calls.retain_mut(|call| match call.as_mut().poll(context) {
+                Poll::Ready(after) => {
+                    close |= after == After::Close;
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if close {
+                return Poll::Ready(Done::Over);
+            }
+            let freed = match http.poll_transmit(context) {
+                Ok(freed) => freed,
+                Err(error) => return Poll::Ready(Done::Ended(End::Io(error))),
+            };
+            if http.shared().is_over() {
+                return Poll::Ready(Done::Over);
+            }
+            if !received && !freed {
+                return Poll::Pending;
             }
         }
     }
@@ -163,8 +235,8 @@ impl Connection {
     fn answer(
         &self,
         line: &Arc<Line>,
-        mut request: HttpRequest<RecvStream>,
-        call: SendResponse<Chunk>,
+        mut request: HttpRequest<http2::Body>,
+        call: Answer,
     ) -> Call {
         let shared = Arc::clone(&self.shared);
         // The path is compared as it came: nothing before this may have judged another one.
@@ -181,52 +253,37 @@ impl Connection {
     }
 }
 
-/// Every limit that a peer meets, whatever h2's defaults become.
-fn limits() -> Builder {
-    let mut limits = Builder::new();
-    limits
-        .max_concurrent_streams(16)
-        .max_concurrent_reset_streams(16)
-        .max_pending_accept_reset_streams(20)
-        .max_local_error_reset_streams(Some(1024))
-        .max_header_list_size(8 << 10)
-        .max_frame_size(16 << 10)
-        .initial_window_size(256 << 10)
-        .initial_connection_window_size(1 << 20)
-        .max_send_buffer_size(SEND_BUFFER);
-    limits
-}
-
 /// Ends when the peer is no longer there.
-async fn keep_alive(pings: Option<PingPong>) {
-    let Some(mut pings) = pings else { return std::future::pending().await };
+async fn keep_alive(http: http2::Shared) -> Notice {
     loop {
-        tokio::time::sleep(PING_INTERVAL).await;
-        let pong = tokio::time::timeout(PING_LIMIT, pings.ping(Ping::opaque())).await;
-        if !matches!(pong, Ok(Ok(_))) {
-            return;
+        tokio::time::sleep(PING_INTERVAL - PING_LIMIT).await;
+        http.ping();
+        tokio::time::sleep(PING_LIMIT).await;
+        if !http.is_answered() {
+            return Notice::Deaf;
         }
     }
 }
 
 /// Ends when a connection that takes no new streams has lingered long enough.
-async fn linger(leaving: Leaving, line: Arc<Line>) {
+async fn linger(leaving: Leaving, line: Arc<Line>) -> Notice {
     if let Leaving::Ends(ending, after) = leaving {
         tokio::time::sleep(after).await;
         line.end(ending);
     }
     tokio::time::sleep(AGE_GRACE).await;
+    Notice::Over
 }
 
 /// Serves one ADS stream.
 async fn ads<R: Request>(
     shared: Arc<Shared>,
     line: Arc<Line>,
-    request: HttpRequest<RecvStream>,
-    mut call: SendResponse<Chunk>,
+    request: HttpRequest<http2::Body>,
+    mut call: Answer,
 ) -> After {
     if let Some(refusal) = grpc::refusal(&request) {
-        let _ = call.send_response(refusal, true);
+        let _ = call.send_head(&refusal, true);
         return After::GoOn;
     }
     if shared.context().is_none() {
@@ -278,11 +335,7 @@ async fn step<R: Request>(
 }
 
 /// Serves one call of any other service.
-async fn other(
-    mut routes: Routes,
-    request: HttpRequest<RecvStream>,
-    mut call: SendResponse<Chunk>,
-) {
+async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: Answer) {
     let answer = routes.call(request.map(|body| Body::new(Incoming(body))));
     let answer = tokio::time::timeout(ANSWER_LIMIT, AssertUnwindSafe(answer).catch_unwind());
     let response = match answer.await {
@@ -298,13 +351,12 @@ async fn other(
     };
     let (head, mut body) = response.into_parts();
     let is_all = hyper::body::Body::is_end_stream(&body);
-    let Ok(stream) = call.send_response(http::Response::from_parts(head, ()), is_all) else {
-        return;
-    };
-    let mut responses = Responses::of(stream);
+    let head = http::Response::from_parts(head, ());
     if is_all {
+        let _ = call.send_head(&head, true);
         return;
     }
+    let Ok(mut responses) = Responses::begin_with(call, &head) else { return };
     loop {
         let frame = tokio::select! {
             frame = body.frame() => frame,
@@ -321,42 +373,32 @@ async fn other(
             }
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers() {
-                    return responses.end_with(trailers);
+                    return responses.end_with(&trailers);
                 }
             }
         }
     }
-    responses.end_with(HeaderMap::new());
+    responses.end_with(&HeaderMap::new());
 }
 
 /// The body of a request, as tonic reads it.
-struct Incoming(RecvStream);
+struct Incoming(http2::Body);
 
 impl hyper::body::Body for Incoming {
     type Data = Bytes;
-    type Error = h2::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        match self.0.poll_data(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Ok(data))) => {
-                let _ = self.0.flow_control().release_capacity(data.len());
-                Poll::Ready(Some(Ok(Frame::data(data))))
-            }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
-            Poll::Ready(None) => match self.0.poll_trailers(context) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Ok(Some(trailers))) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
-                Poll::Ready(Ok(None)) => Poll::Ready(None),
-                Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
-            },
-        }
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        self.0.poll_data().map(|data| match data {
+            Ok(data) => data.map(|data| Ok(Frame::data(data.into()))),
+            Err(Gone) => Some(Err(io::ErrorKind::ConnectionReset.into())),
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.0.is_end()
     }
 }

@@ -8,14 +8,12 @@ use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
-use h2::server::SendResponse;
-use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use prost::Message;
 use tonic::Status;
 
-use super::rope::{Chunk, Rope};
+use super::http2::{Answer, Body, Gone};
+use super::rope::Rope;
 
 /// The largest request.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
@@ -34,23 +32,23 @@ pub(super) enum SendError {
     Stalled,
 }
 
-impl From<h2::Error> for SendError {
-    fn from(_: h2::Error) -> Self {
+impl From<Gone> for SendError {
+    fn from(_: Gone) -> Self {
         Self::Gone
     }
 }
 
 /// The messages of a request's body.
 pub(super) struct Requests<R> {
-    body: RecvStream,
+    body: Body,
     /// The beginning of a message; empty, and without memory, between messages.
-    buffer: BytesMut,
+    buffer: Vec<u8>,
     message: PhantomData<fn() -> R>,
 }
 
 impl<R: Message + Default> Requests<R> {
-    pub(super) fn new(body: RecvStream) -> Self {
-        Self { body, buffer: BytesMut::new(), message: PhantomData }
+    pub(super) fn new(body: Body) -> Self {
+        Self { body, buffer: Vec::new(), message: PhantomData }
     }
 
     /// The next message; `None` where the peer has ended its side. Nothing is lost if it is dropped
@@ -60,21 +58,18 @@ impl<R: Message + Default> Requests<R> {
             if let Some(message) = decode(&mut self.buffer)? {
                 return Ok(Some(message));
             }
-            match self.body.data().await {
-                Some(Ok(data)) => {
-                    let _ = self.body.flow_control().release_capacity(data.len());
-                    // Copied, since `data` is a part of a buffer of the connection's.
-                    self.buffer.extend_from_slice(&data);
-                }
-                Some(Err(error)) => return Err(Status::cancelled(error.to_string())),
-                None if self.buffer.is_empty() => return Ok(None),
-                None => return Err(Status::internal("the stream ended within a message")),
+            match poll_fn(|_| self.body.poll_data()).await {
+                Ok(Some(data)) if self.buffer.is_empty() => self.buffer = data,
+                Ok(Some(data)) => self.buffer.extend_from_slice(&data),
+                Ok(None) if self.buffer.is_empty() => return Ok(None),
+                Ok(None) => return Err(Status::internal("the stream ended within a message")),
+                Err(Gone) => return Err(Status::cancelled("the peer has reset the stream")),
             }
         }
     }
 }
 
-fn decode<R: Message + Default>(buffer: &mut BytesMut) -> Result<Option<R>, Status> {
+fn decode<R: Message + Default>(buffer: &mut Vec<u8>) -> Result<Option<R>, Status> {
     let Some((&[compressed, ref length @ ..], content)) = buffer.split_first_chunk::<PREFIX>()
     else {
         return Ok(None);
@@ -90,9 +85,10 @@ fn decode<R: Message + Default>(buffer: &mut BytesMut) -> Result<Option<R>, Stat
     let Some(content) = content.get(..length) else { return Ok(None) };
     let message = R::decode(content)
         .map_err(|error| Status::invalid_argument(format!("STR0502: not a request: {error}")))?;
-    buffer.advance(PREFIX + length);
-    if buffer.is_empty() {
-        *buffer = BytesMut::new();
+    if buffer.len() == PREFIX + length {
+        *buffer = Vec::new();
+    } else {
+        buffer.drain(..PREFIX + length);
     }
     Ok(Some(message))
 }
@@ -113,27 +109,28 @@ pub(super) fn refusal<B>(request: &Request<B>) -> Option<Response<()>> {
 
 /// The other direction of a call.
 pub(super) struct Responses {
-    stream: SendStream<Chunk>,
+    answer: Answer,
     /// [`STALL_LIMIT`], except in tests.
     patience: Duration,
 }
 
 impl Responses {
     /// Begins to answer a call.
-    pub(super) fn begin(mut call: SendResponse<Chunk>) -> Result<Self, SendError> {
+    pub(super) fn begin(answer: Answer) -> Result<Self, SendError> {
         let mut head = Response::new(());
         head.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
-        Ok(Self::of(call.send_response(head, false)?))
+        Self::begin_with(answer, &head)
     }
 
-    /// Goes on with an answer that has begun.
-    pub(super) fn of(stream: SendStream<Chunk>) -> Self {
-        Self { stream, patience: STALL_LIMIT }
+    /// Begins to answer a call with a head made by somebody else.
+    pub(super) fn begin_with(mut answer: Answer, head: &Response<()>) -> Result<Self, SendError> {
+        answer.send_head(head, false)?;
+        Ok(Self { answer, patience: STALL_LIMIT })
     }
 
     /// Refuses a call.
-    pub(super) fn refuse(mut call: SendResponse<Chunk>, status: Status) {
-        let _ = call.send_response(status.into_http(), true);
+    pub(super) fn refuse(mut answer: Answer, status: Status) {
+        let _ = answer.send_head(&status.into_http(), true);
     }
 
     /// Waits until the peer has room for something.
@@ -145,7 +142,7 @@ impl Responses {
     pub(super) async fn send(&mut self, mut messages: Rope) -> Result<(), SendError> {
         while !messages.is_empty() {
             let room = self.room_for(messages.len()).await?;
-            self.stream.send_data(messages.take(room), false)?;
+            self.answer.send(&mut messages, room)?;
         }
         Ok(())
     }
@@ -155,61 +152,91 @@ impl Responses {
         let mut trailers = HeaderMap::new();
         // It fails for text that is no header, which tonic escapes.
         let _ = status.add_header(&mut trailers);
-        self.end_with(trailers);
+        self.end_with(&trailers);
     }
 
     /// Ends the call with trailers made by somebody else.
-    pub(super) fn end_with(mut self, trailers: HeaderMap) {
-        let _ = self.stream.send_trailers(trailers);
+    pub(super) fn end_with(self, trailers: &HeaderMap) {
+        self.answer.end(trailers);
     }
 
     /// Waits until the peer has given the call up.
     pub(super) async fn gone(&mut self) {
-        let _ = poll_fn(|context| self.stream.poll_reset(context)).await;
+        poll_fn(|_| self.answer.poll_gone()).await;
     }
 
     /// How much of `wanted` bytes the peer has room for now, once it has for any.
     async fn room_for(&mut self, wanted: usize) -> Result<usize, SendError> {
-        self.stream.reserve_capacity(wanted);
-        loop {
-            let room = self.stream.capacity();
-            if room > 0 {
-                return Ok(room.min(wanted));
-            }
-            let change = poll_fn(|context| self.stream.poll_capacity(context));
-            match tokio::time::timeout(self.patience, change).await {
-                Ok(Some(changed)) => _ = changed?,
-                Ok(None) => return Err(SendError::Gone),
-                Err(_) => return Err(SendError::Stalled),
-            }
+        let room = poll_fn(|_| self.answer.poll_room());
+        match tokio::time::timeout(self.patience, room).await {
+            Ok(room) => Ok(room?.min(wanted)),
+            Err(_) => Err(SendError::Stalled),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Poll, ready};
+
     use bytes::Bytes;
 
     use super::*;
+    use crate::xds::http2::Connection;
 
-    /// The two ends of one call; the client's window is as large as this.
+    /// The two ends of one call; the client's window is as large as this. What the future is given is
+    /// done beside it.
     async fn call(window: u32) -> (Responses, h2::client::ResponseFuture) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let tasks = crate::task::Supervisor::new();
         let mut limits = h2::client::Builder::new();
         let client = limits.initial_window_size(window).handshake::<_, Bytes>(theirs);
-        let server = h2::server::Builder::new().handshake(ours);
-        let (client, server) = tokio::join!(client, server);
-        let ((mut requests, connection), mut served) =
-            (client.expect("a connection"), server.expect("a connection"));
-        let (answer, body) = requests.send_request(Request::new(()), false).expect("a call");
+        let (mut requests, connection) = client.await.expect("a connection");
+        let (answer, body) = requests.send_request(request(), false).expect("a call");
         tasks.spawn("client", async move {
             let _open = (requests, body);
             let _ = connection.await;
         });
-        let call = served.accept().await.expect("a call").expect("a call").1;
-        tasks.spawn("server", async move { while served.accept().await.is_some() {} });
+        let mut served = Connection::new(ours);
+        let call = poll_fn(|context| {
+            loop {
+                let received = served.poll_receive(context);
+                served.poll_transmit(context).expect("sent");
+                if let Some((_, call)) = served.accept() {
+                    return Poll::Ready(call);
+                }
+                ready!(received).expect("received");
+            }
+        });
+        let call = call.await;
+        // Driven beside the call, which it can't wake: it turns all the time.
+        tasks.spawn("server", async move {
+            loop {
+                let turn = poll_fn(|context| {
+                    while served.poll_receive(context).is_ready() {}
+                    Poll::Ready(served.poll_transmit(context))
+                });
+                if turn.await.is_err() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
         (Responses::begin(call).unwrap_or_else(|_| panic!("it can be answered")), answer)
+    }
+
+    fn request() -> Request<()> {
+        Request::post("https://strait/call").body(()).expect("a request")
+    }
+
+    /// Polls again and again what nobody wakes.
+    async fn awake<T>(work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        poll_fn(|context| {
+            context.waker().wake_by_ref();
+            work.as_mut().poll(context)
+        })
+        .await
     }
 
     fn rope(shared: &Bytes) -> Rope {
@@ -226,7 +253,7 @@ mod tests {
         responses.patience = Duration::from_millis(50);
         responses.room().await.expect("room");
         responses.send(rope(&shared)).await.expect("sent");
-        assert_eq!(responses.room().await, Err(SendError::Stalled));
+        assert_eq!(awake(responses.room()).await, Err(SendError::Stalled));
     }
 
     #[tokio::test]
@@ -244,7 +271,7 @@ mod tests {
             total
         };
         let send = async {
-            responses.send(rope(&shared)).await.expect("sent");
+            awake(responses.send(rope(&shared))).await.expect("sent");
             responses.end(&Status::ok(""));
         };
         assert_eq!(tokio::join!(send, read).1, shared.len());
@@ -257,7 +284,7 @@ mod tests {
         bytes.push(u8::try_from(message.encoded_len()).expect("short"));
         message.encode(&mut bytes).expect("room");
         let twice = [bytes.clone(), bytes].concat();
-        let (mut buffer, mut read) = (BytesMut::new(), Vec::new());
+        let (mut buffer, mut read) = (Vec::new(), Vec::new());
         for byte in twice {
             buffer.extend_from_slice(&[byte]);
             read.extend(decode::<String>(&mut buffer).expect("sound"));
@@ -272,7 +299,7 @@ mod tests {
             ([0, 0, 0x40, 0, 1], tonic::Code::ResourceExhausted),
             ([1, 0, 0, 0, 1], tonic::Code::Unimplemented),
         ] {
-            let mut buffer = BytesMut::from(&head[..]);
+            let mut buffer = Vec::from(head);
             assert_eq!(decode::<String>(&mut buffer).expect_err("refused").code(), code);
         }
     }

@@ -21,6 +21,7 @@ pub mod connections;
 mod grpc;
 mod handshakes;
 mod health;
+mod http2;
 pub mod node;
 pub mod server;
 mod stats;

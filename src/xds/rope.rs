@@ -51,64 +51,26 @@ impl Rope {
         self.length += bytes.len();
     }
 
-    /// Takes the first bytes out of it, `count` of them or all.
-    pub(super) fn take(&mut self, count: usize) -> Chunk {
+    /// Moves its first bytes, `count` of them or all, to the end of another.
+    pub(super) fn move_to(&mut self, count: usize, to: &mut Self) {
         self.close_text();
-        let mut chunk = Chunk::default();
         let mut count = count.min(self.length);
         self.length -= count;
         while count > 0
             && let Some(part) = self.parts.front_mut()
         {
-            if count < part.len() {
-                chunk.push(part.split_to(count));
-                break;
+            let piece = part.split_to(count.min(part.len()));
+            count -= piece.len();
+            if part.is_empty() {
+                self.parts.pop_front();
             }
-            count -= part.len();
-            chunk.push(self.parts.pop_front().unwrap_or_default());
-        }
-        chunk
-    }
-
-    fn close_text(&mut self) {
-        if !self.text.is_empty() {
-            self.parts.push_back(self.text.split().freeze());
+            to.put_shared(&piece);
         }
     }
-}
 
-/// A piece of what is sent: parts that are shared or not, none of them copied.
-#[derive(Debug, Default)]
-pub(super) struct Chunk {
-    parts: VecDeque<Bytes>,
-    length: usize,
-}
-
-impl Chunk {
-    pub(super) fn push(&mut self, part: Bytes) {
-        self.length += part.len();
-        self.parts.push_back(part);
-    }
-}
-
-impl From<Bytes> for Chunk {
-    fn from(part: Bytes) -> Self {
-        let mut chunk = Self::default();
-        chunk.push(part);
-        chunk
-    }
-}
-
-impl Buf for Chunk {
-    fn remaining(&self) -> usize {
-        self.length
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.parts.front().map_or(&[], |part| part)
-    }
-
-    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// Its first pieces, for one write; returns how many.
+    pub(super) fn pieces<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.close_text();
         let used = slices.len().min(self.parts.len());
         for (slice, part) in slices.iter_mut().zip(&self.parts) {
             *slice = IoSlice::new(part);
@@ -116,8 +78,11 @@ impl Buf for Chunk {
         used
     }
 
-    fn advance(&mut self, mut count: usize) {
-        self.length = self.length.checked_sub(count).expect("no more than remains, as Buf demands");
+    /// Drops its first bytes, `count` of them or all. An empty rope keeps no memory.
+    pub(super) fn drop_first(&mut self, count: usize) {
+        self.close_text();
+        let mut count = count.min(self.length);
+        self.length -= count;
         while count > 0
             && let Some(part) = self.parts.front_mut()
         {
@@ -127,6 +92,26 @@ impl Buf for Chunk {
             }
             count -= part.len();
             self.parts.pop_front();
+        }
+        if self.length == 0 {
+            *self = Self::default();
+        }
+    }
+
+    /// All of it in one piece.
+    pub(super) fn into_bytes(mut self) -> Bytes {
+        self.close_text();
+        if self.parts.len() == 1 {
+            return self.parts.pop_front().unwrap_or_default();
+        }
+        let mut whole = BytesMut::with_capacity(self.length);
+        self.parts.iter().for_each(|part| whole.extend_from_slice(part));
+        whole.freeze()
+    }
+
+    fn close_text(&mut self) {
+        if !self.text.is_empty() {
+            self.parts.push_back(std::mem::take(&mut self.text).freeze());
         }
     }
 }
@@ -146,19 +131,20 @@ mod tests {
             rope.put_slice(b"tail");
             rope
         };
-        let whole = rope().take(usize::MAX).copy_to_bytes(rope().len());
+        let whole = rope().into_bytes();
         assert_eq!(whole.len(), 4 + 3 * SHARED_MIN + 10 + 4);
         for size in [1, 3, 100, SHARED_MIN, 10_000] {
             let (mut rope, mut read) = (rope(), Vec::new());
             while !rope.is_empty() {
-                let mut chunk = rope.take(size);
-                assert!(chunk.remaining() <= size);
-                while chunk.has_remaining() {
+                let mut piece = Rope::default();
+                rope.move_to(size, &mut piece);
+                assert!(piece.len() <= size);
+                while !piece.is_empty() {
                     let mut slices = [IoSlice::new(&[]); 2];
-                    assert!(chunk.chunks_vectored(&mut slices) > 0);
-                    assert_eq!(&*slices[0], chunk.chunk());
-                    let step = chunk.remaining().min(7);
-                    read.extend_from_slice(&chunk.copy_to_bytes(step));
+                    assert!(piece.pieces(&mut slices) > 0);
+                    let step = slices[0].len().min(7);
+                    read.extend_from_slice(&slices[0][..step]);
+                    piece.drop_first(step);
                 }
             }
             assert_eq!(read, whole, "{size}");
@@ -171,8 +157,9 @@ mod tests {
         let mut rope = Rope::default();
         rope.put_slice(b"head");
         rope.put_shared(&shared);
-        let mut chunk = rope.take(usize::MAX);
-        chunk.advance(4);
-        assert_eq!(chunk.chunk().as_ptr(), shared.as_ptr());
+        rope.drop_first(4);
+        let mut slices = [IoSlice::new(&[])];
+        assert_eq!(rope.pieces(&mut slices), 1);
+        assert_eq!(slices[0].as_ptr(), shared.as_ptr());
     }
 }

@@ -227,7 +227,8 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
                 };
                 let (shared, routes) = (Arc::clone(&shared), routes.clone());
                 let connection = Connection { shared, address, routes, _room: room };
-                tasks.spawn("connection", connection.run(socket, place));
+                // Boxed, since what wraps a task holds it twice.
+                tasks.spawn("connection", Box::pin(connection.run(socket, place)));
             }
             Err(error) => {
                 shared.stats.accept_errors.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
@@ -94,8 +94,7 @@ impl Response {
     pub fn to_bytes(&self) -> Bytes {
         let mut rope = Rope::default();
         self.encode(&mut rope);
-        let length = rope.len();
-        rope.take(length).copy_to_bytes(length)
+        rope.into_bytes()
     }
 
     /// Writes it as a gRPC message.

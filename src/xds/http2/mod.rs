@@ -1,0 +1,256 @@
+//! The HTTP/2 of this server: what gRPC needs and no more, lean where a connection is idle.
+//!
+//! One task serves a connection, its calls included, so nothing here wakes anybody: whoever drives the
+//! [`Connection`] polls the calls whenever it has received or sent. Between frames no buffer is kept.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderMap, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+pub(super) use self::frame::Reason;
+pub(super) use self::protocol::Gone;
+use self::protocol::Protocol;
+use super::rope::Rope;
+
+mod frame;
+mod hpack;
+mod huffman;
+mod protocol;
+
+/// What is read at once: a record of TLS.
+const READ_MAX: usize = 16 << 10;
+/// What is handed to the socket at once, in pieces.
+const PIECES_MAX: usize = 64;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The peer has closed it.
+    Closed,
+    /// The socket failed.
+    Io(#[expect(dead_code, reason = "shown in the log")] io::Error),
+    /// The peer broke the protocol.
+    Fault(Reason),
+}
+
+/// A connection, to be driven by one task.
+pub(super) struct Connection<S> {
+    stream: S,
+    shared: Shared,
+    /// The stream, which may be TLS, has taken what it has not passed on.
+    unflushed: bool,
+}
+
+/// A handle of a connection for those who serve it beside its driver.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Mutex<Protocol>>);
+
+/// The body of a call.
+#[derive(Debug)]
+pub(super) struct Body {
+    shared: Shared,
+    stream: u32,
+}
+
+/// The answer to a call. If it is dropped unfinished the call is cancelled.
+#[derive(Debug)]
+pub(super) struct Answer {
+    shared: Shared,
+    stream: u32,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(super) fn new(stream: S) -> Self {
+        let shared = Shared(Arc::new(Mutex::new(Protocol::new())));
+        Self { stream, shared, unflushed: false }
+    }
+
+    /// Another handle.
+    pub(super) fn shared(&self) -> Shared {
+        self.shared.clone()
+    }
+
+    /// Takes what the peer says next, unless too much waits to be sent.
+    pub(super) fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        if self.shared.protocol().is_full() {
+            return Poll::Pending;
+        }
+        // On the stack, so that an idle connection has no buffer.
+        let mut space = [MaybeUninit::uninit(); READ_MAX];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer)).map_err(End::Io)?;
+        if buffer.filled().is_empty() {
+            return Poll::Ready(Err(End::Closed));
+        }
+        let received = self.shared.protocol().receive(buffer.filled());
+        Poll::Ready(received.map_err(End::Fault))
+    }
+
+    /// The next call that the peer has begun.
+    pub(super) fn accept(&mut self) -> Option<(Request<Body>, Answer)> {
+        let (request, stream) = self.shared.protocol().accept()?;
+        let body = Body { shared: self.shared(), stream };
+        Some((request.map(|()| body), Answer { shared: self.shared(), stream }))
+    }
+
+    /// Sends what waits, as far as the socket takes it. Returns whether somebody may have waited for the
+    /// room that there is now.
+    pub(super) fn poll_transmit(&mut self, context: &mut Context<'_>) -> Result<bool, io::Error> {
+        let mut protocol = self.shared.protocol();
+        if protocol.output.is_empty() && !self.unflushed {
+            return Ok(false);
+        }
+        let was_full = protocol.is_full();
+        while !protocol.output.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let used = protocol.output.pieces(&mut slices);
+            let slices = slices.get(..used).unwrap_or_default();
+            match Pin::new(&mut self.stream).poll_write_vectored(context, slices)? {
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(count) => protocol.output.drop_first(count),
+                Poll::Pending => break,
+            }
+        }
+        let freed = was_full && !protocol.is_full();
+        drop(protocol);
+        self.unflushed = Pin::new(&mut self.stream).poll_flush(context)?.is_pending();
+        Ok(freed)
+    }
+
+    /// Says goodbye, as far as the peer listens.
+    pub(super) async fn close(&mut self, end: &End) {
+        if let End::Fault(reason) = end {
+            self.shared.protocol().fail(*reason);
+        }
+        let sent = poll_fn(|context| match self.poll_transmit(context) {
+            Err(error) => Poll::Ready(Err(error)),
+            Ok(_) if !self.unflushed && self.shared.protocol().output.is_empty() => {
+                Poll::Ready(Ok(()))
+            }
+            Ok(_) => Poll::Pending,
+        });
+        if sent.await.is_ok() {
+            let _ = poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await;
+        }
+    }
+}
+
+impl Shared {
+    fn protocol(&self) -> MutexGuard<'_, Protocol> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the peer speaks HTTP/2 at all.
+    pub(super) fn has_begun(&self) -> bool {
+        self.protocol().has_begun()
+    }
+
+    /// Whether nothing more will come.
+    pub(super) fn is_over(&self) -> bool {
+        self.protocol().is_over()
+    }
+
+    /// Takes no new calls; those there are go on.
+    pub(super) fn leave(&self) {
+        self.protocol().leave();
+    }
+
+    /// Asks whether the peer is there.
+    pub(super) fn ping(&self) {
+        self.protocol().ping();
+    }
+
+    /// Whether the last [`Self::ping`] was answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.protocol().is_answered()
+    }
+}
+
+impl Body {
+    /// What came since this was last called; `None` at the end.
+    pub(super) fn poll_data(&mut self) -> Poll<Result<Option<Vec<u8>>, Gone>> {
+        match self.shared.protocol().take_body(self.stream) {
+            Ok(Some(data)) if data.is_empty() => Poll::Pending,
+            taken => Poll::Ready(taken),
+        }
+    }
+
+    /// Whether nothing more will come.
+    pub(super) fn is_end(&self) -> bool {
+        self.shared.protocol().is_heard(self.stream)
+    }
+}
+
+impl Answer {
+    /// Sends the head of the answer.
+    pub(super) fn send_head(&mut self, head: &Response<()>, end: bool) -> Result<(), Gone> {
+        let (status, headers) = (Some(head.status().as_u16()), head.headers());
+        self.shared.protocol().send_headers(self.stream, status, headers, end)
+    }
+
+    /// How much there is room for, once there is room for anything.
+    pub(super) fn poll_room(&mut self) -> Poll<Result<usize, Gone>> {
+        match self.shared.protocol().room(self.stream) {
+            Ok(0) => Poll::Pending,
+            room => Poll::Ready(room),
+        }
+    }
+
+    /// Sends the beginning of `messages`, `count` bytes, for which there is room.
+    pub(super) fn send(&mut self, messages: &mut Rope, count: usize) -> Result<(), Gone> {
+        self.shared.protocol().send_data(self.stream, messages, count)
+    }
+
+    /// Ends the answer.
+    pub(super) fn end(self, trailers: &HeaderMap) {
+        let _ = self.shared.protocol().send_headers(self.stream, None, trailers, true);
+    }
+
+    /// Ready when the peer has given the call up.
+    pub(super) fn poll_gone(&mut self) -> Poll<()> {
+        match self.shared.protocol().room(self.stream) {
+            Ok(_) => Poll::Pending,
+            Err(Gone) => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.shared.protocol().drop_call(self.stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, BufWriter};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_stream_holds_back_is_sent_as_the_peer_reads() {
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        // It takes all at once, as TLS does, and passes it on in small pieces.
+        let mut served = Connection::new(BufWriter::new(ours));
+        let drive = poll_fn(|context| {
+            served.poll_transmit(context).expect("sent");
+            Poll::<()>::Pending
+        });
+        // Our settings, and the window of the connection.
+        let mut hello = [0; 9 + 4 * 6 + 9 + 4];
+        tokio::select! {
+            () = drive => {}
+            read = tokio::time::timeout(Duration::from_secs(5), theirs.read_exact(&mut hello)) => {
+                read.expect("in time").expect("all of it");
+            }
+        }
+    }
+}

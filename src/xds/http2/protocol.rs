@@ -1,0 +1,647 @@
+//! The server's side of HTTP/2 (RFC 9113) as plain state: bytes of the peer go in, calls come out, and
+//! frames gather in a rope until the socket takes them.
+//!
+//! Everything a peer can make us keep has a bound: calls, headers, bodies by their windows, answers by
+//! the rope, which also says when no more is read. What costs us and says nothing is counted.
+
+use std::collections::VecDeque;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, uri::PathAndQuery};
+
+use super::frame::{Head, PAYLOAD_MAX, PREFACE, Reason, flag, kind, number, setting, unpadded};
+use super::hpack::{self, Decoder, Field};
+use crate::xds::rope::Rope;
+
+/// Calls at once on one connection.
+const CALLS_MAX: u32 = 16;
+/// The longest block of headers as it comes, and all they say.
+const BLOCK_MAX: usize = PAYLOAD_MAX;
+const HEADERS_MAX: usize = 8 << 10;
+/// What a peer may send of one call, and in all, before any of it was read.
+const CALL_WINDOW: u32 = 256 << 10;
+const WINDOW: u32 = 1 << 20;
+/// The windows that both sides begin with (section 6.9.2).
+const FIRST_WINDOW: u32 = 0xffff;
+const WINDOW_MAX: i64 = i32::MAX as i64;
+/// What waits for the socket before no more is taken, of answers or of what the peer says.
+const OUTPUT_MAX: usize = 32 << 10;
+/// How often a peer may do what costs us and says nothing, such as to call and hang up.
+const STRIKES_MAX: u32 = 1000;
+/// A block of headers comes in no more pieces.
+const PIECES_MAX: usize = 32;
+
+/// The call is over: by the peer's word, or by the end of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::xds) struct Gone;
+
+/// A call that the peer has begun, by the number of its stream.
+pub(super) type Opened = (Request<()>, u32);
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Protocol {
+    /// The beginning of a frame.
+    rest: Vec<u8>,
+    greeted: bool,
+    settled: bool,
+    /// Our settings have been taken.
+    agreed: bool,
+    block: Option<Block>,
+    headers: Decoder,
+    /// The last stream the peer has opened.
+    last: u32,
+    calls: Vec<Call>,
+    opened: VecDeque<Opened>,
+    /// What we may send, in all and at first of one call.
+    window: i64,
+    first_window: i64,
+    /// What the peer may send, and what of it was read since it was last told.
+    intake: Intake,
+    /// What waits for the socket.
+    pub(super) output: Rope,
+    strikes: u32,
+    /// A ping of ours has no answer yet.
+    pinged: bool,
+    leaving: bool,
+}
+
+/// A block of headers that isn't all there.
+#[derive(Debug)]
+struct Block {
+    head: Head,
+    bytes: Vec<u8>,
+    pieces: usize,
+}
+
+/// One call, until the handle of it is dropped.
+#[derive(Debug)]
+struct Call {
+    stream: u32,
+    window: i64,
+    intake: Intake,
+    /// What came of its body.
+    inbox: Vec<u8>,
+    /// The peer has said all.
+    heard: bool,
+    /// We have.
+    said: bool,
+    gone: bool,
+}
+
+/// How much a peer may send.
+#[derive(Debug)]
+struct Intake {
+    left: i64,
+    read: u32,
+    whole: u32,
+}
+
+impl Intake {
+    fn new(whole: u32) -> Self {
+        Self { left: whole.into(), read: 0, whole }
+    }
+
+    fn take(&mut self, length: u32) -> Result<(), Reason> {
+        self.left -= i64::from(length);
+        if self.left < 0 { Err(Reason::FlowControl) } else { Ok(()) }
+    }
+
+    /// Notes what was read; returns by how much the peer may be given more, once that is worth a frame.
+    fn give_back(&mut self, length: usize) -> Option<u32> {
+        self.read += u32::try_from(length).expect("no more than was taken");
+        (self.read >= self.whole / 2).then(|| {
+            self.left += i64::from(self.read);
+            std::mem::take(&mut self.read)
+        })
+    }
+}
+
+impl Protocol {
+    /// A connection on which the peer has said nothing; we say what we take.
+    pub(super) fn new() -> Self {
+        let mut output = Rope::default();
+        let settings = [
+            // The peer's headers are few: a table of them would be kept for nothing.
+            (setting::HEADER_TABLE_SIZE, 0),
+            (setting::MAX_CONCURRENT_STREAMS, CALLS_MAX),
+            (setting::INITIAL_WINDOW_SIZE, CALL_WINDOW),
+            (setting::MAX_HEADER_LIST_SIZE, HEADERS_MAX as u32),
+        ];
+        let payload: Vec<u8> = settings
+            .into_iter()
+            .flat_map(|(number, value): (u16, u32)| {
+                number.to_be_bytes().into_iter().chain(value.to_be_bytes())
+            })
+            .collect();
+        Head::put_frame(kind::SETTINGS, 0, 0, &payload, &mut output);
+        put_update(0, WINDOW - FIRST_WINDOW, &mut output);
+        Self {
+            rest: Vec::new(),
+            greeted: false,
+            settled: false,
+            agreed: false,
+            block: None,
+            headers: Decoder::new(),
+            last: 0,
+            calls: Vec::new(),
+            opened: VecDeque::new(),
+            window: FIRST_WINDOW.into(),
+            first_window: FIRST_WINDOW.into(),
+            intake: Intake::new(WINDOW),
+            output,
+            strikes: 0,
+            pinged: false,
+            leaving: false,
+        }
+    }
+
+    /// Takes what the peer says.
+    ///
+    /// # Errors
+    /// It ends the connection.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), Reason> {
+        if self.rest.is_empty() {
+            let used = self.frames(bytes)?;
+            self.rest = bytes.get(used..).unwrap_or_default().to_vec();
+        } else {
+            let mut input = std::mem::take(&mut self.rest);
+            input.extend_from_slice(bytes);
+            let used = self.frames(&input)?;
+            input.drain(..used);
+            if !input.is_empty() {
+                self.rest = input;
+            }
+        }
+        if self.strikes > STRIKES_MAX { Err(Reason::Calm) } else { Ok(()) }
+    }
+
+    /// The next call that the peer has begun.
+    pub(super) fn accept(&mut self) -> Option<Opened> {
+        let opened = self.opened.pop_front();
+        if self.opened.is_empty() {
+            self.opened = VecDeque::new();
+        }
+        opened
+    }
+
+    /// Whether the peer speaks HTTP/2 at all.
+    pub(super) fn has_begun(&self) -> bool {
+        self.settled
+    }
+
+    /// Whether there is nothing more to come: one side leaves, and no call is left.
+    pub(super) fn is_over(&self) -> bool {
+        self.leaving && self.calls.is_empty()
+    }
+
+    /// Whether so much waits for the socket that nothing more is read.
+    pub(super) fn is_full(&self) -> bool {
+        self.output.len() >= OUTPUT_MAX
+    }
+
+    /// Takes no new calls. Those there are go on.
+    pub(super) fn leave(&mut self) {
+        if !self.leaving {
+            self.leaving = true;
+            self.go_away(i32::MAX.cast_unsigned(), Reason::None);
+        }
+    }
+
+    /// Says why the connection ends.
+    pub(super) fn fail(&mut self, reason: Reason) {
+        self.go_away(self.last, reason);
+    }
+
+    /// Asks whether the peer is there.
+    pub(super) fn ping(&mut self) {
+        self.pinged = true;
+        Head::put_frame(kind::PING, 0, 0, &[0; 8], &mut self.output);
+    }
+
+    /// Whether the last [`Self::ping`] was answered.
+    pub(super) fn is_answered(&self) -> bool {
+        !self.pinged
+    }
+
+    // Of one call.
+
+    /// What came of the body since this was last called; `None` at its end.
+    pub(super) fn take_body(&mut self, stream: u32) -> Result<Option<Vec<u8>>, Gone> {
+        let call = self.call(stream).ok_or(Gone)?;
+        if call.gone {
+            return Err(Gone);
+        }
+        if call.inbox.is_empty() && call.heard {
+            return Ok(None);
+        }
+        let body = std::mem::take(&mut call.inbox);
+        let update = call.intake.give_back(body.len()).filter(|_| !call.heard);
+        self.give_back(body.len());
+        if let Some(more) = update {
+            put_update(stream, more, &mut self.output);
+        }
+        Ok(Some(body))
+    }
+
+    /// Whether the peer has said all of the body.
+    pub(super) fn is_heard(&mut self, stream: u32) -> bool {
+        self.call(stream).is_none_or(|call| call.heard && call.inbox.is_empty())
+    }
+
+    /// How many bytes of an answer there is room for.
+    pub(super) fn room(&mut self, stream: u32) -> Result<usize, Gone> {
+        let call = self.call(stream).filter(|call| !call.gone).ok_or(Gone)?;
+        let room = usize::try_from(call.window.min(self.window)).unwrap_or(0);
+        Ok(room.min(OUTPUT_MAX.saturating_sub(self.output.len())))
+    }
+
+    /// Sends the beginning of `messages`, `count` bytes, for which there is room.
+    pub(super) fn send_data(
+        &mut self,
+        stream: u32,
+        messages: &mut Rope,
+        count: usize,
+    ) -> Result<(), Gone> {
+        let call = self.calls.iter_mut().find(|call| call.stream == stream);
+        let call = call.filter(|call| !call.gone && !call.said).ok_or(Gone)?;
+        call.window -= count as i64;
+        self.window -= count as i64;
+        let mut rest = count.min(messages.len());
+        while rest > 0 {
+            let length = rest.min(PAYLOAD_MAX);
+            rest -= length;
+            Head::put(length, kind::DATA, 0, stream, &mut self.output);
+            messages.move_to(length, &mut self.output);
+        }
+        Ok(())
+    }
+
+    /// Sends headers; those without a `status` are trailers.
+    pub(super) fn send_headers(
+        &mut self,
+        stream: u32,
+        status: Option<u16>,
+        headers: &HeaderMap,
+        end: bool,
+    ) -> Result<(), Gone> {
+        let call = self.call(stream).filter(|call| !call.gone && !call.said).ok_or(Gone)?;
+        call.said = end;
+        let block = hpack::encode(status, headers);
+        let (mut kind, mut flags) = (kind::HEADERS, if end { flag::END_STREAM } else { 0 });
+        let mut rest = block.as_slice();
+        loop {
+            let piece = rest.split_off(..rest.len().min(PAYLOAD_MAX)).unwrap_or_default();
+            if rest.is_empty() {
+                let flags = flags | flag::END_HEADERS;
+                Head::put_frame(kind, flags, stream, piece, &mut self.output);
+                return Ok(());
+            }
+            Head::put_frame(kind, flags, stream, piece, &mut self.output);
+            (kind, flags) = (kind::CONTINUATION, 0);
+        }
+    }
+
+    /// Nobody answers the call any more.
+    pub(super) fn drop_call(&mut self, stream: u32) {
+        let Some(at) = self.calls.iter().position(|call| call.stream == stream) else { return };
+        let call = self.calls.swap_remove(at);
+        self.give_back(call.inbox.len());
+        match (call.gone, call.said, call.heard) {
+            (true, ..) | (_, true, true) => {}
+            // All is said: the rest of the question is not wanted (section 8.1).
+            (_, true, false) => self.reset(stream, Reason::None),
+            (_, false, _) => self.reset(stream, Reason::Cancel),
+        }
+    }
+
+    // Of what comes.
+
+    /// Takes the whole frames in `input`; returns how many bytes they had.
+    fn frames(&mut self, mut input: &[u8]) -> Result<usize, Reason> {
+        let length = input.len();
+        if !self.greeted {
+            match input.split_at_checked(PREFACE.len()) {
+                Some((PREFACE, rest)) => input = rest,
+                None if PREFACE.starts_with(input) => return Ok(0),
+                _ => return Err(Reason::Protocol),
+            }
+            self.greeted = true;
+        }
+        while let Some((head, rest)) = Head::read(input) {
+            if head.length > PAYLOAD_MAX {
+                return Err(Reason::FrameSize);
+            }
+            let Some((payload, rest)) = rest.split_at_checked(head.length) else { break };
+            self.frame(head, payload)?;
+            input = rest;
+        }
+        Ok(length - input.len())
+    }
+
+    fn frame(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        let in_block = self.block.is_some();
+        if in_block != (head.kind == kind::CONTINUATION) {
+            return Err(Reason::Protocol);
+        }
+        if !self.settled && head.kind != kind::SETTINGS {
+            return Err(Reason::Protocol);
+        }
+        match head.kind {
+            kind::DATA => self.on_data(head, payload),
+            kind::HEADERS => self.on_headers(head, payload),
+            kind::CONTINUATION => self.on_continuation(head, payload),
+            kind::RST_STREAM => self.on_reset(head, payload),
+            kind::SETTINGS => self.on_settings(head, payload),
+            kind::PING => self.on_ping(head, payload),
+            kind::WINDOW_UPDATE => self.on_window_update(head, payload),
+            kind::GOAWAY if head.stream == 0 => {
+                self.leaving = true;
+                Ok(())
+            }
+            kind::GOAWAY | kind::PUSH_PROMISE => Err(Reason::Protocol),
+            // Of no use to us; what is not known is passed over (section 5.5).
+            kind::PRIORITY.. => Ok(()),
+        }
+    }
+
+    fn on_data(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream == 0 || head.stream > self.last {
+            return Err(Reason::Protocol);
+        }
+        let length = u32::try_from(payload.len()).map_err(|_| Reason::FrameSize)?;
+        self.intake.take(length)?;
+        let data = unpadded(&head, payload)?;
+        let end = head.has(flag::END_STREAM);
+        self.strikes += u32::from(data.is_empty() && !end);
+        let call = self.calls.iter_mut().find(|call| call.stream == head.stream);
+        let Some(call) = call.filter(|call| !call.gone) else {
+            // It crossed with the end of its call.
+            self.give_back(payload.len());
+            return Ok(());
+        };
+        if call.heard {
+            return Err(Reason::Protocol);
+        }
+        call.intake.take(length)?;
+        call.heard = end;
+        call.inbox.extend_from_slice(data);
+        let padding = payload.len() - data.len();
+        let update = call.intake.give_back(padding).filter(|_| !end);
+        self.give_back(padding);
+        if let Some(more) = update {
+            put_update(head.stream, more, &mut self.output);
+        }
+        Ok(())
+    }
+
+    fn on_headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream % 2 == 0 {
+            return Err(Reason::Protocol);
+        }
+        let mut fragment = unpadded(&head, payload)?;
+        if head.has(flag::PRIORITY) {
+            fragment = fragment.get(5..).ok_or(Reason::FrameSize)?;
+        }
+        if head.has(flag::END_HEADERS) {
+            return self.on_block(head, fragment);
+        }
+        self.block = Some(Block { head, bytes: fragment.to_vec(), pieces: 1 });
+        Ok(())
+    }
+
+    fn on_continuation(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        let mut block = self.block.take().ok_or(Reason::Protocol)?;
+        if head.stream != block.head.stream {
+            return Err(Reason::Protocol);
+        }
+        block.bytes.extend_from_slice(payload);
+        block.pieces += 1;
+        if block.bytes.len() > BLOCK_MAX || block.pieces > PIECES_MAX {
+            return Err(Reason::Calm);
+        }
+        if head.has(flag::END_HEADERS) {
+            return self.on_block(block.head, &block.bytes);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    /// Takes a whole block of headers: of a new call, or behind the body of one.
+    fn on_block(&mut self, head: Head, block: &[u8]) -> Result<(), Reason> {
+        let end = head.has(flag::END_STREAM);
+        let mut fields = Fields::default();
+        // Read whatever becomes of it: the next one may refer to it.
+        let read = self.headers.decode(block, |field| fields.add(field));
+        read.map_err(|hpack::Unreadable| Reason::Compression)?;
+        if head.stream <= self.last {
+            self.strikes += 1;
+            if let Some(call) = self.call(head.stream).filter(|call| !call.gone) {
+                if call.heard || !end {
+                    return Err(Reason::Protocol);
+                }
+                call.heard = true;
+            }
+            return Ok(());
+        }
+        self.last = head.stream;
+        if self.leaving || self.calls.len() >= CALLS_MAX as usize {
+            return self.refuse(head.stream, Reason::Refused);
+        }
+        let too_large = fields.size > HEADERS_MAX;
+        let Some(request) = fields.request().filter(|_| !too_large) else {
+            return self
+                .refuse(head.stream, if too_large { Reason::Calm } else { Reason::Protocol });
+        };
+        self.calls.push(Call {
+            stream: head.stream,
+            window: self.first_window,
+            intake: Intake::new(CALL_WINDOW),
+            inbox: Vec::new(),
+            heard: end,
+            said: false,
+            gone: false,
+        });
+        self.opened.push_back((request, head.stream));
+        Ok(())
+    }
+
+    fn refuse(&mut self, stream: u32, reason: Reason) -> Result<(), Reason> {
+        self.strikes += 1;
+        self.reset(stream, reason);
+        Ok(())
+    }
+
+    fn on_reset(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        number(payload)?;
+        if head.stream == 0 || head.stream > self.last {
+            return Err(Reason::Protocol);
+        }
+        self.strikes += 1;
+        if let Some(call) = self.call(head.stream) {
+            call.gone = true;
+            let unread = std::mem::take(&mut call.inbox).len();
+            self.give_back(unread);
+        }
+        Ok(())
+    }
+
+    fn on_settings(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream != 0 {
+            return Err(Reason::Protocol);
+        }
+        if head.has(flag::ACK) {
+            if !payload.is_empty() {
+                return Err(Reason::FrameSize);
+            }
+            if !self.agreed {
+                self.agreed = true;
+                self.headers.forget_all();
+            }
+            return Ok(());
+        }
+        let (settings, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(Reason::FrameSize);
+        }
+        for [a, b, value @ ..] in settings {
+            // What else there is says what a server may not do that this one never does.
+            if u16::from_be_bytes([*a, *b]) == setting::INITIAL_WINDOW_SIZE {
+                self.set_first_window(i64::from(u32::from_be_bytes(*value)))?;
+            }
+        }
+        self.settled = true;
+        Head::put_frame(kind::SETTINGS, flag::ACK, 0, &[], &mut self.output);
+        Ok(())
+    }
+
+    fn set_first_window(&mut self, window: i64) -> Result<(), Reason> {
+        if window > WINDOW_MAX {
+            return Err(Reason::FlowControl);
+        }
+        let more = window - self.first_window;
+        self.first_window = window;
+        for call in &mut self.calls {
+            call.window += more;
+            if call.window > WINDOW_MAX {
+                return Err(Reason::FlowControl);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_ping(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream != 0 {
+            return Err(Reason::Protocol);
+        }
+        if payload.len() != 8 {
+            return Err(Reason::FrameSize);
+        }
+        if head.has(flag::ACK) {
+            self.pinged = false;
+        } else {
+            Head::put_frame(kind::PING, flag::ACK, 0, payload, &mut self.output);
+        }
+        Ok(())
+    }
+
+    fn on_window_update(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
+        let more = i64::from(number(payload)? & i32::MAX.cast_unsigned());
+        if more == 0 || head.stream > self.last {
+            return Err(Reason::Protocol);
+        }
+        let window = match head.stream {
+            0 => Some(&mut self.window),
+            stream => self.call(stream).map(|call| &mut call.window),
+        };
+        if let Some(window) = window {
+            *window += more;
+            if *window > WINDOW_MAX {
+                return Err(Reason::FlowControl);
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, stream: u32) -> Option<&mut Call> {
+        self.calls.iter_mut().find(|call| call.stream == stream)
+    }
+
+    fn give_back(&mut self, length: usize) {
+        if let Some(more) = self.intake.give_back(length) {
+            put_update(0, more, &mut self.output);
+        }
+    }
+
+    fn reset(&mut self, stream: u32, reason: Reason) {
+        let payload = (reason as u32).to_be_bytes();
+        Head::put_frame(kind::RST_STREAM, 0, stream, &payload, &mut self.output);
+    }
+
+    fn go_away(&mut self, last: u32, reason: Reason) {
+        let mut payload = Vec::from(last.to_be_bytes());
+        payload.extend((reason as u32).to_be_bytes());
+        Head::put_frame(kind::GOAWAY, 0, 0, &payload, &mut self.output);
+    }
+}
+
+fn put_update(stream: u32, more: u32, output: &mut Rope) {
+    Head::put_frame(kind::WINDOW_UPDATE, 0, stream, &more.to_be_bytes(), output);
+}
+
+/// The headers of a call, as they are read.
+#[derive(Default)]
+struct Fields {
+    method: Option<Method>,
+    path: Option<PathAndQuery>,
+    headers: HeaderMap,
+    size: usize,
+    malformed: bool,
+}
+
+impl Fields {
+    fn add(&mut self, (name, value): Field) {
+        self.size += name.len() + value.len() + 32;
+        if self.size > HEADERS_MAX || self.malformed {
+            return;
+        }
+        let sound = match &*name {
+            b":method" => set(&mut self.method, Method::from_bytes(&value).ok()),
+            b":path" => set(&mut self.path, PathAndQuery::try_from(&*value).ok()),
+            // One server, one scheme: who was called doesn't matter here.
+            b":scheme" | b":authority" => true,
+            _ => {
+                let name = HeaderName::from_lowercase(&name).ok();
+                match (name, HeaderValue::from_bytes(&value)) {
+                    (Some(name), Ok(value)) => self.headers.try_append(name, value).is_ok(),
+                    _ => false,
+                }
+            }
+        };
+        self.malformed |= !sound;
+    }
+
+    fn request(self) -> Option<Request<()>> {
+        let (Some(method), Some(path)) = (self.method, self.path) else { return None };
+        if self.malformed {
+            return None;
+        }
+        let mut request = Request::new(());
+        *request.method_mut() = method;
+        *request.uri_mut() = Uri::from(path);
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = self.headers;
+        Some(request)
+    }
+}
+
+/// Sets what was not set; false where it was, or there is nothing to set.
+fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
+    let sound = place.is_none() && value.is_some();
+    if sound {
+        *place = value;
+    }
+    sound
+}
+
+#[cfg(test)]
+mod tests;
