@@ -395,7 +395,7 @@ impl Protocol {
     }
 
     fn on_headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Reason> {
-        if head.stream % 2 == 0 {
+        if head.stream.is_multiple_of(2) {
             return Err(Reason::Protocol);
         }
         let mut fragment = unpadded(&head, payload)?;
