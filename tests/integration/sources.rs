@@ -7,7 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message;
+use rcgen::{CertifiedKey, KeyPair};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
+use strait::identity::tls;
 use strait::task::Supervisor;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
@@ -18,14 +23,17 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 use strait_proto::envoy::google::protobuf::Any;
 use strait_proto::istio::mcp::{Metadata, Resource};
 use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::harness::{Estate, LIMIT, Setup, Trust};
+use crate::mesh;
 
 /// What the server has, and what it has been told.
 #[derive(Debug, Clone, Default)]
@@ -121,6 +129,53 @@ impl Mcp {
         let types = types.map(|(kind, none)| (format!("networking.istio.io/v1/{kind}"), none));
         let contents = Contents { version: 1, types: types.into(), ..Contents::default() };
         Self { contents: Arc::new(watch::Sender::new(contents)) }
+    }
+
+    /// Serves over TLS on a free port, to those that show `client`'s certificate. Returns where.
+    async fn serve_tls(
+        &self,
+        own: &CertifiedKey<KeyPair>,
+        client: &CertifiedKey<KeyPair>,
+        tasks: &Supervisor,
+    ) -> SocketAddr {
+        let provider = tls::provider();
+        let mut roots = RootCertStore::empty();
+        roots.add(client.cert.der().clone()).expect("a root");
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).expect("a key");
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(verifier.build().expect("a verifier"))
+            .with_single_cert(vec![own.cert.der().clone()], key)
+            .expect("a pair");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let bound = listener.local_addr().expect("bound");
+        let (sender, accepted) = mpsc::channel::<std::io::Result<DuplexStream>>(4);
+        let pipes = tasks.clone();
+        tasks.spawn("tls", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let (mut near, far) = tokio::io::duplex(65_536);
+                pipes.spawn("tls pipe", async move {
+                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut near).await;
+                });
+                let _ = sender.send(Ok(far)).await;
+            }
+        });
+        let service = AggregatedDiscoveryServiceServer::new(self.clone());
+        tasks.spawn("mcp server", async move {
+            let stream = ReceiverStream::new(accepted);
+            Server::builder()
+                .add_service(service)
+                .serve_with_incoming(stream)
+                .await
+                .expect("serves");
+        });
+        bound
     }
 
     /// Serves at `address` until `tasks` are stopped. Returns where.
@@ -316,4 +371,133 @@ async fn sources_that_are_away_at_the_start_hold_up_readiness_for_their_time_onl
     let line = source(&estate, &format!("xds://{port}")).await;
     assert_eq!((&line["state"], &line["code"]), (&json!("timeout"), &json!("STR0330")));
     estate.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_server_and_strait_prove_themselves_to_each_other() {
+    let serving = Supervisor::new();
+    let mcp = Mcp::new();
+    mcp.set("ServiceEntry", vec![entry("shop/a", "a.example", "192.0.2.1")]);
+    let made = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).expect("made");
+    let (server, client) = (made("mcp.example"), made("strait.example"));
+    let address = mcp.serve_tls(&server, &client, &serving).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let (ca, cert) = (file("ca", server.cert.pem()), file("cert", client.cert.pem()));
+    let key = file("key", client.signing_key.serialize_pem());
+    let config = |sni: &str| {
+        json!({"configSources": [{"address": format!("xds://{address}"), "tlsSettings": {
+            "mode": "MUTUAL", "caCertificates": ca, "clientCertificate": cert, "privateKey": key, "sni": sni,
+        }}]})
+        .to_string()
+    };
+    let flags = vec![
+        "--mesh-config".to_owned(),
+        mesh_config(&folder, &config("other.example")),
+        "--remote-cluster-timeout".to_owned(),
+        "1s".to_owned(),
+    ];
+    let estate = Estate::start(&Setup { flags, ..Setup::default() }, &Trust::new()).await;
+    // Its certificate is for another name.
+    let name = format!("xds://{address}");
+    until_source(&estate, &name, |line| line["code"] == "STR0332").await;
+    assert_eq!(mcp.contents.borrow().streams, 0);
+    mesh_config(&folder, &config("mcp.example"));
+    until_hosts(&estate, &[("a.example", &["192.0.2.1"])]).await;
+    estate.stop().await;
+    serving.shut_down(LIMIT).await;
+}
+
+/// A Consul that has one service for ever, `web`, with two instances.
+async fn consul(tasks: &Supervisor) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let bound = listener.local_addr().expect("bound");
+    let connections = tasks.clone();
+    tasks.spawn("consul", async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.spawn("consul connection", async move {
+                let _ = answer(stream).await;
+            });
+        }
+    });
+    bound
+}
+
+async fn answer(stream: TcpStream) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await?;
+        let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        while line != "\r\n" {
+            line.clear();
+            if stream.read_line(&mut line).await? == 0 {
+                return Ok(());
+            }
+        }
+        if target.contains("index=") {
+            std::future::pending::<()>().await;
+        }
+        let path = target.split('?').next().unwrap_or_default();
+        let instance = |id: &str, address: &str, network: &str| {
+            json!({
+                "Node": {"Node": "n", "Address": address},
+                "Service": {"ID": id, "Port": 8080, "Meta": {"protocol": "http", "network": network}},
+                "Checks": [{"Status": "passing"}],
+            })
+        };
+        let body = match path {
+            "/v1/status/leader" => json!("127.0.0.1:8300"),
+            "/v1/catalog/datacenters" => json!(["dc1"]),
+            "/v1/catalog/services" => json!({"web": []}),
+            _ => json!([instance("web-1", "10.7.0.1", "n1"), instance("web-2", "10.7.0.2", "n9")]),
+        }
+        .to_string();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nx-consul-index: 7\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
+        stream.flush().await?;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_of_consul_reach_proxies_and_explain_names_where_they_are_from() {
+    let tasks = Supervisor::new();
+    let consul = format!("http://{}", consul(&tasks).await);
+    let east = mesh::Member::start("east", "n1", "198.18.0.1").await;
+    let setup = mesh::Setup::new().with(&["--consul-address", &consul]);
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let mut client = server.connect(&setup, &mesh::Proxy::sidecar("east")).await;
+    let name = "outbound|8080||web.service.consul";
+    let wanted = [("10.7.0.1:8080".parse().expect("an address"), 1)].into();
+    let held = client.wait_for(|held| held.endpoints(name) == wanted);
+    tokio::time::timeout(LIMIT, held).await.expect("in time").expect("the stream lives");
+
+    let path = "/debug/explain?proxy=client.shop@east&hostname=web.service.consul";
+    let explained = server.admin.json(path).await;
+    let verdicts: Vec<_> = explained["endpoints"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| (one["cluster"].as_str(), one["verdict"].as_str()))
+        .collect();
+    let cluster = Some("consul/dc1");
+    assert_eq!(verdicts, [(cluster, Some("direct")), (cluster, Some("withheld"))], "{explained:#}");
+    let said = explained.to_string();
+    assert!(said.contains("instance web-1.default of consul/dc1"), "{explained:#}");
+    assert!(said.contains("network n9 has no gateway"), "{explained:#}");
+    let endpoints = server.admin.json("/debug/endpoints?hostname=web.service.consul").await;
+    assert_eq!(endpoints[0]["provider"], "Consul");
+    let (_, metrics) = server.admin.text("/metrics").await;
+    assert!(metrics.contains("strait_source_state{source=\"consul/dc1\",state=\"live\"} 1"));
+    server.shut_down().await;
+    tasks.shut_down(LIMIT).await;
 }

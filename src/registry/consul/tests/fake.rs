@@ -5,10 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
+use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use crate::task::Supervisor;
 
@@ -47,11 +50,14 @@ pub(super) struct State {
 
 pub(super) struct FakeConsul {
     pub(super) address: SocketAddr,
+    /// Its certificate, where it speaks TLS.
+    pub(super) certificate: Option<String>,
     pub(super) state: Arc<watch::Sender<State>>,
 }
 
 impl FakeConsul {
-    pub(super) async fn start(tasks: &Supervisor) -> Self {
+    pub(super) async fn start(tasks: &Supervisor, tls: bool) -> Self {
+        let (acceptor, certificate) = if tls { with_tls() } else { (None, None) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let state = Arc::new(watch::Sender::new(State {
@@ -67,12 +73,19 @@ impl FakeConsul {
         tasks.spawn("fake consul", async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let state = Arc::clone(&shared);
+                let acceptor = acceptor.clone();
                 connections.spawn("fake connection", async move {
-                    let _ = serve(stream, state).await;
+                    let _ = match acceptor {
+                        None => serve(stream, state).await,
+                        Some(acceptor) => match acceptor.accept(stream).await {
+                            Ok(stream) => serve(stream, state).await,
+                            Err(error) => Err(error),
+                        },
+                    };
                 });
             }
         });
-        Self { address, state }
+        Self { address, certificate, state }
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
@@ -110,7 +123,24 @@ pub(super) fn instance(id: &str, address: &str, port: u16) -> Value {
     })
 }
 
-async fn serve(mut stream: TcpStream, state: Arc<watch::Sender<State>>) -> std::io::Result<()> {
+/// A certificate for 127.0.0.1 of its own issue, and who accepts connections with it.
+fn with_tls() -> (Option<TlsAcceptor>, Option<String>) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("made");
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+    let config =
+        ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .expect("a pair");
+    (Some(TlsAcceptor::from(Arc::new(config))), Some(made.cert.pem()))
+}
+
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    state: Arc<watch::Sender<State>>,
+) -> std::io::Result<()> {
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {

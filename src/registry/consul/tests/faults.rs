@@ -28,11 +28,21 @@ struct Rig {
 impl Rig {
     async fn start(options: &str, prepare: impl FnOnce(&FakeConsul)) -> Self {
         let tasks = Supervisor::new();
-        let fake = FakeConsul::start(&tasks).await;
+        let fake = FakeConsul::start(&tasks, false).await;
+        Self::of(fake, tasks, "http", options, prepare)
+    }
+
+    fn of(
+        fake: FakeConsul,
+        tasks: Supervisor,
+        scheme: &str,
+        options: &str,
+        prepare: impl FnOnce(&FakeConsul),
+    ) -> Self {
         prepare(&fake);
         let (sender, updates) = mpsc::channel(64);
         let board = Board::new(LIMIT);
-        let address = format!("http://{}{options}", fake.address).parse().expect("an address");
+        let address = format!("{scheme}://{}{options}", fake.address).parse().expect("an address");
         let config = Config { addresses: vec![address], updates: sender, board: board.clone() };
         start(config, &tasks);
         Self { fake, updates, board, held: BTreeMap::new(), words: 0, tasks }
@@ -294,5 +304,29 @@ async fn the_token_is_read_for_each_request_and_shown_to_nobody() {
     rig.fake.fault(Fault::Deny, "");
     rig.until_board("consul/dc1", |facts| facts.trouble.is_some()).await;
     assert!(!format!("{:?}", rig.board.show()).contains("canary"));
+    rig.tasks.shut_down(LIMIT).await;
+}
+
+#[tokio::test]
+async fn a_certificate_must_lead_to_the_ca_that_is_named_and_may_be_put_right() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ca.pem");
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("made");
+    std::fs::write(&file, other.cert.pem()).expect("written");
+    let tasks = Supervisor::new();
+    let fake = FakeConsul::start(&tasks, true).await;
+    let right = fake.certificate.clone().expect("a certificate");
+    let options = format!("?ca-file={}", file.display());
+    let mut rig = Rig::of(fake, tasks, "https", &options, |fake| {
+        fake.set("web", vec![instance("web-1", "10.0.0.1", 80)]);
+    });
+    rig.until_board("consul", |facts| {
+        facts.trouble.as_ref().is_some_and(|trouble| trouble.code.id == "STR0322")
+    })
+    .await;
+    assert_eq!(rig.words, 0);
+    std::fs::write(&file, right).expect("written");
+    rig.until("web.service.consul", Some(&["10.0.0.1:80"])).await;
+    rig.until_board("consul", |facts| facts.trouble.is_none()).await;
     rig.tasks.shut_down(LIMIT).await;
 }
