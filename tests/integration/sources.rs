@@ -46,6 +46,8 @@ struct Contents {
     /// What clients called themselves, and in which generator's name they asked.
     nodes: Vec<String>,
     streams: usize,
+    /// Whether it serves; streams end where it doesn't.
+    up: bool,
 }
 
 /// A server of MCP over xDS.
@@ -76,6 +78,9 @@ impl AggregatedDiscoveryService for Mcp {
             let mut wanted: BTreeMap<String, u64> = BTreeMap::new();
             loop {
                 let now = seen.borrow_and_update().clone();
+                if !now.up {
+                    return;
+                }
                 for (url, sent) in &mut wanted {
                     // Types that it doesn't have it doesn't answer, as Istio's server.
                     let Some(resources) = now.types.get(url) else { continue };
@@ -127,7 +132,8 @@ impl Mcp {
     fn new() -> Self {
         let types = [("WorkloadEntry", vec![]), ("ServiceEntry", vec![])];
         let types = types.map(|(kind, none)| (format!("networking.istio.io/v1/{kind}"), none));
-        let contents = Contents { version: 1, types: types.into(), ..Contents::default() };
+        let contents =
+            Contents { version: 1, types: types.into(), up: true, ..Contents::default() };
         Self { contents: Arc::new(watch::Sender::new(contents)) }
     }
 
@@ -180,6 +186,7 @@ impl Mcp {
 
     /// Serves at `address` until `tasks` are stopped. Returns where.
     async fn serve(&self, address: &str, tasks: &Supervisor) -> SocketAddr {
+        self.contents.send_modify(|contents| contents.up = true);
         let deadline = tokio::time::Instant::now() + LIMIT;
         let listener = loop {
             match TcpListener::bind(address).await {
@@ -334,6 +341,7 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
 
     // The server goes: what it said stays.
     assert!(serving.shut_down(LIMIT).await);
+    mcp.contents.send_modify(|contents| contents.up = false);
     let line = until_source(&estate, &name, |line| line["code"] == "STR0330").await;
     assert!(line["failures"].as_u64() > Some(0), "{line:#}");
     until_hosts(&estate, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;

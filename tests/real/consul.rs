@@ -24,6 +24,8 @@ struct Agent {
     hub: Rc<Netns>,
     folder: PathBuf,
     datacentre: &'static str,
+    /// A file for each instance: the command line can't register checks that run a program.
+    services: PathBuf,
     ports: [u16; 4],
     starts: usize,
     process: Option<Process>,
@@ -34,6 +36,7 @@ impl Agent {
         let [http, server, lan, wan] = self.ports.map(|port| port.to_string());
         let mut command = self.hub.command(&self.program);
         command.args(["agent", "-dev", "-bind", "127.0.0.1", "-enable-script-checks"]);
+        command.arg("-config-dir").arg(&self.services);
         command.args(["-datacenter", self.datacentre, "-node", self.datacentre]);
         command.args(["-http-port", &http, "-server-port", &server]);
         command.args(["-serf-lan-port", &lan, "-serf-wan-port", &wan]);
@@ -62,12 +65,14 @@ impl Agent {
             "tags": ["topology.istio.io/network|n1"],
             "checks": [{ "args": ["sh", "-c", format!("exit $(cat {})", state.display())], "interval": "1s" }],
         }});
-        let file = self.folder.join(format!("{id}.json"));
+        let file = self.services.join(format!("{id}.json"));
         std::fs::write(&file, service.to_string()).expect("the folder of this run is ours");
-        let file = file.to_str().expect("UTF-8");
-        wait::until(LIMIT, "the instance is registered", || {
-            self.run(&["services", "register", file])
-        });
+        wait::until(LIMIT, "the instance is registered", || self.run(&["reload"]));
+    }
+
+    fn deregister(&self, id: &str) {
+        let file = self.services.join(format!("{id}.json"));
+        std::fs::remove_file(file).expect("it was registered");
     }
 }
 
@@ -89,6 +94,7 @@ pub(crate) fn run(host: &Host) {
         hub: Rc::clone(&hub),
         folder: folder.clone(),
         datacentre,
+        services: host.subfolder(&format!("consul-{datacentre}")),
         ports,
         starts: 0,
         process: None,
@@ -144,11 +150,13 @@ pub(crate) fn run(host: &Host) {
     dc1.run(&["maint", "-enable", "-service", "web-1"]).expect("maintenance begins");
     become_these(&[&one("unhealthy"), &two("healthy"), three]);
     dc1.run(&["maint", "-disable", "-service", "web-1"]).expect("maintenance ends");
-    dc1.run(&["services", "deregister", "-id", "web-2"]).expect("it is deregistered");
+    dc1.deregister("web-2");
+    dc1.run(&["reload"]).expect("it reads its files");
     become_these(&[&one("healthy"), three]);
 
-    // The agent dies: what was known stays, and says how old it is.
+    // The agent dies, and what it was told: what was known stays, and says how old it is.
     dc1.process = None;
+    dc1.deregister("web-1");
     let state = |name: &str| -> Result<String, String> {
         let all = strait.try_json("/debug/sources")?;
         let line = all.as_array().into_iter().flatten().find(|line| line["name"] == name).cloned();

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::state::State;
 use super::{Node, Server, Tls};
-use crate::apiserver::{Backoff, one_line};
+use crate::apiserver::{Backoff, Error, one_line};
 use crate::codes::{self, Code};
 use crate::sources::Facts;
 use crate::store::combined::Line;
@@ -206,15 +206,14 @@ trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 
 fn of_transport(error: &tonic::transport::Error) -> Ended {
+    if let Error::Tls(fact) = Error::of_exchange("a connection", error) {
+        return Ended { fact, code: &codes::MCP_TLS };
+    }
     let mut deepest: &dyn std::error::Error = error;
     while let Some(source) = deepest.source() {
         deepest = source;
     }
-    let code = match deepest.downcast_ref::<rustls::Error>() {
-        Some(_) => &codes::MCP_TLS,
-        None => &codes::MCP_UNREACHABLE,
-    };
-    Ended { fact: one_line(&deepest.to_string()), code }
+    Ended { fact: one_line(&deepest.to_string()), code: &codes::MCP_UNREACHABLE }
 }
 
 async fn tls_config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
