@@ -32,8 +32,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::harness::{Estate, LIMIT, Setup, Trust};
-use crate::mesh;
+use crate::mesh::{Member, Proxy, SOON as LIMIT, Server as Strait, Setup};
 
 /// What the server has, and what it has been told.
 #[derive(Debug, Clone, Default)]
@@ -246,19 +245,24 @@ fn entry(name: &str, host: &str, address: &str) -> Any {
 }
 
 /// The addresses of each host.
-async fn hosts(estate: &Estate) -> BTreeMap<String, Vec<String>> {
+async fn hosts(strait: &Strait) -> BTreeMap<String, Vec<String>> {
     let mut hosts = BTreeMap::new();
-    for service in estate.get("/debug/services").await.as_array().expect("a list") {
+    for service in strait.admin.json("/debug/services").await.as_array().expect("a list") {
         let host = service["hostname"].as_str().expect("a name").to_owned();
-        let endpoints = estate.get(&format!("/debug/endpoints?hostname={host}")).await;
-        let endpoints = endpoints.as_array().expect("a list").iter();
-        let addresses = endpoints.filter_map(|one| one["address"].as_str()).map(str::to_owned);
-        hosts.insert(host, addresses.collect());
+        let path = format!("/debug/endpoints?hostname={host}");
+        let (status, text) = strait.admin.text(&path).await;
+        if status == http::StatusCode::NOT_FOUND {
+            // Gone since.
+            continue;
+        }
+        let endpoints: Vec<Value> = serde_json::from_str(&text).expect("a list");
+        let addresses = endpoints.iter().filter_map(|one| one["address"].as_str());
+        hosts.insert(host, addresses.map(str::to_owned).collect());
     }
     hosts
 }
 
-async fn until_hosts(estate: &Estate, wanted: &[(&str, &[&str])]) {
+async fn until_hosts(strait: &Strait, wanted: &[(&str, &[&str])]) {
     let wanted: BTreeMap<String, Vec<String>> = wanted
         .iter()
         .map(|(host, list)| {
@@ -267,7 +271,7 @@ async fn until_hosts(estate: &Estate, wanted: &[(&str, &[&str])]) {
         .collect();
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
-        let found = hosts(estate).await;
+        let found = hosts(strait).await;
         if found == wanted {
             return;
         }
@@ -275,16 +279,16 @@ async fn until_hosts(estate: &Estate, wanted: &[(&str, &[&str])]) {
     }
 }
 
-async fn source(estate: &Estate, name: &str) -> Value {
-    let all = estate.get("/debug/sources").await;
+async fn source(strait: &Strait, name: &str) -> Value {
+    let all = strait.admin.json("/debug/sources").await;
     let found = all.as_array().expect("a list").iter().find(|one| one["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {all:#}")).clone()
 }
 
-async fn until_source(estate: &Estate, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+async fn until_source(strait: &Strait, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let deadline = tokio::time::Instant::now() + LIMIT;
     loop {
-        let found = source(estate, name).await;
+        let found = source(strait, name).await;
         if wanted(&found) {
             return found;
         }
@@ -308,19 +312,25 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     let address = mcp.serve("127.0.0.1:0", &serving).await;
     let name = format!("xds://{address}");
     let folder = tempfile::tempdir().expect("a folder");
-    let own = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a, namespace: shop}\n\
-        spec: {hosts: [own.example], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{address: 192.0.2.9}]}\n";
     let config = format!("configSources: [{{address: '{name}'}}, {{address: 'k8s://'}}]\n");
-    let setup = Setup {
-        config: own.to_owned(),
-        flags: vec!["--mesh-config".into(), mesh_config(&folder, &config)],
-        ..Setup::default()
-    };
-    let estate = Estate::start(&setup, &Trust::new()).await;
+    let setup = Setup::new().with(&["--mesh-config", &mesh_config(&folder, &config)]);
+    let own = json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "ServiceEntry",
+        "metadata": {"name": "a", "namespace": "shop"},
+        "spec": {
+            "hosts": ["own.example"],
+            "ports": [{"number": 80, "name": "http"}],
+            "resolution": "STATIC",
+            "endpoints": [{"address": "192.0.2.9"}],
+        },
+    });
+    setup.put("own", &own);
+    let strait = setup.start_ready().await;
 
     // The first version holds it, and it shadows the object of its name in the directory.
-    assert_eq!(hosts(&estate).await.into_keys().collect::<Vec<_>>(), ["a.example"]);
-    let own_line = source(&estate, "config directory").await;
+    assert_eq!(hosts(&strait).await.into_keys().collect::<Vec<_>>(), ["a.example"]);
+    let own_line = source(&strait, "config directory").await;
     let said = own_line["warnings"].to_string();
     assert!(said.contains("STR0222: ServiceEntry shop/a of config directory"), "{said}");
     assert_eq!(mcp.contents.borrow().nodes.len(), 1);
@@ -330,34 +340,34 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     // A bad object costs only itself.
     let bad = resource("shop/a", "ServiceEntry", vec![0xff]);
     mcp.set("ServiceEntry", vec![bad, entry("shop/b", "b.example", "192.0.2.2")]);
-    until_hosts(&estate, &[("a.example", &["192.0.2.1"]), ("b.example", &["192.0.2.2"])]).await;
+    until_hosts(&strait, &[("a.example", &["192.0.2.1"]), ("b.example", &["192.0.2.2"])]).await;
     mcp.until(|contents| contents.refused.iter().any(|text| text.contains("shop/a"))).await;
-    let line = until_source(&estate, &name, |line| line["warnings"] != json!([])).await;
+    let line = until_source(&strait, &name, |line| line["warnings"] != json!([])).await;
     assert_eq!((&line["state"], &line["objects"]), (&json!("live"), &json!(2)));
 
     // The winner goes: the directory's object counts again.
     mcp.set("ServiceEntry", vec![entry("shop/b", "b.example", "192.0.2.3")]);
-    until_hosts(&estate, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
+    until_hosts(&strait, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
 
     // The server goes: what it said stays.
     assert!(serving.shut_down(LIMIT).await);
     mcp.contents.send_modify(|contents| contents.up = false);
-    let line = until_source(&estate, &name, |line| line["code"] == "STR0330").await;
+    let line = until_source(&strait, &name, |line| line["code"] == "STR0330").await;
     assert!(line["failures"].as_u64() > Some(0), "{line:#}");
-    until_hosts(&estate, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
+    until_hosts(&strait, &[("b.example", &["192.0.2.3"]), ("own.example", &["192.0.2.9"])]).await;
 
     // It comes back with other contents.
     mcp.set("ServiceEntry", vec![entry("shop/c", "c.example", "192.0.2.4")]);
     let again = Supervisor::new();
     mcp.serve(&address.to_string(), &again).await;
-    until_hosts(&estate, &[("c.example", &["192.0.2.4"]), ("own.example", &["192.0.2.9"])]).await;
-    let line = until_source(&estate, &name, |line| line["code"].is_null()).await;
+    until_hosts(&strait, &[("c.example", &["192.0.2.4"]), ("own.example", &["192.0.2.9"])]).await;
+    let line = until_source(&strait, &name, |line| line["code"].is_null()).await;
     assert_eq!(line["state"], "live");
 
     // It leaves the mesh config: so do its objects.
     mesh_config(&folder, "configSources: []\n");
-    until_hosts(&estate, &[("own.example", &["192.0.2.9"])]).await;
-    estate.stop().await;
+    until_hosts(&strait, &[("own.example", &["192.0.2.9"])]).await;
+    strait.shut_down().await;
     again.shut_down(LIMIT).await;
 }
 
@@ -367,18 +377,15 @@ async fn sources_that_are_away_at_the_start_hold_up_readiness_for_their_time_onl
     // Nobody listens at either.
     let port = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let config = mesh_config(&folder, &format!("configSources: [{{address: 'xds://{port}'}}]\n"));
-    let flags = [
-        ("--mesh-config", config),
-        ("--consul-address", format!("http://{port}")),
-        ("--remote-cluster-timeout", "1s".to_owned()),
-    ];
-    let flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-    let estate = Estate::start(&Setup { flags, ..Setup::default() }, &Trust::new()).await;
-    let line = source(&estate, "consul").await;
+    let consul = format!("http://{port}");
+    let flags = ["--mesh-config", &config, "--consul-address", &consul];
+    let setup = Setup::new().with(&flags).with(&["--remote-cluster-timeout", "1s"]);
+    let strait = setup.start_ready().await;
+    let line = source(&strait, "consul").await;
     assert_eq!((&line["state"], &line["code"]), (&json!("timeout"), &json!("STR0320")));
-    let line = source(&estate, &format!("xds://{port}")).await;
+    let line = source(&strait, &format!("xds://{port}")).await;
     assert_eq!((&line["state"], &line["code"]), (&json!("timeout"), &json!("STR0330")));
-    estate.stop().await;
+    strait.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -403,20 +410,17 @@ async fn an_mcp_server_and_strait_prove_themselves_to_each_other() {
         }}]})
         .to_string()
     };
-    let flags = vec![
-        "--mesh-config".to_owned(),
-        mesh_config(&folder, &config("other.example")),
-        "--remote-cluster-timeout".to_owned(),
-        "1s".to_owned(),
-    ];
-    let estate = Estate::start(&Setup { flags, ..Setup::default() }, &Trust::new()).await;
+    let file = mesh_config(&folder, &config("other.example"));
+    let flags = ["--mesh-config", &file, "--remote-cluster-timeout", "1s"];
+    let setup = Setup::new().with(&flags);
+    let strait = setup.start_ready().await;
     // Its certificate is for another name.
     let name = format!("xds://{address}");
-    until_source(&estate, &name, |line| line["code"] == "STR0332").await;
+    until_source(&strait, &name, |line| line["code"] == "STR0332").await;
     assert_eq!(mcp.contents.borrow().streams, 0);
     mesh_config(&folder, &config("mcp.example"));
-    until_hosts(&estate, &[("a.example", &["192.0.2.1"])]).await;
-    estate.stop().await;
+    until_hosts(&strait, &[("a.example", &["192.0.2.1"])]).await;
+    strait.shut_down().await;
     serving.shut_down(LIMIT).await;
 }
 
@@ -479,11 +483,11 @@ async fn answer(stream: TcpStream) -> std::io::Result<()> {
 async fn services_of_consul_reach_proxies_and_explain_names_where_they_are_from() {
     let tasks = Supervisor::new();
     let consul = format!("http://{}", consul(&tasks).await);
-    let east = mesh::Member::start("east", "n1", "198.18.0.1").await;
-    let setup = mesh::Setup::new().with(&["--consul-address", &consul]);
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let setup = Setup::new().with(&["--consul-address", &consul]);
     setup.join(&[&east]);
     let server = setup.start_ready().await;
-    let mut client = server.connect(&setup, &mesh::Proxy::sidecar("east")).await;
+    let mut client = server.connect(&setup, &Proxy::sidecar("east")).await;
     let name = "outbound|8080||web.service.consul";
     let wanted = [("10.7.0.1:8080".parse().expect("an address"), 1)].into();
     let held = client.wait_for(|held| held.endpoints(name) == wanted);
