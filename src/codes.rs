@@ -239,9 +239,10 @@ name the address dialled. What was last known of the cluster stays in use.";
 
     /// Another kube-system UID.
     IDENTITY_CHANGED = "STR0306", "the kubeconfig leads to a different cluster now",
-        "If it is meant: delete the Secret and make it anew.", "\
-The UID of the namespace kube-system differs from that of the cluster which had this ID. Its data is not
-taken, and the old is kept.";
+        "If it is meant, say so: kubectl annotate secret NAME strait.dev/cluster-uid=UID --overwrite", "\
+The UID of the namespace kube-system differs from that of the cluster which had this ID, or from the one
+that the Secret's annotation strait.dev/cluster-uid names. Its data is not taken, and the old is kept. The
+annotation with the new UID accepts the new cluster; a Secret that is deleted and made anew does, too.";
 
     /// Not an API server's answer, or over budget.
     MISBEHAVING = "STR0307", "the API server answers with nonsense, or with too much",
@@ -249,25 +250,12 @@ taken, and the old is kept.";
 Its answer is not one an API server gives (an HTML page, broken JSON), or exceeds the budget of one cluster.
 What was last known of the cluster stays in use.";
 
-    /// The server of `configSources`.
-    MCP_UNREACHABLE = "STR0330", "a config source can't be reached",
-        "See whether the server at that address of configSources speaks MCP over xDS.", "\
-It refuses connections or the stream, or ended it. What was last known of its objects stays in use, however
-long that lasts; it is tried again by itself. A source that was never read holds up readiness for
---remote-cluster-timeout.";
-
-    /// Objects of that server.
-    MCP_ODD = "STR0331", "a config source sends objects that make no sense",
-        "Correct the objects named, at the server.", "\
-An object that can't be decoded, or has no namespace and name, costs only itself: what it was before
-counts, and the server is told by a NACK which it is. Where not even its name can be read, nothing that is
-missing from the same answer is taken for gone.";
-
-    /// TLS to that server.
-    MCP_TLS = "STR0332", "a config source's certificate, or ours for it, is not acceptable",
-        "Check the files of tlsSettings, and the name (sni).", "\
-The server's certificate must lead to caCertificates and be for the host of the address, or for sni. The
-files are read for each connection. What was last known of its objects stays in use.";
+    /// Quarantine.
+    FLAPPING = "STR0308", "the API server comes and goes",
+        "Look at what lies between: its load balancer, its nodes, the network. See: strait cluster get ID", "\
+Contact was lost five times within two minutes. The cluster is frozen at what was last known, so that its
+changes of state cost nobody else anything, and is tried again after 30 s, then after longer pauses up to
+5 minutes. It is an ordinary member again once contact has held for two minutes.";
 
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul can't be reached",
@@ -296,6 +284,26 @@ those of this machine. What was last known stays in use.";
 An answer is no JSON of Consul's API, is larger than any real one (64 MiB, 20,000 services, 50,000
 instances of one), or a catalogue is suddenly empty, which is believed when it was seen three times in
 a row. What was last known stays in use.";
+
+    /// The server of `configSources`.
+    MCP_UNREACHABLE = "STR0330", "a config source can't be reached",
+        "See whether the server at that address of configSources speaks MCP over xDS.", "\
+It refuses connections or the stream, or ended it. What was last known of its objects stays in use, however
+long that lasts; it is tried again by itself. A source that was never read holds up readiness for
+--remote-cluster-timeout.";
+
+    /// Objects of that server.
+    MCP_ODD = "STR0331", "a config source sends objects that make no sense",
+        "Correct the objects named, at the server.", "\
+An object that can't be decoded, or has no namespace and name, costs only itself: what it was before
+counts, and the server is told by a NACK which it is. Where not even its name can be read, nothing that is
+missing from the same answer is taken for gone.";
+
+    /// TLS to that server.
+    MCP_TLS = "STR0332", "a config source's certificate, or ours for it, is not acceptable",
+        "Check the files of tlsSettings, and the name (sni).", "\
+The server's certificate must lead to caCertificates and be for the host of the address, or for sni. The
+files are read for each connection. What was last known of its objects stays in use.";
 
     /// explain: gateway.
     NO_GATEWAY = "STR0401", "the network has no gateway",
@@ -455,6 +463,47 @@ another address. Somebody may use a certificate out of place.";
         "Remove NETWORK from the node's metadata, or correct what places the pod: the reason names it.", "\
 A proxy that is believed to be in another network would be sent addresses that mean somebody else
 where it runs.";
+
+    /// `--policy`.
+    POLICY = "STR0601", "the policy file can't be used",
+        "Correct the field named: strait policy check FILE. It is read again by itself.", "\
+The file is not YAML, or has a field that is unknown or has a value that means nothing. At start this ends the
+program: to serve without the rules that were asked for would not be safe. Later the last good policy
+stays in force.";
+
+    /// explain: export.
+    EXPORT_REFUSED = "STR0602", "policy does not let the cluster export the service",
+        "Change owners or exports in the policy file, if it shall: strait policy test FILE", "\
+The endpoints that a cluster has for a name it may not export are given to proxies of that cluster only,
+and no gateway carries them. It lends neither ports nor accounts to the name that others know.";
+
+    /// explain: network.
+    ADDRESS_REFUSED = "STR0603", "policy does not let the cluster use the address",
+        "Correct the EndpointSlice, or addresses in the policy file: strait policy test FILE", "\
+An endpoint or a gateway of a cluster may have an address within the ranges that policy gives that cluster.
+Loopback, link-local, multicast and unspecified addresses are always refused: whoever could hand them out
+could lead proxies to their own host or to a cloud's metadata service.";
+
+    /// explain: network.
+    NETWORK_REFUSED = "STR0604", "policy does not let the cluster claim the network",
+        "Correct the label, or networks in the policy file: strait policy test FILE", "\
+A label in a cluster may say that an endpoint or a gateway is in a network. Where policy names the networks
+of a cluster, endpoints that claim another are withheld, and gateways that do count for nothing: else a cluster
+could draw another network's traffic to itself.";
+
+    /// explain: ready.
+    CLUSTER_DARK = "STR0605", "the endpoint's cluster has been out of contact for too long",
+        "Bring its API server back: strait cluster get ID. Or change whenDark in the policy file.", "\
+Policy withdraws the endpoints of a cluster that has not been heard of for that long. They are back as soon as
+its API server answers. While no API server answers at all, nothing is withdrawn: then it is Strait
+that is cut off.";
+
+    /// Quarantine.
+    MASS_WITHDRAWAL = "STR0606", "many endpoints have gone at once, which waits to be confirmed",
+        "If it is meant, wait for the time named. See: strait cluster get ID", "\
+A list without most of what the one before had is more often a fault (a backup restored, a right lost) than a
+wish. What was there before stays until the time is over, or until the endpoints are back. Without a rule only
+fresh lists are held back, never what a watch tells; massWithdrawal in the policy file holds back both.";
 
     /// Certificates and keys on disk.
     TLS_FILE = "STR0701", "a certificate or key file can't be read or written",

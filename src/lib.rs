@@ -31,6 +31,7 @@ pub mod mesh;
 pub mod metrics;
 pub mod model;
 pub mod network;
+pub mod policy;
 pub mod push;
 pub mod registry;
 pub mod server;

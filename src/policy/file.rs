@@ -1,0 +1,362 @@
+//! The text of a policy file: strict, so that a rule that is misspelt is not a rule that is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::preference::{Preference, Tier};
+use super::{Budget, MassWithdrawal, Names, Owner, Policy, Rules, WhenDark};
+use crate::mesh::parse_duration;
+use crate::model::{ClusterId, Mode, NetworkId};
+
+/// The largest file that is read: far more than people write.
+const BYTES_MAX: usize = 1 << 20;
+/// The only version there is.
+const API_VERSION: &str = "strait.dev/v1";
+const KIND: &str = "Policy";
+
+/// Why a policy can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Invalid {
+    /// The field, such as `clusters.east.addresses[0]`; empty where the text is no policy at all.
+    pub field: String,
+    /// What is wrong with it.
+    pub fact: String,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.fact)
+    }
+}
+
+fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> Result<T, Invalid> {
+    Err(Invalid { field: field.into(), fact: fact.into() })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    mesh: RulesText,
+    #[serde(default)]
+    clusters: BTreeMap<String, RulesText>,
+    #[serde(default)]
+    owners: Vec<OwnerText>,
+    #[serde(default)]
+    preferences: Vec<PreferenceText>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RulesText {
+    mode: Option<String>,
+    when_dark: Option<String>,
+    mass_withdrawal: Option<GuardText>,
+    budget: Option<BudgetText>,
+    exports: Option<NamesText>,
+    networks: Option<Vec<String>>,
+    addresses: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GuardText {
+    above: Option<String>,
+    at_least: Option<usize>,
+    hold: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct BudgetText {
+    objects: Option<usize>,
+    pages: Option<usize>,
+    object_bytes: Option<Value>,
+    page_bytes: Option<Value>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct NamesText {
+    namespaces: Vec<String>,
+    hosts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OwnerText {
+    #[serde(default)]
+    namespaces: Vec<String>,
+    #[serde(default)]
+    hosts: Vec<String>,
+    clusters: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PreferenceText {
+    name: String,
+    services: NamesText,
+    proxies: Option<Vec<String>>,
+    order: Vec<Value>,
+}
+
+pub(super) fn parse(text: &str) -> Result<Policy, Invalid> {
+    if text.len() > BYTES_MAX {
+        return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
+    }
+    let file: File = serde_saphyr::from_str(text).map_err(|error| Invalid {
+        field: String::new(),
+        // What follows the first line is a picture of the text.
+        fact: error.to_string().lines().next().unwrap_or_default().to_owned(),
+    })?;
+    if file.api_version != API_VERSION {
+        return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));
+    }
+    if file.kind != KIND {
+        return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
+    }
+    let mut policy = Policy { mesh: rules("mesh", file.mesh)?, ..Policy::default() };
+    for (id, text) in file.clusters {
+        let field = format!("clusters.{id}");
+        let id = cluster(&field, &id)?;
+        policy.clusters.insert(id, rules(&field, text)?);
+    }
+    for (at, text) in file.owners.into_iter().enumerate() {
+        let field = format!("owners[{at}]");
+        if text.clusters.is_empty() {
+            return invalid(field, "names no cluster, so that nobody could have what it names");
+        }
+        let names = NamesText { namespaces: text.namespaces, hosts: text.hosts };
+        policy.owners.push(Owner {
+            names: some_names(&field, names)?,
+            clusters: clusters(&format!("{field}.clusters"), &text.clusters)?,
+        });
+    }
+    for (at, text) in file.preferences.into_iter().enumerate() {
+        policy.preferences.push(preference(&format!("preferences[{at}]"), text)?);
+    }
+    Ok(policy)
+}
+
+fn rules(field: &str, text: RulesText) -> Result<Rules, Invalid> {
+    let of = |name: &str| format!("{field}.{name}");
+    Ok(Rules {
+        mode: text.mode.map(|text| mode(&of("mode"), &text)).transpose()?,
+        when_dark: text.when_dark.map(|text| when_dark(&of("whenDark"), &text)).transpose()?,
+        mass_withdrawal: text
+            .mass_withdrawal
+            .map(|text| guard(&of("massWithdrawal"), &text))
+            .transpose()?,
+        budget: text
+            .budget
+            .map(|text| budget(&of("budget"), &text))
+            .transpose()?
+            .unwrap_or_default(),
+        exports: text.exports.map(|text| names(&of("exports"), text)).transpose()?,
+        networks: text
+            .networks
+            .map(|list| list.into_iter().map(NetworkId::from).collect::<BTreeSet<_>>()),
+        addresses: text.addresses.map(|list| ranges(&of("addresses"), &list)).transpose()?,
+    })
+}
+
+fn mode(field: &str, text: &str) -> Result<Mode, Invalid> {
+    match text {
+        "normal" => Ok(Mode::Normal),
+        "drain" => Ok(Mode::Drain),
+        "pause" => Ok(Mode::Pause),
+        _ => invalid(field, format!("{text:?} is none of normal, drain, pause")),
+    }
+}
+
+fn when_dark(field: &str, text: &str) -> Result<WhenDark, Invalid> {
+    if text == "keep" {
+        return Ok(WhenDark::Keep);
+    }
+    match text.strip_prefix("withdraw after ") {
+        Some(after) => duration(field, after).map(WhenDark::WithdrawAfter),
+        None => invalid(field, format!("{text:?} is neither 'keep' nor 'withdraw after 15m'")),
+    }
+}
+
+fn duration(field: &str, text: &str) -> Result<Duration, Invalid> {
+    parse_duration(text.trim()).or_else(|fact| invalid(field, fact))
+}
+
+fn guard(field: &str, text: &GuardText) -> Result<MassWithdrawal, Invalid> {
+    let usual = MassWithdrawal::default();
+    let percent = match &text.above {
+        None => usual.percent,
+        Some(text) => {
+            let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<u8>().ok());
+            match number.filter(|number| *number < 100) {
+                Some(number) => number,
+                None => {
+                    let fact = format!("{text:?} is not a share from 0% to 99%");
+                    return invalid(format!("{field}.above"), fact);
+                }
+            }
+        }
+    };
+    let hold = match &text.hold {
+        None => usual.hold,
+        Some(text) => duration(&format!("{field}.hold"), text)?,
+    };
+    Ok(MassWithdrawal { percent, at_least: text.at_least.unwrap_or(usual.at_least), hold })
+}
+
+fn budget(field: &str, text: &BudgetText) -> Result<Budget, Invalid> {
+    let size = |name: &str, value: &Option<Value>| -> Result<Option<usize>, Invalid> {
+        value.as_ref().map(|value| bytes(&format!("{field}.{name}"), value)).transpose()
+    };
+    let budget = Budget {
+        objects: text.objects,
+        pages: text.pages,
+        object_bytes: size("objectBytes", &text.object_bytes)?,
+        page_bytes: size("pageBytes", &text.page_bytes)?,
+    };
+    let all = [budget.objects, budget.pages, budget.object_bytes, budget.page_bytes];
+    if all.contains(&Some(0)) {
+        return invalid(field, "has a 0, with which nothing could be read");
+    }
+    Ok(budget)
+}
+
+/// `4096`, `64Ki`, `256Mi`, `1Gi`.
+fn bytes(field: &str, value: &Value) -> Result<usize, Invalid> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text.as_str(), ""),
+    };
+    let shift = match unit {
+        "" => Some(0),
+        "Ki" => Some(10),
+        "Mi" => Some(20),
+        "Gi" => Some(30),
+        _ => None,
+    };
+    let size = number.parse::<usize>().ok().zip(shift);
+    match size.and_then(|(number, shift)| number.checked_mul(1 << shift)) {
+        Some(size) => Ok(size),
+        None => invalid(field, format!("{text:?} is not a size such as 64Ki or 256Mi")),
+    }
+}
+
+fn ranges(field: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
+    let ranges = list.iter().enumerate().map(|(at, text)| {
+        let one =
+            text.parse::<IpNet>().or_else(|_| text.parse().map(|one: std::net::IpAddr| one.into()));
+        one.or_else(|_| {
+            let fact = format!("{text:?} is not a range such as 10.0.0.0/8");
+            invalid(format!("{field}[{at}]"), fact)
+        })
+    });
+    ranges.collect()
+}
+
+fn names(field: &str, text: NamesText) -> Result<Names, Invalid> {
+    for (at, host) in text.hosts.iter().enumerate() {
+        let rest = host.strip_prefix("*.").unwrap_or(host);
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
+        if rest.is_empty() || !rest.chars().all(good) {
+            let fact = format!("{host:?} is neither a host name nor '*.' and an ending of one");
+            return invalid(format!("{field}.hosts[{at}]"), fact);
+        }
+    }
+    for (at, namespace) in text.namespaces.iter().enumerate() {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if namespace != "*" && (namespace.is_empty() || !namespace.chars().all(good)) {
+            let fact = format!("{namespace:?} is neither a namespace nor '*'");
+            return invalid(format!("{field}.namespaces[{at}]"), fact);
+        }
+    }
+    Ok(Names { namespaces: text.namespaces.into_iter().collect(), hosts: text.hosts })
+}
+
+fn some_names(field: &str, text: NamesText) -> Result<Names, Invalid> {
+    if text.namespaces.is_empty() && text.hosts.is_empty() {
+        return invalid(field, "names neither namespaces nor hosts");
+    }
+    names(field, text)
+}
+
+fn cluster(field: &str, text: &str) -> Result<ClusterId, Invalid> {
+    ClusterId::parse(text)
+        .or_else(|error| invalid(field, format!("{text:?} can't be a cluster ID: {error}")))
+}
+
+fn clusters(field: &str, list: &[String]) -> Result<BTreeSet<ClusterId>, Invalid> {
+    list.iter().map(|text| cluster(field, text)).collect()
+}
+
+fn preference(field: &str, text: PreferenceText) -> Result<Preference, Invalid> {
+    let at = |what: &str| format!("{field}.{what}");
+    let proxies = text.proxies.map(|list| clusters(&at("proxies"), &list)).transpose()?;
+    let mut order = Vec::new();
+    for (place, value) in text.order.iter().enumerate() {
+        let tier = tier(&at(&format!("order[{place}]")), value)?;
+        if order.contains(&tier) {
+            return invalid(at(&format!("order[{place}]")), format!("{tier} is there twice"));
+        }
+        order.push(tier);
+    }
+    if order.is_empty() {
+        return invalid(at("order"), "is empty");
+    }
+    let services = some_names(&at("services"), text.services)?;
+    Ok(Preference { name: text.name, services, proxies, order })
+}
+
+/// `own cluster`, `own network`, `any other`, a cluster, a list of clusters, or clusters with shares.
+fn tier(field: &str, value: &Value) -> Result<Tier, Invalid> {
+    let one = |text: &str| Ok(Tier::Clusters([(cluster(field, text)?, None)].into()));
+    match value {
+        Value::String(text) => match text.as_str() {
+            "own cluster" => Ok(Tier::OwnCluster),
+            "own network" => Ok(Tier::OwnNetwork),
+            "any other" => Ok(Tier::Others),
+            id => one(id),
+        },
+        Value::Array(list) if !list.is_empty() => {
+            let mut clusters = BTreeMap::new();
+            for value in list {
+                let Some(text) = value.as_str() else {
+                    return invalid(field, format!("{value} is not a cluster ID"));
+                };
+                clusters.insert(cluster(field, text)?, None);
+            }
+            Ok(Tier::Clusters(clusters))
+        }
+        Value::Object(shares) if !shares.is_empty() => {
+            let mut clusters = BTreeMap::new();
+            for (id, share) in shares {
+                let number = share.as_u64().and_then(|share| u32::try_from(share).ok());
+                let Some(share) = number.filter(|share| (1..=1_000_000).contains(share)) else {
+                    let fact = format!("the share of {id}, {share}, is not a number from 1");
+                    return invalid(field, fact);
+                };
+                clusters.insert(cluster(field, id)?, Some(share));
+            }
+            Ok(Tier::Clusters(clusters))
+        }
+        other => invalid(
+            field,
+            format!("{other} is neither 'own cluster', 'own network', 'any other' nor clusters"),
+        ),
+    }
+}

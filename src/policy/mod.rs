@@ -1,0 +1,337 @@
+//! What an operator allows clusters to say, and prefers among them: one file, asked by name at a few
+//! places. (docs/guide/policy.md)
+//!
+//! Owns the rules and the words for them; every refusal names the rule that made it. Never looks at the
+//! mesh: who asks brings the facts.
+
+mod file;
+mod preference;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+pub use self::file::Invalid;
+pub use self::preference::{Preference, Rank, Tier};
+pub use self::watch::{PolicyError, Watched, Watcher};
+use crate::model::{ClusterId, Mode, NetworkId};
+
+/// The rules in force.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// For every cluster that says nothing else.
+    mesh: Rules,
+    /// By cluster.
+    clusters: BTreeMap<ClusterId, Rules>,
+    /// Names that belong to certain clusters, in the order of the file.
+    owners: Vec<Owner>,
+    /// In the order of the file: the first that is about a service and a proxy counts.
+    preferences: Vec<Preference>,
+}
+
+/// What holds for a cluster; what is not set is as the mesh has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Rules {
+    mode: Option<Mode>,
+    when_dark: Option<WhenDark>,
+    mass_withdrawal: Option<MassWithdrawal>,
+    budget: Budget,
+    exports: Option<Names>,
+    networks: Option<BTreeSet<NetworkId>>,
+    addresses: Option<Vec<IpNet>>,
+}
+
+/// Names that only some clusters may have endpoints for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    names: Names,
+    clusters: BTreeSet<ClusterId>,
+}
+
+/// Services, by namespace or by host name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Names {
+    /// Namespaces; `*` is all of them.
+    namespaces: BTreeSet<String>,
+    /// Host names, whole or `*.` and an ending.
+    hosts: Vec<String>,
+}
+
+/// What becomes of the endpoints of a cluster that is out of contact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenDark {
+    /// They stay, for as long as it takes.
+    #[default]
+    Keep,
+    /// They are withdrawn once nothing has been heard for so long.
+    WithdrawAfter(Duration),
+}
+
+/// When the loss of many endpoints at once is held back until it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MassWithdrawal {
+    /// More than so many of a hundred ready endpoints of the cluster.
+    pub percent: u8,
+    /// And at least so many.
+    pub at_least: usize,
+    /// For how long; zero for not at all.
+    pub hold: Duration,
+}
+
+impl Default for MassWithdrawal {
+    fn default() -> Self {
+        Self { percent: 50, at_least: 20, hold: Duration::from_secs(30) }
+    }
+}
+
+/// The most that is read of one cluster; what is not set is as built in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Budget {
+    /// Objects of one kind.
+    pub objects: Option<usize>,
+    /// Pages of one list.
+    pub pages: Option<usize>,
+    /// Bytes of one object.
+    pub object_bytes: Option<usize>,
+    /// Bytes of one page.
+    pub page_bytes: Option<usize>,
+}
+
+/// Why something is not taken: the rule, by its place in the file, and the fact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Such as `clusters.east.exports`.
+    pub rule: String,
+    /// Such as `namespace payments belongs to west`.
+    pub fact: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (policy {})", self.fact, self.rule)
+    }
+}
+
+impl Policy {
+    /// Reads the text of a policy file.
+    ///
+    /// # Errors
+    /// What is wrong first, with the field and the line where they are known.
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        file::parse(text)
+    }
+
+    /// What an operator asks for a cluster, and by which rule.
+    pub fn mode(&self, cluster: &ClusterId) -> Option<(Mode, String)> {
+        self.rule(cluster, "mode", |rules| rules.mode)
+    }
+
+    /// What becomes of the endpoints of a cluster out of contact, and by which rule; none where they stay
+    /// because nothing else is said.
+    pub fn when_dark(&self, cluster: &ClusterId) -> Option<(WhenDark, String)> {
+        self.rule(cluster, "whenDark", |rules| rules.when_dark)
+    }
+
+    /// When the loss of many endpoints is held back, whatever says so; none where only what a fresh
+    /// list says is held back.
+    pub fn mass_withdrawal(&self, cluster: &ClusterId) -> Option<MassWithdrawal> {
+        self.rule(cluster, "massWithdrawal", |rules| rules.mass_withdrawal).map(|(guard, _)| guard)
+    }
+
+    /// The most that is read of a cluster.
+    pub fn budget(&self, cluster: &ClusterId) -> Budget {
+        let own = self.clusters.get(cluster).map(|rules| rules.budget).unwrap_or_default();
+        let mesh = self.mesh.budget;
+        Budget {
+            objects: own.objects.or(mesh.objects),
+            pages: own.pages.or(mesh.pages),
+            object_bytes: own.object_bytes.or(mesh.object_bytes),
+            page_bytes: own.page_bytes.or(mesh.page_bytes),
+        }
+    }
+
+    /// Whether a cluster may have endpoints for a service that others use.
+    ///
+    /// # Errors
+    /// The rule that says no.
+    pub fn may_export(
+        &self,
+        cluster: &ClusterId,
+        host: &str,
+        namespace: &str,
+    ) -> Result<(), Refused> {
+        for (at, owner) in self.owners.iter().enumerate() {
+            if owner.names.hold(host, namespace) && !owner.clusters.contains(cluster) {
+                let owners: Vec<_> = owner.clusters.iter().map(ClusterId::as_str).collect();
+                return Err(Refused {
+                    rule: format!("owners[{at}]"),
+                    fact: format!("{host} belongs to {}", listed(&owners)),
+                });
+            }
+        }
+        match self.rule(cluster, "exports", |rules| rules.exports.as_ref()) {
+            Some((names, rule)) if !names.hold(host, namespace) => Err(Refused {
+                rule,
+                fact: format!("{host} is not among what cluster {cluster} may export"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether anything says which cluster may have endpoints for which names.
+    pub fn limits_exports(&self) -> bool {
+        !self.owners.is_empty() || self.all_rules().any(|rules| rules.exports.is_some())
+    }
+
+    /// Whether endpoints and gateways of a cluster may be in a network.
+    ///
+    /// # Errors
+    /// The rule that says no.
+    pub fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> Result<(), Refused> {
+        match self.rule(cluster, "networks", |rules| rules.networks.as_ref()) {
+            Some((networks, rule)) if !networks.contains(network) => {
+                let named: Vec<_> = networks.iter().map(NetworkId::as_str).collect();
+                Err(Refused {
+                    rule,
+                    fact: format!(
+                        "cluster {cluster} may claim {}, not network {network:?}",
+                        listed(&named)
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an endpoint or a gateway of a cluster may have an address. What is the host's own or the
+    /// link's is nobody's to give away, whatever the file says.
+    ///
+    /// # Errors
+    /// The rule that says no.
+    pub fn may_use(&self, cluster: &ClusterId, address: IpAddr) -> Result<(), Refused> {
+        if let Some(kind) = never(address) {
+            return Err(Refused {
+                rule: "built in".into(),
+                fact: format!("{address} is {kind} address, which no cluster can speak for"),
+            });
+        }
+        match self.rule(cluster, "addresses", |rules| rules.addresses.as_ref()) {
+            Some((ranges, rule)) => {
+                let address = address.to_canonical();
+                if ranges.iter().any(|range| range.contains(&address)) {
+                    return Ok(());
+                }
+                let fact =
+                    format!("{address} is outside the ranges that cluster {cluster} may use");
+                Err(Refused { rule, fact })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it depends on the address of an endpoint of that cluster whether it is taken.
+    pub fn limits_addresses(&self, cluster: &ClusterId) -> bool {
+        self.rule(cluster, "addresses", |rules| rules.addresses.as_ref()).is_some()
+    }
+
+    /// Which clusters proxies of `proxies` turn to first for a service; none where all are alike.
+    pub fn preference(
+        &self,
+        host: &str,
+        namespace: &str,
+        proxies: &ClusterId,
+    ) -> Option<&Preference> {
+        self.preferences.iter().find(|one| one.is_about(host, namespace, proxies))
+    }
+
+    /// Whether any preference may be about a service, whoever asks.
+    pub fn prefers(&self, host: &str, namespace: &str) -> bool {
+        self.preferences.iter().any(|one| one.services.hold(host, namespace))
+    }
+
+    /// Every cluster that the file names, with the place that names it.
+    pub fn clusters_named(&self) -> BTreeMap<&ClusterId, String> {
+        let mut named = BTreeMap::new();
+        for (at, preference) in self.preferences.iter().enumerate() {
+            for cluster in preference.clusters() {
+                named.insert(cluster, format!("preferences[{at}]"));
+            }
+        }
+        for (at, owner) in self.owners.iter().enumerate() {
+            for cluster in &owner.clusters {
+                named.insert(cluster, format!("owners[{at}]"));
+            }
+        }
+        for cluster in self.clusters.keys() {
+            named.insert(cluster, format!("clusters.{cluster}"));
+        }
+        named
+    }
+
+    fn all_rules(&self) -> impl Iterator<Item = &Rules> {
+        std::iter::once(&self.mesh).chain(self.clusters.values())
+    }
+
+    /// The cluster's own rule, else the mesh's, with its place in the file.
+    fn rule<'a, T>(
+        &'a self,
+        cluster: &ClusterId,
+        field: &str,
+        pick: impl Fn(&'a Rules) -> Option<T>,
+    ) -> Option<(T, String)> {
+        if let Some(own) = self.clusters.get(cluster).and_then(&pick) {
+            return Some((own, format!("clusters.{cluster}.{field}")));
+        }
+        pick(&self.mesh).map(|rule| (rule, format!("mesh.{field}")))
+    }
+}
+
+impl Names {
+    /// Whether a service is among them.
+    pub fn hold(&self, host: &str, namespace: &str) -> bool {
+        self.namespaces.contains(namespace)
+            || self.namespaces.contains("*")
+            || self.hosts.iter().any(|pattern| match pattern.strip_prefix('*') {
+                Some(ending) => host.len() > ending.len() && host.ends_with(ending),
+                None => pattern == host,
+            })
+    }
+}
+
+/// What kind of address it is, where it is one that can't be another host's; with its article.
+pub fn never(address: IpAddr) -> Option<&'static str> {
+    let address = address.to_canonical();
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_loopback() {
+        Some("a loopback")
+    } else if link_local {
+        Some("a link-local")
+    } else if address.is_multicast() {
+        Some("a multicast")
+    } else if address.is_unspecified() {
+        Some("the unspecified")
+    } else if matches!(address, IpAddr::V4(v4) if v4.is_broadcast()) {
+        Some("the broadcast")
+    } else {
+        None
+    }
+}
+
+/// `a`, `a or b`, `a, b or c`; what is empty can be seen.
+fn listed(names: &[&str]) -> String {
+    let names: Vec<_> =
+        names.iter().map(|name| if name.is_empty() { "\"\"" } else { name }).collect();
+    match names.split_last() {
+        None => "nothing".into(),
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+    }
+}

@@ -1,0 +1,191 @@
+use super::*;
+
+const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
+
+fn policy(text: &str) -> Policy {
+    Policy::parse(&format!("{HEAD}{text}")).expect(text)
+}
+
+fn id(text: &str) -> ClusterId {
+    ClusterId::from(text)
+}
+
+#[test]
+fn an_empty_policy_allows_all_but_addresses_that_are_nobodys() {
+    for policy in [Policy::default(), policy("")] {
+        assert_eq!(policy.may_export(&id("east"), "a.b.svc.cluster.local", "b"), Ok(()));
+        assert_eq!(policy.may_claim(&id("east"), &"n9".into()), Ok(()));
+        assert_eq!((policy.mode(&id("east")), policy.when_dark(&id("east"))), (None, None));
+        assert_eq!(policy.may_use(&id("east"), "10.0.0.1".parse().expect("an address")), Ok(()));
+        assert!(!policy.limits_exports() && !policy.limits_addresses(&id("east")));
+        for never in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "169.254.169.254",
+            "fe80::1",
+            "224.0.0.1",
+            "ff02::1",
+            "0.0.0.0",
+            "::",
+            "255.255.255.255",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.1.1",
+        ] {
+            let refused = policy.may_use(&id("east"), never.parse().expect("an address"));
+            assert_eq!(refused.expect_err(never).rule, "built in", "{never}");
+        }
+    }
+}
+
+#[test]
+fn a_clusters_own_rule_takes_the_place_of_the_meshs() {
+    let policy = policy(
+        "mesh: {whenDark: withdraw after 15m, mode: drain, networks: [n1], budget: {objects: 7, pages: 9}}
+clusters:
+  east: {whenDark: keep, networks: [n2, ''], budget: {objects: 5, objectBytes: 64Ki}}
+",
+    );
+    let after = WhenDark::WithdrawAfter(Duration::from_secs(900));
+    assert_eq!(policy.when_dark(&id("west")), Some((after, "mesh.whenDark".into())));
+    let kept = Some((WhenDark::Keep, "clusters.east.whenDark".into()));
+    assert_eq!(policy.when_dark(&id("east")), kept);
+    assert_eq!(policy.mode(&id("east")), Some((Mode::Drain, "mesh.mode".into())));
+    assert_eq!(policy.may_claim(&id("east"), &"n2".into()), Ok(()));
+    assert_eq!(policy.may_claim(&id("east"), &"".into()), Ok(()));
+    let refused = policy.may_claim(&id("east"), &"n1".into()).expect_err("a claim");
+    assert_eq!(
+        refused.to_string(),
+        "cluster east may claim \"\" or n2, not network \"n1\" (policy clusters.east.networks)"
+    );
+    let budget = policy.budget(&id("east"));
+    let expected = (Some(5), Some(9), Some(65_536), None);
+    assert_eq!((budget.objects, budget.pages, budget.object_bytes, budget.page_bytes), expected);
+}
+
+#[test]
+fn names_belong_to_their_owners_and_a_cluster_exports_what_it_may() {
+    let policy = policy(
+        "owners:
+  - {namespaces: [payments], clusters: [west, config]}
+  - {hosts: ['*.edge.svc.cluster.local'], clusters: [east]}
+clusters:
+  north: {exports: {namespaces: [shop], hosts: [cart.prod.svc.cluster.local]}}
+  south: {exports: {}}
+",
+    );
+    let host = |name: &str| format!("{name}.svc.cluster.local");
+    for (cluster, name, rule) in [
+        ("west", "bank.payments", None),
+        ("config", "bank.payments", None),
+        ("east", "bank.payments", Some("owners[0]")),
+        ("east", "gate.edge", None),
+        ("west", "gate.edge", Some("owners[1]")),
+        ("north", "web.shop", None),
+        ("north", "cart.prod", None),
+        ("north", "other.prod", Some("clusters.north.exports")),
+        ("south", "web.shop", Some("clusters.south.exports")),
+        ("east", "web.shop", None),
+    ] {
+        let namespace = name.split_once('.').expect("name.namespace").1;
+        let found = policy.may_export(&id(cluster), &host(name), namespace).err();
+        assert_eq!(found.map(|refused| refused.rule).as_deref(), rule, "{cluster} {name}");
+    }
+}
+
+#[test]
+fn endpoints_stay_within_the_ranges_of_their_cluster() {
+    let policy = policy("clusters: {east: {addresses: [10.1.0.0/16, 'fd00::/8', 192.0.2.7]}}");
+    for (address, good) in [
+        ("10.1.2.3", true),
+        ("10.2.2.3", false),
+        ("fd12::1", true),
+        ("2001:db8::1", false),
+        ("192.0.2.7", true),
+        ("192.0.2.8", false),
+        ("::ffff:10.1.0.9", true),
+        ("127.0.0.1", false),
+    ] {
+        let found = policy.may_use(&id("east"), address.parse().expect("an address"));
+        assert_eq!(found.is_ok(), good, "{address}");
+    }
+    assert!(policy.limits_addresses(&id("east")) && !policy.limits_addresses(&id("west")));
+}
+
+#[test]
+fn a_preference_gives_everybody_a_place() {
+    let policy = policy(
+        "preferences:
+  - name: home
+    services: {namespaces: [shop]}
+    proxies: [east, west]
+    order: [own cluster, own network, {north: 90, south: 10}, any other, last]
+  - name: rest
+    services: {namespaces: ['*']}
+    order: [[west, east]]
+",
+    );
+    let find = |namespace: &str, of: &str| policy.preference("web", namespace, &id(of));
+    let home = find("shop", "east").expect("it is about them");
+    assert_eq!(
+        home.to_string(),
+        "home: own cluster, then own network, then north 90 and south 10, then any other, then last"
+    );
+    let network = |text: &str| NetworkId::from(text);
+    let (east, n1) = (id("east"), network("n1"));
+    let rank = |cluster: &str, of: &str| {
+        let rank = home.rank((&east, &n1), (&id(cluster), &network(of)));
+        (rank.tier, rank.share)
+    };
+    assert_eq!(rank("east", "n1"), (0, None));
+    assert_eq!(rank("west", "n1"), (1, None));
+    assert_eq!(rank("north", "n2"), (2, Some(90)));
+    assert_eq!(rank("south", "n3"), (2, Some(10)));
+    assert_eq!(rank("else", "n3"), (3, None));
+    assert_eq!(rank("last", "n3"), (4, None));
+    let rest = find("shop", "north").expect("the next one");
+    assert_eq!(rest.to_string(), "rest: east and west, then any other");
+    let own = (&id("north"), &n1);
+    assert_eq!(rest.rank(own, (&id("north"), &n1)).tier, 1, "nobody is left out");
+}
+
+#[test]
+fn what_is_misspelt_is_told_with_its_place() {
+    for (text, field, fact) in [
+        ("mesh: {whendark: keep}", "", "unknown field"),
+        ("mesh: {whenDark: never}", "mesh.whenDark", "neither 'keep' nor"),
+        ("mesh: {whenDark: withdraw after soon}", "mesh.whenDark", "soon"),
+        ("mesh: {mode: off}", "mesh.mode", "none of normal"),
+        ("clusters: {East: {}}", "clusters.East", "can't be a cluster ID"),
+        ("clusters: {east: {addresses: [a]}}", "clusters.east.addresses[0]", "not a range"),
+        ("mesh: {massWithdrawal: {above: 100%}}", "mesh.massWithdrawal.above", "0% to 99%"),
+        ("mesh: {massWithdrawal: {hold: x}}", "mesh.massWithdrawal.hold", "x"),
+        ("mesh: {budget: {objects: 0}}", "mesh.budget", "nothing could be read"),
+        ("mesh: {budget: {pageBytes: 1MB}}", "mesh.budget.pageBytes", "64Ki"),
+        ("mesh: {exports: {hosts: ['a b']}}", "mesh.exports.hosts[0]", "host name"),
+        ("mesh: {exports: {namespaces: [A]}}", "mesh.exports.namespaces[0]", "namespace"),
+        ("owners: [{namespaces: [a], clusters: []}]", "owners[0]", "no cluster"),
+        ("owners: [{clusters: [a]}]", "owners[0]", "neither namespaces nor hosts"),
+        (
+            "preferences: [{name: a, services: {hosts: [a]}, order: []}]",
+            "preferences[0].order",
+            "empty",
+        ),
+        (
+            "preferences: [{name: a, services: {hosts: [a]}, order: [{east: 0}]}]",
+            "preferences[0].order[0]",
+            "share of east",
+        ),
+        (
+            "preferences: [{name: a, services: {hosts: [a]}, order: [east, east]}]",
+            "preferences[0].order[1]",
+            "twice",
+        ),
+    ] {
+        let found = Policy::parse(&format!("{HEAD}{text}")).expect_err(text);
+        assert_eq!(found.field, field, "{text}: {found}");
+        assert!(found.fact.contains(fact), "{text}: {found}");
+    }
+    assert_eq!(Policy::parse("kind: Policy\napiVersion: v1").expect_err("v1").field, "apiVersion");
+    assert!(Policy::parse("").is_err(), "a file that is empty by mistake allows nothing silently");
+}

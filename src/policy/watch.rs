@@ -1,0 +1,115 @@
+//! The policy file, read at start and again whenever its text changes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{Invalid, Policy};
+use crate::codes;
+
+/// How often the file is looked at.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Why a policy file can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: --policy {}: {fact}", codes::POLICY, path.display())]
+pub struct PolicyError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system says, or what is wrong in it.
+    pub fact: String,
+}
+
+/// Keeps a policy up to date with its file. A bad file keeps the last good policy.
+pub struct Watcher {
+    path: PathBuf,
+    /// The text that was read last, good or bad, or why it could not be read.
+    last: Result<String, String>,
+    policy: watch::Sender<Arc<Policy>>,
+    problem: watch::Sender<Option<String>>,
+}
+
+/// What others see of a policy.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// The policy in force.
+    pub policy: watch::Receiver<Arc<Policy>>,
+    /// Why the present file is not in force, where it isn't.
+    pub problem: watch::Receiver<Option<String>>,
+}
+
+impl Watched {
+    /// No policy at all, for ever.
+    pub fn none() -> Self {
+        Self { policy: watch::Sender::default().subscribe(), problem: watch::channel(None).1 }
+    }
+}
+
+impl Watcher {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// When it can't be used: at start there is no older policy to go on with, and to serve without
+    /// the rules that were asked for would not be safe.
+    pub fn open(path: PathBuf) -> Result<(Self, Watched), PolicyError> {
+        let text = read(&path);
+        let first = match &text {
+            Ok(text) => Policy::parse(text).map_err(|invalid: Invalid| invalid.to_string()),
+            Err(fact) => Err(fact.clone()),
+        };
+        let first = match first {
+            Ok(first) => first,
+            Err(fact) => return Err(PolicyError { path, fact }),
+        };
+        let (policy, seen) = watch::channel(Arc::new(first));
+        let (problem, problem_seen) = watch::channel(None);
+        let watched = Watched { policy: seen, problem: problem_seen };
+        Ok((Self { path, last: text, policy, problem }, watched))
+    }
+
+    /// Looks at the file for as long as it is polled.
+    pub async fn run(mut self) {
+        let mut tick = tokio::time::interval(POLL);
+        loop {
+            tick.tick().await;
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
+        let text = read(&self.path);
+        if text == self.last {
+            return;
+        }
+        let path = self.path.display();
+        let read = match &text {
+            Ok(text) => Policy::parse(text).map_err(|invalid| invalid.to_string()),
+            Err(fact) => Err(fact.clone()),
+        };
+        match read {
+            Ok(policy) => {
+                info!(%path, "policy read");
+                self.problem.send_replace(None);
+                let policy = Arc::new(policy);
+                self.policy.send_if_modified(|held| {
+                    let differs = *held != policy;
+                    *held = policy;
+                    differs
+                });
+            }
+            Err(fact) => {
+                let code = &codes::POLICY;
+                warn!(%path, %code, %fact, "policy not used; the last good one stays in force");
+                self.problem.send_replace(Some(format!("{path}: {fact}")));
+            }
+        }
+        self.last = text;
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
+}
