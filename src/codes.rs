@@ -213,6 +213,12 @@ Of stores that have an object of the same kind, namespace and name, the first co
 configSources, Strait's own (`k8s://`) first where the list leaves it out. The others' counts for nothing
 until the first one's goes.";
 
+    /// check: secrets.
+    SECRET_WITHOUT_LABEL = "STR0223", "a Secret holds a kubeconfig and has no label",
+        "If it is meant as a member: kubectl label secret NAME strait.dev/cluster=true", "\
+A Secret of the system namespace makes members only with the label strait.dev/cluster=true or
+istio/multiCluster=true. This one holds a kubeconfig without either: often the label was forgotten.";
+
     /// Connection refused, no route, silence, 5xx.
     UNREACHABLE = "STR0301", "the API server can't be reached",
         "Check the API server and what lies between: curl -k https://HOST:PORT/livez", "\
@@ -362,6 +368,13 @@ stays in force, so no endpoint changes its network because of it.";
 Two networks name the same cluster by fromRegistry, or the same CIDR range. The first by name has
 it, so that every replica decides alike; a longer range always wins over a shorter one.";
 
+    /// check: networks.
+    CLAIM_IGNORED = "STR0412", "a claim to a network has no effect",
+        "Remove the label, or change what fixes the network: strait cluster get ID", "\
+A label or mesh networks say that something in the cluster is in another network than the annotation
+strait.dev/network of its Secret fixes, or than policy allows. The Secret and the policy are the operator's
+word and hold; the claim is shown so that nobody wonders.";
+
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\
@@ -403,6 +416,13 @@ made. A proxy's addresses come from its node id and INSTANCE_IPS.";
 An operator asked for it: proxies get no endpoint of the cluster any more, and connections that
 are open may end by themselves. The cluster is still watched, so it is back at once when the
 annotation goes.";
+
+    /// check: services.
+    SERVICE_CONFLICT = "STR0430", "clusters disagree on a service",
+        "Make the Services alike: strait service get HOST", "\
+The same name has different ports, visibility or kind in two clusters, or is in another namespace. The first
+cluster decides (the config cluster, then by ID), the same on every replica. Endpoints of the others are
+used by the name of their own port.";
 
     /// The node of a stream.
     NODE = "STR0501", "the node can't be read",
@@ -488,8 +508,8 @@ could lead proxies to their own host or to a cloud's metadata service.";
     NETWORK_REFUSED = "STR0604", "policy does not let the cluster claim the network",
         "Correct the label, or networks in the policy file: strait policy test FILE", "\
 A label in a cluster may say that an endpoint or a gateway is in a network. Where policy names the networks
-of a cluster, endpoints that claim another are withheld, and gateways that do count for nothing: else a cluster
-could draw another network's traffic to itself.";
+of a cluster, endpoints that claim another are withheld, and gateways that do count for nothing: else a
+cluster could draw another network's traffic to itself.";
 
     /// explain: ready.
     CLUSTER_DARK = "STR0605", "the endpoint's cluster has been out of contact for too long",
@@ -504,6 +524,12 @@ that is cut off.";
 A list without most of what the one before had is more often a fault (a backup restored, a right lost) than a
 wish. What was there before stays until the time is over, or until the endpoints are back. Without a rule only
 fresh lists are held back, never what a watch tells; massWithdrawal in the policy file holds back both.";
+
+    /// check: policy.
+    POLICY_UNKNOWN_CLUSTER = "STR0607", "policy names a cluster that is no member",
+        "Correct the ID, or add the cluster: strait cluster list", "\
+A rule for a cluster that isn't there does nothing now, and counts as soon as one by that ID joins. Often it
+is a spelling.";
 
     /// Certificates and keys on disk.
     TLS_FILE = "STR0701", "a certificate or key file can't be read or written",

@@ -60,6 +60,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MESH_NETWORKS", value_name = "FILE")]
     pub mesh_networks: Option<PathBuf>,
 
+    /// Policy: what clusters may say, and which come first (docs/guide/policy.md); hot reload
+    #[arg(long, env = "STRAIT_POLICY", value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+
     /// Where proxies connect: ADS and the certificate service, by mTLS
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
     pub xds_address: ListenAddress,

@@ -16,6 +16,7 @@ pub(crate) fn member(fixed_network: Option<&str>) -> KnownCluster {
         fixed_network: fixed_network.map(NetworkId::from),
         config: false,
         mode: Mode::Normal,
+        withdrawn: None,
         trust_domain: "cluster.local".into(),
     }
 }

@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::model::ClusterIdError;
 use crate::network::ResolvedNames;
 use crate::network::resolver::{self, Dns};
+use crate::policy::{self, PolicyError};
 use crate::push::event_loop::{self, Figures, Mesh};
 use crate::push::interest::Interest;
 use crate::push::{self, PushContext};
@@ -93,6 +94,9 @@ pub enum ServeError {
     /// Certificates or keys can't be used.
     #[error(transparent)]
     Identity(#[from] identity::Error),
+    /// The policy can't be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// There is no admin token.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -176,6 +180,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let state_dir = state_dir(args)?;
     let (token, token_file) = admin_token(args, state_dir.as_deref())?;
     let source = ConfigSource::of(args, &tasks).await?;
+    let policy = policy(args, &tasks)?;
     let identity = identity(args, state_dir.as_deref(), &source, &tasks).await?;
     let (xds_listener, xds_address) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
@@ -204,6 +209,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             removal_grace: args.cluster_removal_grace,
             sync_timeout: args.remote_cluster_timeout,
             stale_after: args.stale_after,
+            policy: policy.policy.clone(),
             updates,
             remembered: restored.clusters,
             runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
@@ -319,6 +325,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         streams: connections,
         saved,
     })
+}
+
+/// The policy that was asked for, kept up to date; without a file there are no rules.
+fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<policy::Watched, PolicyError> {
+    let Some(path) = &args.policy else { return Ok(policy::Watched::none()) };
+    let (watcher, watched) = policy::Watcher::open(path.clone())?;
+    tasks.spawn("policy", watcher.run());
+    Ok(watched)
 }
 
 async fn bind(

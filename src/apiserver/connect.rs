@@ -21,7 +21,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
@@ -55,6 +55,8 @@ pub struct Client {
     /// Wakes readers that wait, for the end of a pause or for news, when a probe finds the server
     /// back.
     pub(super) revived: Arc<Notify>,
+    /// Counts up when readers shall list anew what they watch.
+    pub(super) again: Arc<watch::Sender<u64>>,
 }
 
 /// Why an [`Access`] can't be used, found without any connection.
@@ -104,7 +106,14 @@ impl Client {
             base,
             authorization: authorization(&access.credential)?,
             revived: Arc::default(),
+            again: Arc::default(),
         })
+    }
+
+    /// Lets all readers list anew what they watch, after a short pause: to confirm what is hard to
+    /// believe.
+    pub fn list_again(&self) {
+        self.again.send_modify(|count| *count += 1);
     }
 
     /// Where requests go, for messages.

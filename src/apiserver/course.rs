@@ -106,6 +106,12 @@ impl Course {
         }
     }
 
+    /// A fresh list is wanted, whatever is known.
+    pub(super) fn start_over(&mut self) {
+        self.position = Position::Nowhere;
+        self.relist_at = None;
+    }
+
     /// A page came, and there are more after `token`.
     pub(super) fn page_read(&mut self, token: String) {
         self.position = Position::Page { token };

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use http::Method;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::course::{Ask, Course};
 use super::decode::{self, CutError, Encoding, Events, Line, List};
@@ -20,6 +20,8 @@ use super::{Client, Error, Key, Object, Odd};
 
 /// How many objects are asked for in one page.
 const PAGE_OBJECTS: usize = 500;
+/// Before a list that is to confirm another.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(3);
 /// How long a watch lasts that begins with everything.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(300);
 /// How much longer than asked for a watch may last before we end it.
@@ -138,6 +140,7 @@ impl Client {
             limits,
             sink: Sink { sender: sink, answering: false, told: PhantomData },
             course: Course::new(),
+            again: self.again.subscribe(),
             gathered: Gathered::new(),
         };
         tokio::select! {
@@ -178,6 +181,8 @@ struct Reader<'a, K: Kind, E> {
     limits: Limits,
     sink: Sink<'a, K::Kept, E>,
     course: Course,
+    /// Changes when a fresh list is wanted.
+    again: watch::Receiver<u64>,
     gathered: Gathered<K::Kept>,
 }
 
@@ -306,6 +311,10 @@ impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
                 // What was open while the server was away may be dead without knowing it.
                 () = self.client.revived.notified() => {
                     Err(self.broken("the server was away meanwhile"))
+                }
+                Ok(()) = self.again.changed(), if !initial => {
+                    self.course.start_over();
+                    return Ok(CONFIRM_PAUSE);
                 }
             };
             let piece = match piece {

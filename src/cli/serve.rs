@@ -9,6 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::failure::{Exit, Failure, Outcome};
 use crate::admin::TokenError;
 use crate::config::{LogFormat, ServeArgs};
+use crate::policy::PolicyError;
 use crate::server::{self, ServeError};
 use crate::store::own_cluster::OwnClusterError;
 
@@ -36,6 +37,7 @@ fn failure(error: &ServeError) -> Failure {
     };
     let exit = match error {
         ServeError::Identity(error) => return Failure::identity("strait serve: ", error),
+        ServeError::Policy(PolicyError::Missing { .. }) => Exit::Usage,
         ServeError::ClusterId { .. }
         | ServeError::ConfigCluster(
             OwnClusterError::Nowhere(_) | OwnClusterError::Missing(_) | OwnClusterError::Context(_),

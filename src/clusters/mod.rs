@@ -3,6 +3,8 @@
 //! Owns which clusters there are and their tasks. A cluster that is down, slow, forbidden or nonsense
 //! changes nothing for any other. Never reads a member's objects: that is its registry's work.
 
+mod flapping;
+mod guard;
 pub mod kubeconfig;
 pub mod plan;
 pub mod reconciler;

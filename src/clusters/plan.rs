@@ -7,6 +7,7 @@
 //! something to keep: a cluster that never synced is as its Secrets are.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::kubeconfig::Refusal;
@@ -35,6 +36,8 @@ pub struct Cluster {
     pub network: Option<NetworkId>,
     /// What an operator has asked for it.
     pub mode: Mode,
+    /// The UID that an operator says it has.
+    pub uid: Option<Arc<str>>,
     /// Held, or leaving.
     pub hold: Hold,
 }
@@ -94,6 +97,13 @@ pub enum Action {
         id: ClusterId,
         /// The mode.
         mode: Mode,
+    },
+    /// The UID that it should have, as an operator says, has changed.
+    SetUid {
+        /// Its ID.
+        id: ClusterId,
+        /// The UID.
+        uid: Option<Arc<str>>,
     },
     /// No Secret holds it any more: drop the credential, keep the data for now.
     StartGrace {
@@ -281,6 +291,9 @@ impl Plan {
         if cluster.mode != member.mode {
             self.actions.push(Action::SetMode { id: id.clone(), mode: member.mode });
         }
+        if cluster.uid != member.uid {
+            self.actions.push(Action::SetUid { id: id.clone(), uid: member.uid.clone() });
+        }
         if access != &member.access {
             self.actions.push(Action::Replace { id, access: member.access.clone() });
         }
@@ -327,6 +340,7 @@ impl Running {
                     secret: secret.clone(),
                     network: member.network.clone(),
                     mode: member.mode,
+                    uid: member.uid.clone(),
                     hold: Hold::Held(member.access.clone()),
                 };
                 self.clusters.insert(id.clone(), cluster);
@@ -337,6 +351,7 @@ impl Running {
             Action::SetNetwork { id, network } => {
                 self.change(id, |cluster| cluster.network.clone_from(network));
             }
+            Action::SetUid { id, uid } => self.change(id, |cluster| cluster.uid.clone_from(uid)),
             Action::SetMode { id, mode } => self.change(id, |cluster| cluster.mode = *mode),
             Action::StartGrace { id, until } => {
                 self.change(id, |cluster| cluster.hold = Hold::Leaving { until: *until });

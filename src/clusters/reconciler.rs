@@ -7,6 +7,7 @@
 //! it should. Never looks into a word of a registry.
 
 mod course;
+mod member;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -20,14 +21,15 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::course::start_run;
-use super::kubeconfig::Refusal;
-use super::plan::{self, Action, Hold, Idle, Plan, Running};
+use self::member::{How, Member};
+use super::flapping::Stage;
+use super::plan::{self, Action, Cluster, Hold, Idle, Plan, Running};
 use super::remembered::Remembered;
 use super::secret::MemberSecret;
 use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
-use crate::apiserver::{Access, Loopback};
-use crate::codes;
+use crate::apiserver::{Access, Limits, Loopback};
 use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
+use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{self, Status};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 use crate::store::{ObjectName, Objects, Secret};
@@ -71,6 +73,8 @@ pub struct Config {
     pub sync_timeout: Duration,
     /// After this long out of reach a cluster is called stale.
     pub stale_after: Duration,
+    /// What an operator wants of each.
+    pub policy: watch::Receiver<Arc<Policy>>,
     /// Where what the registries say goes. Bounded by its receiver; a full one makes the registries
     /// wait, each of which then merges what it has to say.
     pub updates: mpsc::Sender<RegistryUpdate>,
@@ -201,41 +205,10 @@ struct Reconciler {
     presume_at: Option<Instant>,
     /// Whether the members are those that are remembered, the Secrets being unread.
     presumed: bool,
-}
-
-/// A member and its runs.
-struct Member {
-    since: Instant,
-    serving: Option<Run>,
-    /// The run that is to take over.
-    next: Option<Run>,
-    /// The last status of a run whose words have been passed on.
-    last: Status,
-    /// Whether anything it said has been passed on.
-    has_data: bool,
-    /// Whether that was remembered, and nothing newer has been passed on.
-    restored: Option<Restored>,
-    /// The identity of the cluster whose data that is.
-    uid: Option<String>,
-    /// Why what the newest run says is not passed on.
-    barred: Option<Refusal>,
-    /// Tasks that were told to stop.
-    ending: Vec<Supervisor>,
-}
-
-/// One run of a member's registry.
-struct Run {
-    access: Access,
-    tasks: Supervisor,
-    status: watch::Receiver<Status>,
-    gate: watch::Sender<bool>,
-    delivered: watch::Receiver<bool>,
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.tasks.stop();
-    }
+    policy: watch::Receiver<Arc<Policy>>,
+    /// The states last shown, by cluster and Secret, and since when.
+    states: BTreeMap<(String, Option<String>), (State, Timestamp)>,
+    started: SystemTime,
 }
 
 impl Reconciler {
@@ -245,6 +218,9 @@ impl Reconciler {
             remembered,
             presume_at,
             presumed: false,
+            policy: context.config.policy.clone(),
+            states: BTreeMap::new(),
+            started: SystemTime::now(),
             objects: context.config.objects.clone(),
             config_access: context.config.config_cluster.as_ref().map(|c| c.access.clone()),
             context,
@@ -265,6 +241,7 @@ impl Reconciler {
                 () = changed(Some(&mut self.objects)) => {}
                 () = changed(self.config_access.as_mut()) => {}
                 () = self.context.news.notified() => {}
+                () = changed(Some(&mut self.policy)) => {}
                 () = at(self.presume_at) => {}
                 _ = tick.tick() => {}
             }
@@ -366,7 +343,9 @@ impl Reconciler {
                 }
             }
             Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig changed"),
-            Action::SetNetwork { id, .. } | Action::SetMode { id, .. } => {
+            Action::SetNetwork { id, .. }
+            | Action::SetMode { id, .. }
+            | Action::SetUid { id, .. } => {
                 info!(cluster = %id, "annotation changed");
             }
             Action::StartGrace { id, .. } => info!(cluster = %id, "cluster loses its Secret"),
@@ -414,20 +393,23 @@ impl Reconciler {
                 Some(member) => member,
                 None => self.begin(&id, now).await,
             };
-            match self.running.clusters.get(&id) {
-                Some(cluster) => match (&cluster.hold, cluster.mode) {
-                    (Hold::Leaving { .. } | Hold::Presumed, _) => member.freeze(),
-                    (Hold::Held(_), Mode::Pause) if member.has_data => member.freeze(),
-                    (Hold::Held(access), _) => self.align(&id, &mut member, access),
-                },
-                None => {
-                    if let Some(access) = &self.config_access {
-                        let access = access.borrow().clone();
-                        self.align(&id, &mut member, &access);
-                    }
+            let cluster = self.running.clusters.get(&id);
+            let (mode, _) = self.mode_of(&id, cluster);
+            let frozen = matches!(member.flapping.stage(now.into_std()), Some(Stage::Frozen(_)))
+                || (mode == Mode::Pause && member.has_data);
+            let hold = cluster.map(|cluster| &cluster.hold);
+            match (hold, &self.config_access) {
+                (Some(Hold::Leaving { .. } | Hold::Presumed), _) => member.freeze(),
+                _ if frozen => member.freeze(),
+                (Some(Hold::Held(access)), _) => self.align(&id, &mut member, access),
+                (None, Some(access)) => {
+                    let access = access.borrow().clone();
+                    self.align(&id, &mut member, &access);
                 }
+                (None, None) => {}
             }
-            member.advance(|uid| self.twin_of(uid));
+            let pinned = cluster.and_then(|cluster| cluster.uid.as_deref());
+            member.advance(pinned, |uid| self.twin_of(uid), now);
             self.members.insert(id, member);
         }
     }
@@ -444,6 +426,7 @@ impl Reconciler {
             member.uid = remembered.uid;
         }
         member.restored = Some(Restored { remark: remembered.remark });
+        member.passed.note(&remembered.contents);
         info!(cluster = %id, "cluster restored from disk, until it syncs");
         // Older than any run, so that the first word of any takes its place.
         let (shard, epoch) = (ShardKey::kubernetes(id.clone()), Epoch(0));
@@ -454,7 +437,53 @@ impl Reconciler {
     }
 
     fn align(&self, id: &ClusterId, member: &mut Member, access: &Access) {
-        member.align(access, || start_run(&self.context, id, access));
+        let budget = self.policy.borrow().budget(id);
+        let usual = Limits::default();
+        let limits = Limits {
+            object_bytes: budget.object_bytes.unwrap_or(usual.object_bytes),
+            page_bytes: budget.page_bytes.unwrap_or(usual.page_bytes),
+            objects: budget.objects.unwrap_or(usual.objects),
+            pages: budget.pages.unwrap_or(usual.pages),
+        };
+        let how = How { access: access.clone(), limits };
+        let passed = member.passed.clone();
+        member.align(&how, || start_run(&self.context, id, &how, &passed));
+    }
+
+    /// What an operator asks for a cluster, and where: its Secret's word goes before the policy's.
+    fn mode_of(&self, id: &ClusterId, cluster: Option<&Cluster>) -> (Mode, String) {
+        match cluster.map(|cluster| cluster.mode).filter(|mode| *mode != Mode::Normal) {
+            Some(mode) => (mode, "strait.dev/mode".to_owned()),
+            None => match self.policy.borrow().mode(id) {
+                Some((mode, rule)) => (mode, format!("policy {rule}")),
+                None => (Mode::Normal, String::new()),
+            },
+        }
+    }
+
+    /// The members whose endpoints leave because nothing has been heard of them for too long, and by which
+    /// rule. Nothing leaves while no API server answers at all, of several: then it is we who are cut off.
+    fn withdrawn(&self, wall: SystemTime) -> BTreeMap<ClusterId, String> {
+        let policy = self.policy.borrow();
+        let dark: BTreeMap<&ClusterId, SystemTime> = self
+            .members
+            .iter()
+            .filter_map(|(id, member)| Some((id, member.dark_since(self.started)?)))
+            .collect();
+        if dark.len() == self.members.len() && dark.len() > 1 {
+            return BTreeMap::new();
+        }
+        let withdrawn = dark.into_iter().filter_map(|(id, since)| {
+            let (WhenDark::WithdrawAfter(after), rule) = policy.when_dark(id)? else { return None };
+            let cluster = self.running.clusters.get(id);
+            let paused = self.mode_of(id, cluster).0 == Mode::Pause;
+            let leaving = cluster.is_some_and(|one| matches!(one.hold, Hold::Leaving { .. }));
+            let age = wall.duration_since(since).unwrap_or_default();
+            (age >= after && !paused && !leaving).then(|| {
+                (id.clone(), format!("not heard of for more than {after:?} (policy {rule})"))
+            })
+        });
+        withdrawn.collect()
     }
 
     /// Another member that is the cluster with this UID.
@@ -463,16 +492,17 @@ impl Reconciler {
         twin.map(|(id, _)| id)
     }
 
-    fn publish(&self, now: Instant) {
+    fn publish(&mut self, now: Instant) {
         let mut known = KnownClusters::default();
         let mut statuses = Vec::new();
         let mut waiting = Vec::new();
         let wall = SystemTime::now();
         let trust_domain: Arc<str> = self.context.config.trust_domain.as_str().into();
+        let withdrawn = self.withdrawn(wall);
         for (id, member) in &self.members {
             let cluster = self.running.clusters.get(id);
             let network = cluster.and_then(|cluster| cluster.network.clone());
-            let mode = cluster.map(|cluster| cluster.mode).unwrap_or_default();
+            let (mode, mode_by) = self.mode_of(id, cluster);
             let config = cluster.is_none();
             let leaving_in = cluster.and_then(|cluster| match cluster.hold {
                 Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
@@ -488,6 +518,10 @@ impl Reconciler {
                 timed_out: late.then_some(limit),
                 leaving_in,
                 mode,
+                mode_by: &mode_by,
+                flapping: member.flapping.stage(now.into_std()),
+                held: member.held().map(|held| held.seen_at(now.into_std())),
+                withdrawn: withdrawn.get(id).map(String::as_str),
                 kept: self.plan.kept.get(id),
                 successor: successor.as_ref(),
                 barred: member.barred.as_ref(),
@@ -505,6 +539,7 @@ impl Reconciler {
                     fixed_network,
                     config,
                     mode,
+                    withdrawn: withdrawn.get(id).map(|why| why.as_str().into()),
                     trust_domain: Arc::clone(&trust_domain),
                 },
             );
@@ -514,6 +549,7 @@ impl Reconciler {
         }
         statuses.extend(self.plan.idle.iter().map(|idle| self.idle_entry(idle)));
         statuses.sort_by(|a, b| order(a).cmp(&order(b)));
+        self.date(&mut statuses, wall);
         publish(&self.context.known, Arc::new(known));
         publish(&self.context.statuses, Arc::new(statuses));
         let read = self.planned_for.is_some() || self.presumed;
@@ -523,6 +559,18 @@ impl Reconciler {
             (true, true) => Settled::All,
         };
         publish(&self.context.settled, settled);
+    }
+
+    /// Says since when each is in its state.
+    fn date(&mut self, statuses: &mut [ClusterStatus], wall: SystemTime) {
+        let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+        let before = std::mem::take(&mut self.states);
+        for status in statuses {
+            let key = (status.id.clone(), status.secret.clone());
+            let held = before.get(&key).filter(|(state, _)| *state == status.state);
+            status.since = held.map_or(now, |(_, since)| *since);
+            self.states.insert(key, (status.state, status.since));
+        }
     }
 
     fn idle_entry(&self, idle: &Idle) -> ClusterStatus {
@@ -546,6 +594,7 @@ impl Reconciler {
             secret,
             state,
             reason,
+            since: Timestamp::UNIX_EPOCH,
             network,
             trust_domain: self.context.config.trust_domain.clone(),
             last_contact: status.last_contact.and_then(|time| Timestamp::try_from(time).ok()),
@@ -609,128 +658,6 @@ async fn changed<T>(receiver: Option<&mut watch::Receiver<T>>) {
         return;
     }
     std::future::pending::<()>().await;
-}
-
-impl Member {
-    fn new(now: Instant) -> Self {
-        Self {
-            since: now,
-            serving: None,
-            next: None,
-            last: Status::starting(),
-            has_data: false,
-            restored: None,
-            uid: None,
-            barred: None,
-            ending: Vec::new(),
-        }
-    }
-
-    /// Whether anything it said has been passed on, be it since the last look.
-    fn holds_data(&self) -> bool {
-        let delivered = |run: &Run| *run.delivered.borrow();
-        self.has_data || self.serving.as_ref().is_some_and(delivered)
-    }
-
-    /// Stops all runs; the data stays as it is.
-    fn freeze(&mut self) {
-        let (serving, next) = (self.serving.take(), self.next.take());
-        self.end(serving);
-        self.end(next);
-        self.barred = None;
-    }
-
-    /// Stops runs whose credential is another than this: it has gone with its Secret.
-    fn drop_others(&mut self, access: &Access) {
-        for run in [self.serving.take(), self.next.take()].into_iter().flatten() {
-            if run.access == *access {
-                self.serving = Some(run);
-            } else {
-                self.end(Some(run));
-            }
-        }
-    }
-
-    /// Sees to it that the newest run uses `access`. There are never more than two.
-    fn align(&mut self, access: &Access, start: impl FnOnce() -> Run) {
-        if self.next.as_ref().is_some_and(|next| next.access == *access) {
-            return;
-        }
-        let next = self.next.take();
-        self.end(next);
-        match &self.serving {
-            None => self.serving = Some(start()),
-            Some(serving) if serving.access == *access => {}
-            Some(_) => self.next = Some(start()),
-        }
-    }
-
-    /// Lets the words of runs through that may speak, and a run that has spoken take over.
-    fn advance<'a>(&mut self, twin_of: impl Fn(&str) -> Option<&'a ClusterId>) {
-        let mut barred = None;
-        for run in [&self.serving, &self.next].into_iter().flatten() {
-            let (synced, uid) = {
-                let status = run.status.borrow();
-                (status.synced, status.cluster_uid.clone())
-            };
-            if !synced || *run.gate.borrow() {
-                continue;
-            }
-            barred = match (&self.uid, &uid) {
-                (Some(was), Some(is)) if was != is => {
-                    let fact = format!("the cluster's UID was {was} and is {is}");
-                    Some(Refusal::new(&codes::IDENTITY_CHANGED, "", fact))
-                }
-                (_, Some(is)) => twin_of(is).map(|twin| {
-                    let fact = format!("the cluster is a member already, as {twin} (UID {is})");
-                    Refusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
-                }),
-                (_, None) => None,
-            };
-            if barred.is_none() {
-                self.uid = uid.or(self.uid.take());
-                run.gate.send_replace(true);
-            }
-        }
-        self.barred = barred;
-        if self.next.as_ref().is_some_and(|next| *next.delivered.borrow()) {
-            let old = std::mem::replace(&mut self.serving, self.next.take());
-            self.end(old);
-        }
-        if let Some(serving) = self.serving.as_ref().filter(|run| *run.delivered.borrow()) {
-            self.has_data = true;
-            self.restored = None;
-            self.last = serving.status.borrow().clone();
-        }
-        self.ending.retain(|tasks| tasks.running() > 0);
-    }
-
-    fn end(&mut self, run: Option<Run>) {
-        if let Some(run) = run {
-            run.tasks.stop();
-            self.ending.push(run.tasks.clone());
-        }
-    }
-
-    /// The status to show, and that of a run which is to take over. While nothing serves yet, the
-    /// newest run is what counts.
-    fn shown(&self) -> (Status, Option<Status>) {
-        let of = |run: &Run| {
-            let mut status = run.status.borrow().clone();
-            if self.has_data && !*run.delivered.borrow() {
-                // What an earlier run said is what is served.
-                let Status { services, endpoints, objects, last_contact, .. } = self.last;
-                status = Status { services, endpoints, objects, last_contact, ..status };
-            }
-            status
-        };
-        match (&self.serving, &self.next) {
-            (None, _) => (self.last.clone(), None),
-            (Some(serving), None) => (of(serving), None),
-            (Some(serving), Some(next)) if self.has_data => (of(serving), Some(of(next))),
-            (Some(_), Some(next)) => (of(next), None),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl Remembered {
     /// The member as it was held, for as long as nobody knows whether it still is.
     pub(super) fn presumed(&self) -> Option<Cluster> {
         let (network, mode) = (self.network.clone(), self.mode);
-        Some(Cluster { secret: self.holder()?, network, mode, hold: Hold::Presumed })
+        Some(Cluster { secret: self.holder()?, network, mode, uid: None, hold: Hold::Presumed })
     }
 
     /// Whether `secret` is the one that held it.

@@ -3,6 +3,7 @@
 //! Each data key is a cluster ID, each value a kubeconfig; what is wrong with one costs only that one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,6 +18,9 @@ use crate::store::{ISTIO_SECRET_LABEL, ObjectName, Secret};
 pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
 /// `drain` or `pause`.
 pub const MODE_ANNOTATION: &str = "strait.dev/mode";
+/// The UID of the namespace `kube-system` of the cluster that is meant: no other is taken, and this one is,
+/// whatever was there before.
+pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
 /// Istio's mark of which cluster a Secret is about; written for people and tools, never read.
 const ISTIO_CLUSTER_ANNOTATION: &str = "networking.istio.io/cluster";
 
@@ -42,7 +46,12 @@ pub struct Member {
     pub network: Option<NetworkId>,
     /// What an operator has asked for it.
     pub mode: Mode,
+    /// The UID that an operator says it has.
+    pub uid: Option<Arc<str>>,
 }
+
+/// What the annotations of a Secret say.
+type Settings = (Option<NetworkId>, Mode, Option<Arc<str>>);
 
 impl MemberSecret {
     /// Reads `secret`. Loopback addresses in it are judged by `loopback`.
@@ -57,9 +66,9 @@ impl MemberSecret {
         for (key, value) in &secret.data {
             match ClusterId::parse(key) {
                 Ok(id) => {
-                    let member = settings.clone().and_then(|(network, mode)| {
+                    let member = settings.clone().and_then(|(network, mode, uid)| {
                         let access = kubeconfig::parse(value.reveal(), None, loopback)?;
-                        Ok(Member { access, network, mode })
+                        Ok(Member { access, network, mode, uid })
                     });
                     read.clusters.insert(id, member);
                 }
@@ -73,7 +82,7 @@ impl MemberSecret {
     }
 }
 
-fn settings(annotations: &BTreeMap<String, String>) -> Result<(Option<NetworkId>, Mode), Refusal> {
+fn settings(annotations: &BTreeMap<String, String>) -> Result<Settings, Refusal> {
     let refused = |annotation: &str, fact: &str| {
         Refusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
     };
@@ -89,7 +98,12 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<(Option<NetworkId>
         Some(name) if is_label_value(name) => Some(NetworkId::from(name)),
         Some(_) => return Err(refused(NETWORK_ANNOTATION, "is not a network's name")),
     };
-    Ok((network, mode))
+    let uid = match annotations.get(UID_ANNOTATION).map(String::as_str) {
+        None | Some("") => None,
+        Some(uid) if is_label_value(uid) => Some(Arc::from(uid)),
+        Some(_) => return Err(refused(UID_ANNOTATION, "is not a UID")),
+    };
+    Ok((network, mode, uid))
 }
 
 /// Whether `text` can be the value of a Kubernetes label, as networks are named by labels elsewhere.
@@ -114,6 +128,9 @@ pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member) -> String 
     );
     if let Some(network) = &member.network {
         out += &format!("    {NETWORK_ANNOTATION}: {}\n", quoted(network.as_str()));
+    }
+    if let Some(uid) = &member.uid {
+        out += &format!("    {UID_ANNOTATION}: {}\n", quoted(uid));
     }
     match member.mode {
         Mode::Normal => {}
@@ -198,6 +215,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             (NETWORK_ANNOTATION, "-a"),
             (NETWORK_ANNOTATION, "a\n"),
             (NETWORK_ANNOTATION, &"a".repeat(64)),
+            (UID_ANNOTATION, "a b"),
         ] {
             let refusal = read(&[(annotation, value)]).expect_err(value);
             assert_eq!(refusal.code, &codes::ANNOTATION_INVALID);
@@ -219,6 +237,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             },
             network: Some(NetworkId::from("eu")),
             mode: Mode::Pause,
+            uid: Some("0b1c".into()),
         };
         let id = ClusterId::from("prod.eu-1");
         let yaml = to_yaml("strait-system", &id, &member);

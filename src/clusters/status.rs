@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::flapping::Stage;
 use super::kubeconfig::Refusal;
 use crate::codes::{self, Code};
 use crate::model::{IgnoredClaim, Mode, NetworkId};
@@ -27,6 +28,8 @@ pub struct ClusterStatus {
     pub state: State,
     /// Why, with a code where there is one.
     pub reason: Option<String>,
+    /// Since when it is in it.
+    pub since: Timestamp,
     /// The network fixed by the Secret; whoever knows the network in force puts it here.
     pub network: Option<NetworkId>,
     /// The trust domain of its workloads.
@@ -84,7 +87,7 @@ pub enum State {
     IdentityChanged,
     /// It answers with nonsense, or with too much.
     Misbehaving,
-    /// Its last change is on hold.
+    /// Frozen at what was last known: its last change is on hold, or it comes and goes.
     Quarantined,
     /// Frozen, as an operator asked.
     Paused,
@@ -154,6 +157,14 @@ pub(super) struct Facts<'a> {
     /// How long until it is withdrawn, where no Secret holds it.
     pub(super) leaving_in: Option<Duration>,
     pub(super) mode: Mode,
+    /// Who asked for that.
+    pub(super) mode_by: &'a str,
+    /// How it stands, where it comes and goes.
+    pub(super) flapping: Option<Stage>,
+    /// What is held back of what it says.
+    pub(super) held: Option<String>,
+    /// Why its endpoints leave, where it is out of contact for too long.
+    pub(super) withdrawn: Option<&'a str>,
     /// Why the present Secret is not used.
     pub(super) kept: Option<&'a Refusal>,
     /// How the run beside it fares, which is to take over.
@@ -168,6 +179,9 @@ pub(super) struct Facts<'a> {
 pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
     let mut reasons = Vec::new();
     let state = state(facts, &mut reasons);
+    if let Some(why) = facts.withdrawn {
+        reasons.push(format!("{}: its endpoints are withdrawn: {why}", codes::CLUSTER_DARK));
+    }
     if let Some(refusal) = facts.kept {
         reasons.push(format!("the Secret is not used, the cluster runs on as before: {refusal}"));
     }
@@ -194,7 +208,7 @@ fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
         return State::Draining;
     }
     if facts.mode == Mode::Pause && facts.has_data {
-        reasons.push("frozen by strait.dev/mode".to_owned());
+        reasons.push(format!("frozen by {}", facts.mode_by));
         return State::Paused;
     }
     if let Some(refusal) = facts.barred {
@@ -202,9 +216,31 @@ fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
         let changed = refusal.code == &codes::IDENTITY_CHANGED;
         return if changed { State::IdentityChanged } else { State::Conflict };
     }
+    if let Some(Stage::Frozen(left)) = facts.flapping {
+        let seconds = left.as_secs_f64().ceil();
+        reasons.push(format!(
+            "{}: contact comes and goes; frozen at what was last known, next try in {seconds} s",
+            codes::FLAPPING
+        ));
+        return State::Quarantined;
+    }
     let state = contact(facts, reasons);
+    let held = facts.held.as_ref().or(facts.status.doubted.as_ref());
+    if let Some(held) =
+        held.filter(|_| matches!(state, State::Live | State::Syncing | State::Restored))
+    {
+        reasons.insert(0, format!("{}: {held}", codes::MASS_WITHDRAWAL));
+        return State::Quarantined;
+    }
+    if facts.flapping == Some(Stage::Trial) && state == State::Live {
+        reasons.push(format!(
+            "{}: it came and went; on trial until contact has held",
+            codes::FLAPPING
+        ));
+        return State::Quarantined;
+    }
     if facts.mode == Mode::Drain && state == State::Live {
-        reasons.push("drained by strait.dev/mode".to_owned());
+        reasons.push(format!("drained by {}", facts.mode_by));
         return State::Draining;
     }
     state
@@ -311,18 +347,24 @@ mod tests {
         leaving: bool,
         mode: Mode,
         restored: bool,
+        flapping: Option<Stage>,
     }
 
     fn never_synced(contact: Contact) -> Case {
         let status = Status { contact, ..Status::starting() };
         let (has_data, timed_out, leaving, mode) = (false, false, false, Mode::Normal);
-        Case { status, has_data, timed_out, leaving, mode, restored: false }
+        Case { status, has_data, timed_out, leaving, mode, restored: false, flapping: None }
     }
 
     fn synced(contact: Contact, seconds_ago: u64) -> Case {
         let last_contact = Some(NOW() - Duration::from_secs(seconds_ago));
         let status = Status { contact, synced: true, last_contact, ..Status::starting() };
         Case { status, has_data: true, ..never_synced(Contact::Good) }
+    }
+
+    fn doubted(mut case: Case) -> Case {
+        case.status.doubted = Some("the list of pods is empty".into());
+        case
     }
 
     const NOW: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
@@ -335,6 +377,10 @@ mod tests {
             timed_out: case.timed_out.then_some(Duration::from_secs(30)),
             leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
             mode: case.mode,
+            mode_by: "strait.dev/mode",
+            flapping: case.flapping,
+            held: None,
+            withdrawn: None,
             kept: None,
             successor: None,
             barred: None,
@@ -361,6 +407,22 @@ mod tests {
             (restored(Good, 200_000), State::Restored, "2 d ago"),
             (late(restored(unreachable(), 0)), State::Restored, "STR0301"),
             (restored(auth(), 0), State::AuthFailed, "STR0304"),
+            (
+                Case { flapping: Some(Stage::Frozen(Duration::from_secs(9))), ..synced(Good, 0) },
+                State::Quarantined,
+                "STR0308: contact comes and goes; frozen at what was last known, next try in 9 s",
+            ),
+            (
+                Case { flapping: Some(Stage::Trial), ..synced(Good, 0) },
+                State::Quarantined,
+                "on trial",
+            ),
+            (
+                Case { flapping: Some(Stage::Trial), ..synced(unreachable(), 60) },
+                State::Stale,
+                "STR0301",
+            ),
+            (doubted(synced(Good, 0)), State::Quarantined, "STR0606: the list of pods is empty"),
             (Case { leaving: true, ..restored(Good, 0) }, State::Draining, "withdrawn in 25 s"),
             (never_synced(Connecting), State::Syncing, ""),
             (never_synced(Good), State::Syncing, ""),

@@ -56,6 +56,7 @@ impl Mesh {
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,
+            policy: crate::policy::Watched::none().policy,
             updates,
             remembered: Default::default(),
             runner: Arc::new(|config| Box::pin(crate::registry::kube::run(config))),

@@ -36,6 +36,8 @@ pub struct KnownCluster {
     pub config: bool,
     /// What an operator has asked for it.
     pub mode: Mode,
+    /// Why its endpoints leave load balancing, where nothing has been heard of it for too long.
+    pub withdrawn: Option<Arc<str>>,
     /// The trust domain of its workloads.
     pub trust_domain: Arc<str>,
 }

@@ -174,9 +174,9 @@ impl Policy {
                 });
             }
         }
-        match self.rule(cluster, "exports", |rules| rules.exports.as_ref()) {
-            Some((names, rule)) if !names.hold(host, namespace) => Err(Refused {
-                rule,
+        match self.find(cluster, |rules| rules.exports.as_ref()) {
+            Some((names, own)) if !names.hold(host, namespace) => Err(Refused {
+                rule: place(own, cluster, "exports"),
                 fact: format!("{host} is not among what cluster {cluster} may export"),
             }),
             _ => Ok(()),
@@ -193,11 +193,11 @@ impl Policy {
     /// # Errors
     /// The rule that says no.
     pub fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> Result<(), Refused> {
-        match self.rule(cluster, "networks", |rules| rules.networks.as_ref()) {
-            Some((networks, rule)) if !networks.contains(network) => {
+        match self.find(cluster, |rules| rules.networks.as_ref()) {
+            Some((networks, own)) if !networks.contains(network) => {
                 let named: Vec<_> = networks.iter().map(NetworkId::as_str).collect();
                 Err(Refused {
-                    rule,
+                    rule: place(own, cluster, "networks"),
                     fact: format!(
                         "cluster {cluster} may claim {}, not network {network:?}",
                         listed(&named)
@@ -220,15 +220,15 @@ impl Policy {
                 fact: format!("{address} is {kind} address, which no cluster can speak for"),
             });
         }
-        match self.rule(cluster, "addresses", |rules| rules.addresses.as_ref()) {
-            Some((ranges, rule)) => {
+        match self.find(cluster, |rules| rules.addresses.as_ref()) {
+            Some((ranges, own)) => {
                 let address = address.to_canonical();
                 if ranges.iter().any(|range| range.contains(&address)) {
                     return Ok(());
                 }
                 let fact =
                     format!("{address} is outside the ranges that cluster {cluster} may use");
-                Err(Refused { rule, fact })
+                Err(Refused { rule: place(own, cluster, "addresses"), fact })
             }
             None => Ok(()),
         }
@@ -236,7 +236,7 @@ impl Policy {
 
     /// Whether it depends on the address of an endpoint of that cluster whether it is taken.
     pub fn limits_addresses(&self, cluster: &ClusterId) -> bool {
-        self.rule(cluster, "addresses", |rules| rules.addresses.as_ref()).is_some()
+        self.find(cluster, |rules| rules.addresses.as_ref()).is_some()
     }
 
     /// Which clusters proxies of `proxies` turn to first for a service; none where all are alike.
@@ -247,6 +247,11 @@ impl Policy {
         proxies: &ClusterId,
     ) -> Option<&Preference> {
         self.preferences.iter().find(|one| one.is_about(host, namespace, proxies))
+    }
+
+    /// All preferences, in the order in which they are asked.
+    pub fn preferences(&self) -> impl Iterator<Item = &Preference> {
+        self.preferences.iter()
     }
 
     /// Whether any preference may be about a service, whoever asks.
@@ -284,10 +289,17 @@ impl Policy {
         field: &str,
         pick: impl Fn(&'a Rules) -> Option<T>,
     ) -> Option<(T, String)> {
-        if let Some(own) = self.clusters.get(cluster).and_then(&pick) {
-            return Some((own, format!("clusters.{cluster}.{field}")));
-        }
-        pick(&self.mesh).map(|rule| (rule, format!("mesh.{field}")))
+        self.find(cluster, pick).map(|(rule, own)| (rule, place(own, cluster, field)))
+    }
+
+    /// The rule that counts, and whether it is the cluster's own.
+    fn find<'a, T>(
+        &'a self,
+        cluster: &ClusterId,
+        pick: impl Fn(&'a Rules) -> Option<T>,
+    ) -> Option<(T, bool)> {
+        let own = self.clusters.get(cluster).and_then(&pick);
+        own.map(|rule| (rule, true)).or_else(|| pick(&self.mesh).map(|rule| (rule, false)))
     }
 }
 
@@ -301,6 +313,11 @@ impl Names {
                 None => pattern == host,
             })
     }
+}
+
+/// The place of a rule in the file.
+fn place(own: bool, cluster: &ClusterId, field: &str) -> String {
+    if own { format!("clusters.{cluster}.{field}") } else { format!("mesh.{field}") }
 }
 
 /// What kind of address it is, where it is one that can't be another host's; with its article.

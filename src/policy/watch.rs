@@ -15,12 +15,23 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// Why a policy file can't be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: --policy {}: {fact}", codes::POLICY, path.display())]
-pub struct PolicyError {
-    /// The file.
-    pub path: PathBuf,
-    /// What the system says, or what is wrong in it.
-    pub fact: String,
+pub enum PolicyError {
+    /// There is no such file, or it can't be read.
+    #[error("{}: --policy {}: {fact}", codes::POLICY, path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        fact: String,
+    },
+    /// What is in it is no policy.
+    #[error("{}: --policy {}: {invalid}", codes::POLICY, path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        invalid: Invalid,
+    },
 }
 
 /// Keeps a policy up to date with its file. A bad file keeps the last good policy.
@@ -55,19 +66,18 @@ impl Watcher {
     /// When it can't be used: at start there is no older policy to go on with, and to serve without
     /// the rules that were asked for would not be safe.
     pub fn open(path: PathBuf) -> Result<(Self, Watched), PolicyError> {
-        let text = read(&path);
-        let first = match &text {
-            Ok(text) => Policy::parse(text).map_err(|invalid: Invalid| invalid.to_string()),
-            Err(fact) => Err(fact.clone()),
+        let text = match read(&path) {
+            Ok(text) => text,
+            Err(fact) => return Err(PolicyError::Missing { path, fact }),
         };
-        let first = match first {
+        let first = match Policy::parse(&text) {
             Ok(first) => first,
-            Err(fact) => return Err(PolicyError { path, fact }),
+            Err(invalid) => return Err(PolicyError::Invalid { path, invalid }),
         };
         let (policy, seen) = watch::channel(Arc::new(first));
         let (problem, problem_seen) = watch::channel(None);
         let watched = Watched { policy: seen, problem: problem_seen };
-        Ok((Self { path, last: text, policy, problem }, watched))
+        Ok((Self { path, last: Ok(text), policy, problem }, watched))
     }
 
     /// Looks at the file for as long as it is polled.

@@ -92,6 +92,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
             access,
             network: network(args.network.as_deref()),
             mode: Mode::Normal,
+            uid: None,
         })
     };
     let server = access("not-yet-known".into())?.access.server;

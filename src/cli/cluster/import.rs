@@ -165,5 +165,5 @@ fn member(
             refused(&format!("--server {server}"), &refusal).exit(Exit::Usage)
         })?;
     }
-    Ok((id, Member { access, network: network(named_network), mode: Mode::Normal }))
+    Ok((id, Member { access, network: network(named_network), mode: Mode::Normal, uid: None }))
 }

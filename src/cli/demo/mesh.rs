@@ -324,6 +324,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         trust_domain: TRUST_DOMAIN.into(),
         mesh_config: None,
         mesh_networks: None,
+        policy: None,
         xds_address: (address, 0).into(),
         admin_address: (IpAddr::from([127, 0, 0, 1]), 0).into(),
         admin_token_file: None,

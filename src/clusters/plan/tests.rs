@@ -19,6 +19,7 @@ fn member(server: &str) -> Member {
         },
         network: None,
         mode: Mode::Normal,
+        uid: None,
     }
 }
 
@@ -95,6 +96,7 @@ fn short(action: &Action) -> String {
         }
         Action::SetNetwork { id, .. } => format!("network of {id}"),
         Action::SetMode { id, .. } => format!("mode of {id}"),
+        Action::SetUid { id, .. } => format!("identity of {id}"),
         Action::StartGrace { id, .. } => format!("grace of {id}"),
         Action::Withdraw { id } => format!("withdraw {id}"),
     }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
 
-use super::{Context, RESTART_PAUSE, Run};
-use crate::apiserver::Access;
+use super::member::{How, Run};
+use super::{Context, RESTART_PAUSE, at};
+use crate::clusters::guard::{Guard, Holding, Passed};
 use crate::clusters::status;
 use crate::model::ClusterId;
 use crate::registry::RegistryUpdate;
@@ -17,16 +19,18 @@ use crate::registry::kube::{self, Status};
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
 
 /// Starts a run of the registry of `id`.
-pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, access: &Access) -> Run {
+pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passed: &Passed) -> Run {
     let tasks = context.tasks.child();
     let (status, status_seen) = watch::channel(Status::starting());
     let (gate, gate_seen) = watch::channel(false);
     let (delivered, delivered_seen) = watch::channel(false);
+    let (held, held_seen) = watch::channel(None);
     let shared = Arc::clone(context);
-    let (id, run_access) = (id.clone(), access.clone());
+    let (id, run_how, passed) = (id.clone(), how.clone(), passed.clone());
     tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
         // After a panic the data passed on is still there, but nothing keeps it up to date.
         delivered.send_replace(false);
+        held.send_replace(None);
         status.send_modify(|status| {
             status.synced = false;
             status.contact = kube::Contact::Connecting;
@@ -34,7 +38,8 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, access: &Access)
         let (updates, words) = mpsc::channel(1);
         let config = kube::Config {
             cluster: id.clone(),
-            access: run_access.clone(),
+            access: run_how.access.clone(),
+            limits: run_how.limits,
             domain: shared.config.domain.clone(),
             trust_domain: shared.config.trust_domain.clone(),
             system_namespace: shared.config.system_namespace.clone(),
@@ -47,10 +52,20 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, access: &Access)
             gate: gate_seen.clone(),
             delivered: delivered.clone(),
             status: status.subscribe(),
+            id: id.clone(),
+            guard: Guard::new(passed.clone()),
+            held: held.clone(),
         };
         course.run(config, words)
     });
-    Run { access: access.clone(), tasks, status: status_seen, gate, delivered: delivered_seen }
+    Run {
+        how: how.clone(),
+        tasks,
+        status: status_seen,
+        gate,
+        delivered: delivered_seen,
+        held: held_seen,
+    }
 }
 
 /// One run from its start to its end.
@@ -59,6 +74,9 @@ struct Course {
     gate: watch::Receiver<bool>,
     delivered: watch::Sender<bool>,
     status: watch::Receiver<Status>,
+    id: ClusterId,
+    guard: Guard,
+    held: watch::Sender<Option<Holding>>,
 }
 
 impl Course {
@@ -66,10 +84,11 @@ impl Course {
         // Closed never: it lives as long as the context.
         let turn = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
         let registry = (self.context.config.runner)(config);
-        let Self { context, gate, delivered, status } = self;
+        let Self { context, gate, delivered, status, id, guard, held } = self;
+        let mut words = Words { words, gate, delivered, context: &context, id, guard, held };
         tokio::select! {
             () = registry => {}
-            () = forward(words, gate, &delivered, &context) => {}
+            () = words.forward() => {}
             () = announce(status.clone(), &context.news) => {}
             never = async {
                 let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
@@ -86,21 +105,58 @@ async fn over(mut status: watch::Receiver<Status>) {
     let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
 }
 
-/// Passes words on once the gate is open.
-async fn forward(
-    mut words: mpsc::Receiver<RegistryUpdate>,
-    mut gate: watch::Receiver<bool>,
-    delivered: &watch::Sender<bool>,
-    context: &Context,
-) {
-    while let Some(word) = words.recv().await {
-        if gate.wait_for(|open| *open).await.is_err()
-            || context.config.updates.send(word).await.is_err()
-        {
-            return;
+/// What a run says, on its way.
+struct Words<'a> {
+    words: mpsc::Receiver<RegistryUpdate>,
+    gate: watch::Receiver<bool>,
+    delivered: watch::Sender<bool>,
+    context: &'a Context,
+    id: ClusterId,
+    guard: Guard,
+    held: watch::Sender<Option<Holding>>,
+}
+
+impl Words<'_> {
+    /// Passes words on once the gate is open, as far as the guard lets them.
+    async fn forward(&mut self) {
+        // Of whom and when, for what is released without a new word.
+        let mut last = None;
+        loop {
+            let due = self.guard.holding().map(|held| Instant::from_std(held.until));
+            let word = tokio::select! {
+                word = self.words.recv() => {
+                    let Some(RegistryUpdate { shard, epoch, change }) = word else { return };
+                    if self.gate.wait_for(|open| *open).await.is_err() {
+                        return;
+                    }
+                    last = Some((shard, epoch));
+                    let rule = self.context.config.policy.borrow().mass_withdrawal(&self.id);
+                    self.guard.offer(change, rule, Instant::now().into_std())
+                }
+                () = at(due) => self.guard.release(Instant::now().into_std()),
+            };
+            self.tell();
+            let (Some(change), Some((shard, epoch))) = (word, last.clone()) else { continue };
+            let word = RegistryUpdate { shard, epoch, change };
+            if self.context.config.updates.send(word).await.is_err() {
+                return;
+            }
+            if !self.delivered.send_replace(true) {
+                self.context.news.notify_one();
+            }
         }
-        if !delivered.send_replace(true) {
-            context.news.notify_one();
+    }
+
+    /// Shows what is held back.
+    fn tell(&self) {
+        let holding = self.guard.holding();
+        let changed = self.held.send_if_modified(|held| {
+            let differs = *held != holding;
+            *held = holding;
+            differs
+        });
+        if changed {
+            self.context.news.notify_one();
         }
     }
 }

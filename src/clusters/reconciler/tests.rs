@@ -1,5 +1,5 @@
 //! The reconciler over doubles of the registries. What a double does follows from the host its
-//! kubeconfig names: `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…` (once), and `slow…`, which
+//! kubeconfig names: `fades…` (once synced, out of contact), `flaps…` (comes and goes), `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…` (once), and `slow…`, which
 //! syncs when the test says so. Its UID is the part after `uid-`, if there is one.
 
 use std::collections::BTreeSet;
@@ -83,6 +83,18 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
             .split_once("uid-")
             .map(|(_, rest)| rest.trim_end_matches(".example.org").to_owned());
     });
+    if host.starts_with("fades") {
+        config.status.send_modify(|status| status.last_contact = Some(SystemTime::UNIX_EPOCH));
+        contact(Contact::Unreachable("connection refused".to_owned()));
+    }
+    if host.starts_with("flaps") {
+        for _ in 0..6 {
+            contact(Contact::Good);
+            tokio::time::sleep(PACE * 3).await;
+            contact(Contact::Unreachable("connection refused".to_owned()));
+            tokio::time::sleep(PACE * 3).await;
+        }
+    }
     if host.starts_with("panics") && lock(&doubles.panicked).insert(host.clone()) {
         panic!("on purpose");
     }
@@ -102,6 +114,7 @@ struct Setup {
     timeout: Duration,
     config_cluster: Option<ConfigCluster>,
     remembered: BTreeMap<ClusterId, Remembered>,
+    policy: watch::Receiver<Arc<Policy>>,
 }
 
 impl Default for Setup {
@@ -111,6 +124,7 @@ impl Default for Setup {
             timeout: LIMIT * 100,
             config_cluster: None,
             remembered: BTreeMap::new(),
+            policy: crate::policy::Watched::none().policy,
         }
     }
 }
@@ -132,6 +146,7 @@ impl World {
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
             stale_after: crate::clusters::status::STALE_AFTER,
+            policy: setup.policy,
             updates,
             remembered: setup.remembered,
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
@@ -594,6 +609,90 @@ async fn a_kubeconfig_that_leads_elsewhere_is_not_followed() {
     world.secrets(&[("b", &["east=good-2uid-y"])]);
     world.until(&["east live b"]).await;
     assert_eq!(world.words(), ["+east"]);
+}
+
+#[tokio::test]
+async fn another_cluster_is_taken_when_the_operator_names_it() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1uid-x"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=good-2uid-y", "strait.dev/cluster-uid=z"])]);
+    let reason =
+        "the cluster's UID is y, and the Secret's annotation strait.dev/cluster-uid names z";
+    world.until(&[&format!("east identityChanged: STR0306: {reason}")]).await;
+    assert_eq!(world.words(), ["+east"]);
+    world.secrets(&[("a", &["east=good-2uid-y", "strait.dev/cluster-uid=y"])]);
+    world.until(&["east live"]).await;
+    world.until_alive(&["east good-2uid-y"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    // A pin holds for the first contact, too.
+    world.secrets(&[("b", &["west=good-3uid-w", "strait.dev/cluster-uid=v"])]);
+    world.until(&["east draining", "west identityChanged: STR0306"]).await;
+}
+
+/// A policy that can be changed.
+fn rules(text: &str) -> (watch::Sender<Arc<Policy>>, watch::Receiver<Arc<Policy>>) {
+    watch::channel(parsed(text))
+}
+
+fn parsed(text: &str) -> Arc<Policy> {
+    let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{text}");
+    Arc::new(Policy::parse(&text).expect("a sound policy"))
+}
+
+#[tokio::test]
+async fn a_dark_cluster_leaves_when_policy_says_so_but_not_all_of_them() {
+    let (change, policy) = rules("mesh: {whenDark: withdraw after 1s}");
+    let mut world = World::new(Setup { policy, ..Setup::default() });
+    world.secrets(&[("a", &["east=fades-1", "west=good"])]);
+    world.until(&["east stale: STR0605: its endpoints are withdrawn", "west live"]).await;
+    let withdrawn = |world: &World, id: &str| {
+        world.outputs.known.borrow().clusters[&ClusterId::from(id)].withdrawn.is_some()
+    };
+    assert!(withdrawn(&world, "east") && !withdrawn(&world, "west"));
+    change.send_replace(parsed(
+        "mesh: {whenDark: withdraw after 1s}\nclusters: {east: {whenDark: keep}}",
+    ));
+    let mut known = world.outputs.known.clone();
+    let back = known.wait_for(|known| known.clusters.values().all(|one| one.withdrawn.is_none()));
+    assert!(tokio::time::timeout(LIMIT, back).await.is_ok(), "kept as the cluster's own rule says");
+
+    // Where nobody answers it is we who are cut off.
+    let (_policy, policy) = rules("mesh: {whenDark: withdraw after 0s}");
+    let mut world = World::new(Setup { policy, ..Setup::default() });
+    world.secrets(&[("a", &["east=fades-1", "west=fades-2"])]);
+    world.until(&["east stale: STR0301", "west stale: STR0301"]).await;
+    assert!(!withdrawn(&world, "east") && !withdrawn(&world, "west"));
+}
+
+#[tokio::test]
+async fn policy_drains_and_pauses_and_a_secret_goes_before_it() {
+    let (change, policy) = rules("clusters: {east: {mode: pause}, west: {mode: drain}}");
+    let mut world = World::new(Setup { policy, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1", "west=good-2"])]);
+    world
+        .until(&[
+            "east paused: frozen by policy clusters.east.mode",
+            "west draining: drained by policy clusters.west.mode",
+        ])
+        .await;
+    world.until_alive(&["west good-2"]).await;
+    change.send_replace(parsed(""));
+    world.until(&["east live", "west live"]).await;
+    world.until_alive(&["east good-1", "west good-2"]).await;
+    change.send_replace(parsed("mesh: {mode: drain}"));
+    world.secrets(&[("a", &["east=good-1", "west=good-2", "strait.dev/mode=pause"])]);
+    world.until(&["east paused: strait.dev/mode", "west paused: strait.dev/mode"]).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_comes_and_goes_is_frozen_at_what_was_known() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=flaps", "west=good"])]);
+    world.until(&["east quarantined: STR0308", "west live"]).await;
+    world.until_alive(&["west good"]).await;
+    assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps what it had");
+    assert_eq!(world.words(), ["+east", "+west"]);
 }
 
 #[tokio::test]

@@ -313,13 +313,20 @@ impl Index {
         self.said.endpoints
     }
 
+    /// Objects of a kind held.
+    pub(super) fn count(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Services => self.services.len(),
+            Kind::EndpointSlices => self.slices.len(),
+            Kind::Pods => self.pods.len(),
+            Kind::Nodes => self.nodes.len(),
+            Kind::Namespaces => self.namespaces.len(),
+        }
+    }
+
     /// Objects held.
     pub(super) fn object_count(&self) -> usize {
-        self.services.len()
-            + self.slices.len()
-            + self.pods.len()
-            + self.nodes.len()
-            + self.namespaces.len()
+        Kind::ALL.into_iter().map(|kind| self.count(kind)).sum()
     }
 
     /// Objects that make no sense, wholly or in part.

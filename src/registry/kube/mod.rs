@@ -26,7 +26,7 @@ use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 
 use super::{Epoch, RegistryUpdate};
-use crate::apiserver::Access;
+use crate::apiserver::{Access, Limits};
 use crate::model::ClusterId;
 
 /// What one run of a cluster's registry needs.
@@ -35,6 +35,8 @@ pub struct Config {
     pub cluster: ClusterId,
     /// How its API server is reached.
     pub access: Access,
+    /// The most that is read of it.
+    pub limits: Limits,
     /// The DNS domain of services, such as `cluster.local`.
     pub domain: String,
     /// The trust domain of its workloads' SPIFFE IDs.
@@ -71,6 +73,8 @@ pub struct Status {
     pub skipped: Skipped,
     /// What works less well than it should, such as a kind we may not read; sorted.
     pub degraded: Vec<String>,
+    /// What it said that is hard to believe, and is asked again before it counts.
+    pub doubted: Option<String>,
     /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
     pub cluster_uid: Option<String>,
 }
@@ -114,6 +118,7 @@ impl Status {
             relists: 0,
             skipped: Skipped::default(),
             degraded: Vec::new(),
+            doubted: None,
             cluster_uid: None,
         }
     }

@@ -4,8 +4,9 @@
 //! remembered as the names it touched, and sent as full values when there is room. However slow the
 //! receiver, the cost is a name for each thing that changed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
@@ -16,8 +17,8 @@ use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
-use super::{Config, Status};
-use crate::apiserver::{Client, Event, Limits, Probed, Selection};
+use super::{Config, Contact, Status};
+use crate::apiserver::{Client, Event, Key, Limits, Probed, Selection};
 use crate::model::Workload;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
@@ -25,13 +26,19 @@ use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 const EVENTS_MAX: usize = 1024;
 /// Events that are taken before what they touched is sent.
 const BATCH: usize = 256;
+/// A list that lacks more than so many of a hundred objects, and so many at least, is confirmed by a second
+/// one; one that is empty where there was anything always is.
+const DOUBTED_PERCENT: usize = 50;
+const DOUBTED_MIN: usize = 20;
+/// The second list must be asked for so long after the first one came, or later.
+const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 /// How much older the time of the last contact may be shown than it is.
 const CONTACT_RESOLUTION: Duration = Duration::from_secs(1);
 
 /// Reads a cluster and says what is in it: once everything, then what changes. Survives every
 /// error; ends when dropped, or when nobody takes its updates any more.
 pub async fn run(config: Config) {
-    let Config { cluster, access, domain, trust_domain, system_namespace, .. } = config;
+    let Config { cluster, access, limits, domain, trust_domain, system_namespace, .. } = config;
     let client = match Client::new(&access) {
         Ok(client) => client,
         Err(error) => {
@@ -46,6 +53,10 @@ pub async fn run(config: Config) {
         index: Index::new(Arc::clone(&scope)),
         contacts: Contacts::default(),
         pending: Touched::default(),
+        doubts: BTreeMap::new(),
+        limits,
+        over_budget: None,
+        client: client.clone(),
         status: Status::starting(),
         published: config.status,
     };
@@ -56,12 +67,12 @@ pub async fn run(config: Config) {
     };
     tokio::select! {
         () = member.serve(inputs, &to) => {}
-        () = Box::pin(read(&client, &scope, &sink)) => {}
+        () = Box::pin(read(&client, &scope, limits, &sink)) => {}
     }
 }
 
 /// Reads all kinds at once, for as long as anybody takes what they tell.
-async fn read(client: &Client, scope: &Scope, sink: &mpsc::Sender<Input>) {
+async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sender<Input>) {
     let of = |kind: Kind| {
         let group = if kind == Kind::EndpointSlices { "discovery.k8s.io" } else { "" };
         Selection::all(group, "v1", kind.plural())
@@ -69,7 +80,6 @@ async fn read(client: &Client, scope: &Scope, sink: &mpsc::Sender<Input>) {
     let mut pods = of(Kind::Pods);
     // Pods that have ended stay for long and mean nothing here.
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
-    let limits = Limits::default();
     tokio::join!(
         client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
         client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
@@ -128,6 +138,12 @@ struct Member {
     contacts: Contacts,
     /// What changed since the last update that was sent.
     pending: Touched,
+    /// Lists that were hard to believe, since when, and what about them.
+    doubts: BTreeMap<Kind, (Instant, String)>,
+    limits: Limits,
+    /// That a watch told of more than may be held, where it did.
+    over_budget: Option<(Kind, String)>,
+    client: Client,
     status: Status,
     published: watch::Sender<Status>,
 }
@@ -177,10 +193,16 @@ impl Member {
     }
 
     fn event<T: Indexed>(&mut self, event: Event<Kept<T>>) {
-        match event {
-            Event::Failed(error) => return self.contacts.failed(Reader::Kind(T::KIND), error),
+        match &event {
+            Event::Failed(error) => {
+                return self.contacts.failed(Reader::Kind(T::KIND), error.clone());
+            }
             Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),
-            Event::Restarted { .. } => {
+            Event::Restarted { objects, .. } => {
+                let count = objects.iter().filter(|one| one.value.is_some()).count();
+                if self.doubts(T::KIND, count) {
+                    return self.heard();
+                }
                 if self.contacts.listed(T::KIND) {
                     self.status.relists += 1;
                 }
@@ -188,8 +210,54 @@ impl Member {
             Event::Applied(_) | Event::Deleted(_) | Event::Odd(_) => {}
         }
         self.heard();
+        let applied = match &event {
+            Event::Applied(object) => Some(object.key.clone()),
+            _ => None,
+        };
         let touched = self.index.apply(event);
         self.pending.merge(touched);
+        self.budget::<T>(applied);
+    }
+
+    /// Whether a list with so many objects of a kind is hard to believe; then it is asked for again.
+    fn doubts(&mut self, kind: Kind, count: usize) -> bool {
+        let held = self.index.count(kind);
+        let lost = held.saturating_sub(count);
+        let is_much = lost >= DOUBTED_MIN && lost * 100 > held * DOUBTED_PERCENT;
+        if lost == 0 || !(count == 0 || is_much) {
+            self.doubts.remove(&kind);
+            return false;
+        }
+        let (since, _) = self.doubts.entry(kind).or_insert_with(|| {
+            let fact = format!(
+                "the list of {} has {count} where {held} were known; asked again before it counts",
+                kind.plural()
+            );
+            (Instant::now(), fact)
+        });
+        if since.elapsed() >= CONFIRM_AFTER {
+            self.doubts.remove(&kind);
+            return false;
+        }
+        self.client.list_again();
+        true
+    }
+
+    /// Holds no more of a kind than may be, however it came: a list that is too long is not read to its
+    /// end, and what a watch adds above it is left out.
+    fn budget<T: Indexed>(&mut self, applied: Option<Key>) {
+        let (count, limit) = (self.index.count(T::KIND), self.limits.objects);
+        if let Some(key) = applied.filter(|_| count > limit) {
+            let touched = self.index.apply::<T>(Event::Deleted(key));
+            self.pending.merge(touched);
+            let plural = T::KIND.plural();
+            let fact = format!("it has more than {limit} {plural}, the most that is held");
+            self.over_budget = Some((T::KIND, fact));
+        } else if count < limit && self.over_budget.take_if(|(kind, _)| *kind == T::KIND).is_some()
+        {
+            // There is room for what was left out.
+            self.client.list_again();
+        }
     }
 
     fn heard(&mut self) {
@@ -212,7 +280,11 @@ impl Member {
     }
 
     fn publish(&mut self) {
-        self.status.contact = self.contacts.contact();
+        self.status.contact = match (self.contacts.contact(), &self.over_budget) {
+            (Contact::Good, Some((_, fact))) => Contact::Misbehaving(fact.clone()),
+            (contact, _) => contact,
+        };
+        self.status.doubted = self.doubts.values().next().map(|(_, fact)| fact.clone());
         self.status.degraded = self.contacts.degraded();
         self.status.services = self.index.service_count();
         self.status.endpoints = self.index.endpoint_count();

@@ -11,7 +11,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use crate::apiserver::{Access, Credential, Limits, Loopback, Redacted};
 use crate::model::{ClusterId, Hostname};
 use crate::registry::kube::{Config, Contact, Status, run};
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord};
@@ -102,6 +102,7 @@ fn config(
     let config = Config {
         cluster: ClusterId::from("east"),
         access,
+        limits: Limits::default(),
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
         system_namespace: "strait-system".into(),
@@ -114,9 +115,14 @@ fn config(
 
 impl Member {
     fn reading(sim: SimCluster, access: Access) -> Self {
+        Self::reading_at_most(sim, access, Limits::default())
+    }
+
+    fn reading_at_most(sim: SimCluster, access: Access, limits: Limits) -> Self {
         let tasks = Supervisor::new();
         let (updates, mut received) = mpsc::channel(16);
         let (config, status) = config(access, updates);
+        let config = Config { limits, ..config };
         tasks.spawn("run", run(config));
         let (hear, heard) = watch::channel(Heard::default());
         tasks.spawn("hear", async move {
@@ -125,6 +131,11 @@ impl Member {
             }
         });
         Self { sim, heard, status, _tasks: tasks }
+    }
+
+    fn begin_with(sim: SimCluster, limits: Limits) -> Self {
+        let access = access(&sim, &sim.url());
+        Self::reading_at_most(sim, access, limits)
     }
 
     fn begin(sim: SimCluster) -> Self {
@@ -467,9 +478,55 @@ async fn an_endless_list_is_cut() {
     let sim = sim().await;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
     sim.fault(Fault::EndlessPages);
-    let member = Member::begin(sim);
+    let member = Member::begin_with(sim, Limits { pages: 100, ..Limits::default() });
     let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
     assert!(!status.synced);
+}
+
+#[tokio::test]
+async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
+    let sim = sim().await;
+    sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+    let member = Member::begin(sim);
+    member.until_cart(&["1"]).await;
+    member.sim.fault(Fault::EmptyLists { resource: None });
+    member.sim.fault(Fault::Gone { how: Gone::Status, times: Some(5) });
+    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+    let doubted = |status: &Status| {
+        status.doubted.as_ref().is_some_and(|fact| fact.contains("where 1 were known"))
+    };
+    member.until(doubted).await;
+    member.assert_kept(&["1"]);
+    member.sim.heal();
+    member.until(|status| status.doubted.is_none()).await;
+    member.assert_kept(&["1"]);
+
+    // What a second list says as well is believed.
+    member.sim.fault(Fault::EmptyLists { resource: Some("endpointslices".into()) });
+    member.sim.fault(Fault::Gone { how: Gone::Status, times: Some(5) });
+    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+    member.until_cart(&[]).await;
+    member.until(|status| status.doubted.is_none()).await;
+}
+
+#[tokio::test]
+async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_stays() {
+    let limits = Limits { objects: 5, ..Limits::default() };
+    let member = Member::begin_with(sim().await, limits);
+    member.until_cart(&["1"]).await;
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let slice = endpoint_slice("shop", "many", &format!("many-{name}"), &[HTTP], &[]);
+        member.sim.store().apply(slice).expect("a slice");
+    }
+    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    let text = format!("{:?}", status.contact);
+    assert!(text.contains("more than 5 endpointslices"), "{text}");
+    member.assert_kept(&["1"]);
+    for name in ["a", "b", "c"] {
+        let name = format!("many-{name}");
+        member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
+    }
+    member.until(|status| status.contact == Contact::Good).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,148 @@
+//! When a cluster that comes and goes is left alone, and for how long. Pure.
+//!
+//! ```text
+//!   member ── contact lost 5 times in 2 min ──► frozen ── 30 s, then longer up to 5 min ──► on trial
+//!     ▲                                           ▲                                           │  │
+//!     │                                           └──────────── contact lost ─────────────────┘  │
+//!     └────────────────────────────── in contact for 2 min ──────────────────────────────────────┘
+//! ```
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// So many losses ...
+const LOSSES: usize = 5;
+/// ... within this time are too many.
+const WINDOW: Duration = Duration::from_secs(120);
+/// The first pause; each later one is twice as long.
+const PAUSE_MIN: Duration = Duration::from_secs(30);
+/// The longest.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Contact must hold for so long.
+const PROBATION: Duration = Duration::from_secs(120);
+
+/// How often contact was lost of late, and what follows from it.
+#[derive(Debug, Default)]
+pub(super) struct Flapping {
+    in_contact: bool,
+    losses: VecDeque<Instant>,
+    quarantine: Option<Quarantine>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Quarantine {
+    /// It is frozen until then; afterwards it is on trial.
+    until: Instant,
+    pause: Duration,
+    /// Since when contact has held.
+    good_since: Option<Instant>,
+}
+
+/// What a quarantine looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nobody calls it for so long.
+    Frozen(Duration),
+    /// It is called, and must hold.
+    Trial,
+}
+
+impl Flapping {
+    /// Takes whether the cluster is in contact now.
+    pub(super) fn observe(&mut self, in_contact: bool, now: Instant) {
+        let lost = std::mem::replace(&mut self.in_contact, in_contact) && !in_contact;
+        if let Some(quarantine) = &mut self.quarantine {
+            if quarantine.until > now {
+                return;
+            }
+            if lost {
+                let pause = (quarantine.pause * 2).min(PAUSE_MAX);
+                *quarantine = Quarantine { until: now + pause, pause, good_since: None };
+            } else if in_contact {
+                let since = *quarantine.good_since.get_or_insert(now);
+                if now.duration_since(since) >= PROBATION {
+                    *self = Self { in_contact, ..Self::default() };
+                }
+            }
+            return;
+        }
+        if lost {
+            self.losses.push_back(now);
+        }
+        while self.losses.front().is_some_and(|at| now.duration_since(*at) > WINDOW) {
+            self.losses.pop_front();
+        }
+        if self.losses.len() >= LOSSES {
+            let until = now + PAUSE_MIN;
+            self.quarantine = Some(Quarantine { until, pause: PAUSE_MIN, good_since: None });
+            self.losses.clear();
+        }
+    }
+
+    /// How it stands, where it is in quarantine.
+    pub(super) fn stage(&self, now: Instant) -> Option<Stage> {
+        let quarantine = self.quarantine?;
+        let left = quarantine.until.saturating_duration_since(now);
+        Some(if left.is_zero() { Stage::Trial } else { Stage::Frozen(left) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Course(Flapping, Instant);
+
+    impl Course {
+        /// Contact as said, so many seconds later.
+        fn then(&mut self, in_contact: bool, seconds: u64) -> Option<Stage> {
+            self.1 += Duration::from_secs(seconds);
+            self.0.observe(in_contact, self.1);
+            self.0.stage(self.1)
+        }
+
+        fn flap(&mut self, times: u32, seconds: u64) -> Option<Stage> {
+            let mut stage = None;
+            for _ in 0..times {
+                self.then(true, seconds);
+                stage = self.then(false, seconds);
+            }
+            stage
+        }
+    }
+
+    fn seconds(count: u64) -> Option<Stage> {
+        Some(Stage::Frozen(Duration::from_secs(count)))
+    }
+
+    #[test]
+    fn the_fifth_loss_within_two_minutes_freezes_and_slower_ones_never_do() {
+        let mut course = Course(Flapping::default(), Instant::now());
+        assert_eq!(course.flap(4, 10), None);
+        assert_eq!(course.flap(1, 10), seconds(30));
+        let mut slow = Course(Flapping::default(), Instant::now());
+        assert_eq!(slow.flap(50, 16), None, "four in any two minutes");
+        let mut dark = Course(Flapping::default(), Instant::now());
+        for _ in 0..50 {
+            assert_eq!(dark.then(false, 1), None, "one that stays away comes and goes not");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_up_to_five_minutes_and_two_good_minutes_end_it() {
+        let mut course = Course(Flapping::default(), Instant::now());
+        course.flap(5, 1);
+        for pause in [30, 60, 120, 240, 300, 300] {
+            assert_eq!(course.then(false, pause - 1), seconds(1));
+            assert_eq!(course.then(false, 1), Some(Stage::Trial));
+            assert_eq!(course.then(true, 5), Some(Stage::Trial));
+            assert_eq!(course.then(true, 119), Some(Stage::Trial));
+            let next = (pause * 2).min(300);
+            assert_eq!(course.then(false, 1), seconds(next));
+        }
+        course.then(false, 300);
+        course.then(true, 1);
+        assert_eq!(course.then(true, 120), None);
+        assert_eq!(course.flap(4, 1), None, "all is forgotten");
+    }
+}

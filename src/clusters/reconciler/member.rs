@@ -1,0 +1,231 @@
+//! A member and its runs: which of them speaks, which is to take over, and why one may not.
+
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::apiserver::{Access, Limits};
+use crate::clusters::flapping::Flapping;
+use crate::clusters::guard::{Holding, Passed};
+use crate::clusters::kubeconfig::Refusal;
+use crate::clusters::status::Restored;
+use crate::codes;
+use crate::model::ClusterId;
+use crate::registry::kube::{Contact, Status};
+use crate::task::Supervisor;
+
+/// A member and its runs.
+pub(super) struct Member {
+    pub(super) since: Instant,
+    pub(super) serving: Option<Run>,
+    /// The run that is to take over.
+    pub(super) next: Option<Run>,
+    /// The last status of a run whose words have been passed on.
+    pub(super) last: Status,
+    /// Whether anything it said has been passed on.
+    pub(super) has_data: bool,
+    /// Whether that was remembered, and nothing newer has been passed on.
+    pub(super) restored: Option<Restored>,
+    /// The identity of the cluster whose data that is.
+    pub(super) uid: Option<String>,
+    /// Why what the newest run says is not passed on.
+    pub(super) barred: Option<Refusal>,
+    /// Tasks that were told to stop.
+    pub(super) ending: Vec<Supervisor>,
+    /// What was passed on, counted.
+    pub(super) passed: Passed,
+    pub(super) flapping: Flapping,
+}
+
+/// By what way, and how much, a run reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct How {
+    pub(super) access: Access,
+    pub(super) limits: Limits,
+}
+
+/// One run of a member's registry.
+pub(super) struct Run {
+    pub(super) how: How,
+    pub(super) tasks: Supervisor,
+    pub(super) status: watch::Receiver<Status>,
+    pub(super) gate: watch::Sender<bool>,
+    pub(super) delivered: watch::Receiver<bool>,
+    /// What is held back of what it says.
+    pub(super) held: watch::Receiver<Option<Holding>>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.tasks.stop();
+    }
+}
+
+impl Member {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            serving: None,
+            next: None,
+            last: Status::starting(),
+            has_data: false,
+            restored: None,
+            uid: None,
+            barred: None,
+            ending: Vec::new(),
+            passed: Passed::default(),
+            flapping: Flapping::default(),
+        }
+    }
+
+    /// Whether anything it said has been passed on, be it since the last look.
+    pub(super) fn holds_data(&self) -> bool {
+        let delivered = |run: &Run| *run.delivered.borrow();
+        self.has_data || self.serving.as_ref().is_some_and(delivered)
+    }
+
+    /// Stops all runs; the data stays as it is.
+    pub(super) fn freeze(&mut self) {
+        let (serving, next) = (self.serving.take(), self.next.take());
+        self.end(serving);
+        self.end(next);
+        self.barred = None;
+    }
+
+    /// Stops runs whose credential is another than this: it has gone with its Secret.
+    pub(super) fn drop_others(&mut self, access: &Access) {
+        for run in [self.serving.take(), self.next.take()].into_iter().flatten() {
+            if run.how.access == *access {
+                self.serving = Some(run);
+            } else {
+                self.end(Some(run));
+            }
+        }
+    }
+
+    /// Sees to it that the newest run reads as `how` says. There are never more than two.
+    pub(super) fn align(&mut self, how: &How, start: impl FnOnce() -> Run) {
+        if self.next.as_ref().is_some_and(|next| next.how == *how) {
+            return;
+        }
+        let next = self.next.take();
+        self.end(next);
+        match &self.serving {
+            None => self.serving = Some(start()),
+            Some(serving) if serving.how == *how => {}
+            Some(_) => self.next = Some(start()),
+        }
+    }
+
+    /// Lets the words of runs through that may speak, and a run that has spoken take over.
+    /// `pinned` is the UID that an operator says the cluster has.
+    pub(super) fn advance<'a>(
+        &mut self,
+        pinned: Option<&str>,
+        twin_of: impl Fn(&str) -> Option<&'a ClusterId>,
+        now: Instant,
+    ) {
+        self.notice(now);
+        let mut barred = None;
+        for run in [&self.serving, &self.next].into_iter().flatten() {
+            let (synced, uid) = {
+                let status = run.status.borrow();
+                (status.synced, status.cluster_uid.clone())
+            };
+            if !synced || *run.gate.borrow() {
+                continue;
+            }
+            barred = match (pinned.or(self.uid.as_deref()), &uid) {
+                (Some(was), Some(is)) if was != is => {
+                    let fact = match pinned {
+                        Some(pinned) => format!(
+                            "the cluster's UID is {is}, and the Secret's annotation strait.dev/cluster-uid names {pinned}"
+                        ),
+                        None => format!(
+                            "the cluster's UID was {was} and is {is}; to accept it annotate the Secret with strait.dev/cluster-uid={is}"
+                        ),
+                    };
+                    Some(Refusal::new(&codes::IDENTITY_CHANGED, "", fact))
+                }
+                (_, Some(is)) => twin_of(is).map(|twin| {
+                    let fact = format!("the cluster is a member already, as {twin} (UID {is})");
+                    Refusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
+                }),
+                (_, None) => None,
+            };
+            if barred.is_none() {
+                self.uid = uid.or(self.uid.take());
+                run.gate.send_replace(true);
+            }
+        }
+        self.barred = barred;
+        if self.next.as_ref().is_some_and(|next| *next.delivered.borrow()) {
+            let old = std::mem::replace(&mut self.serving, self.next.take());
+            self.end(old);
+        }
+        if let Some(serving) = self.serving.as_ref().filter(|run| *run.delivered.borrow()) {
+            self.has_data = true;
+            self.restored = None;
+            self.last = serving.status.borrow().clone();
+        }
+        self.ending.retain(|tasks| tasks.running() > 0);
+    }
+
+    /// Watches contact come and go.
+    fn notice(&mut self, now: Instant) {
+        let Some(serving) = &self.serving else { return };
+        let contact = serving.status.borrow().contact.clone();
+        // While nothing is known yet, nothing is lost.
+        if contact != Contact::Connecting {
+            self.flapping.observe(contact == Contact::Good, now.into_std());
+        }
+    }
+
+    /// What is held back of what its runs say.
+    pub(super) fn held(&self) -> Option<Holding> {
+        let runs = [&self.next, &self.serving];
+        runs.into_iter().flatten().find_map(|run| *run.held.borrow())
+    }
+
+    /// When its API server was last heard, where it is out of contact now. The time before `started`,
+    /// when nobody listened, doesn't count.
+    pub(super) fn dark_since(&self, started: SystemTime) -> Option<SystemTime> {
+        let status = match &self.serving {
+            Some(run) => run.status.borrow().clone(),
+            None => self.last.clone(),
+        };
+        let heard = self.serving.is_some() && status.contact == Contact::Good;
+        (!heard).then(|| {
+            let last = self.last.last_contact.max(status.last_contact);
+            last.map_or(started, |last| last.max(started))
+        })
+    }
+
+    fn end(&mut self, run: Option<Run>) {
+        if let Some(run) = run {
+            run.tasks.stop();
+            self.ending.push(run.tasks.clone());
+        }
+    }
+
+    /// The status to show, and that of a run which is to take over. While nothing serves yet, the
+    /// newest run is what counts.
+    pub(super) fn shown(&self) -> (Status, Option<Status>) {
+        let of = |run: &Run| {
+            let mut status = run.status.borrow().clone();
+            if self.has_data && !*run.delivered.borrow() {
+                // What an earlier run said is what is served.
+                let Status { services, endpoints, objects, last_contact, .. } = self.last;
+                status = Status { services, endpoints, objects, last_contact, ..status };
+            }
+            status
+        };
+        match (&self.serving, &self.next) {
+            (None, _) => (self.last.clone(), None),
+            (Some(serving), None) => (of(serving), None),
+            (Some(serving), Some(next)) if self.has_data => (of(serving), Some(of(next))),
+            (Some(_), Some(next)) => (of(next), None),
+        }
+    }
+}
