@@ -3,7 +3,7 @@
 //! Asks the very function that decides what is sent (`push::view::decide`) and puts its answer into
 //! words. Decides nothing itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -11,8 +11,9 @@ use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{EndpointRef, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
 use crate::network::{PlacedBy, ResolvedGateway};
+use crate::policy::{Rank, Refused};
 use crate::push::PushContext;
-use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide};
+use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide, preference};
 use crate::registry::{Provider, ShardKey};
 
 /// The answer of `/debug/explain` (interface.md, "Admin HTTP").
@@ -49,6 +50,12 @@ pub struct ClusterLine {
     pub reason: Option<String>,
     /// The code of that reason.
     pub code: Option<&'static str>,
+    /// Where policy prefers clusters: used once what has lower numbers is not enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// The preference that says so, in its own words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preference: Option<String>,
 }
 
 /// What becomes of one endpoint.
@@ -143,24 +150,40 @@ pub fn explain(
 ) -> Result<Explanation, ExplainError> {
     let service = find_service(context, hostname)?;
     let port = choose_port(service, port)?;
+    let preferred = preference(context, view, service);
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), Group> = BTreeMap::new();
     let mut endpoints = Vec::new();
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = decide(context, view, service, shard, endpoint, network);
-        groups.entry((shard, network)).or_default().count(endpoint, &decided);
+        let group = groups.entry((shard, network)).or_default();
+        group.count(endpoint, &decided);
+        group.rank = preferred.map(|preferred| {
+            preferred.rank((&view.cluster, &view.network), (&shard.cluster, network))
+        });
         let shown = endpoint.address.to_string();
         if address.is_none_or(|wanted| wanted == shown) {
             let asked = Asked { context, view, service, shard, endpoint, network };
             endpoints.push(asked.line(&decided));
         }
     }
+    // Priorities have no gaps: a place without anything to send is none.
+    let sent = groups.values().filter(|group| group.sent > 0);
+    let tiers: BTreeSet<u32> = sent.filter_map(|group| Some(group.rank?.tier)).collect();
     Ok(Explanation {
         proxy: proxy.to_owned(),
         hostname: service.hostname().clone(),
         port: port.number,
         clusters: groups
             .into_iter()
-            .map(|((shard, network), group)| group.line(shard, network))
+            .map(|((shard, network), group)| {
+                let rank = group.rank.filter(|_| group.sent > 0);
+                let before = rank.map(|rank| tiers.range(..rank.tier).count());
+                ClusterLine {
+                    priority: before.and_then(|before| u32::try_from(before).ok()),
+                    preference: preferred.map(ToString::to_string),
+                    ..group.line(shard, network)
+                }
+            })
             .collect(),
         endpoints,
     })
@@ -197,6 +220,7 @@ struct Group {
     direct: bool,
     gateways: Vec<String>,
     reasons: BTreeMap<Reason, usize>,
+    rank: Option<Rank>,
 }
 
 impl Group {
@@ -232,6 +256,8 @@ impl Group {
             via: (!via.is_empty()).then(|| via.join(",")),
             reason: main.map(|(reason, count)| format!("{count} {}", summary(*reason, network))),
             code: main.map(|(reason, _)| code(*reason)),
+            priority: None,
+            preference: None,
         }
     }
 }
@@ -241,6 +267,12 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::NotReady(Health::Unhealthy) => "not ready".into(),
         Reason::NotReady(health) => health.as_str().into(),
         Reason::ClusterDraining => "leaving: their cluster is being drained".into(),
+        Reason::ClusterDark => "withdrawn: their cluster is out of contact for too long".into(),
+        Reason::ExportRefused => "of a cluster that policy does not let export the name".into(),
+        Reason::AddressRefused => "at an address that policy does not let their cluster use".into(),
+        Reason::NetworkRefused => {
+            format!("in network {}, which policy does not let their cluster claim", quoted(network))
+        }
         Reason::PodMissing => "named before their pod was seen".into(),
         Reason::NotExported => "not exported to the proxy's namespace".into(),
         Reason::NotCarried => "in another network, to which no gateway carries the service".into(),
@@ -274,6 +306,10 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
         Reason::NotReady(_) => &codes::NOT_READY,
         Reason::ClusterDraining => &codes::CLUSTER_DRAINING,
+        Reason::ClusterDark => &codes::CLUSTER_DARK,
+        Reason::ExportRefused => &codes::EXPORT_REFUSED,
+        Reason::AddressRefused => &codes::ADDRESS_REFUSED,
+        Reason::NetworkRefused => &codes::NETWORK_REFUSED,
         Reason::PodMissing => &codes::POD_MISSING,
         Reason::NotExported | Reason::NotCarried => &codes::NOT_EXPORTED,
         Reason::ClusterLocal => &codes::CLUSTER_LOCAL,
@@ -402,6 +438,14 @@ impl Asked<'_> {
         }
     }
 
+    /// The policy's own words.
+    fn ruled(&self, asked: Result<(), Refused>) -> String {
+        match asked {
+            Err(refused) => refused.to_string(),
+            Ok(()) => "policy said so until a moment ago".into(),
+        }
+    }
+
     /// The fact by which a step withheld the endpoint, and what would change that.
     fn refused(&self, reason: Reason) -> String {
         let endpoint = self.endpoint;
@@ -409,9 +453,26 @@ impl Asked<'_> {
         match reason {
             Reason::NotReady(health) => format!("the endpoint is {}", health.as_str()),
             Reason::ClusterDraining => format!(
-                "cluster {} is being drained (strait.dev/mode: drain on its Secret)",
+                "cluster {} is being drained (strait.dev/mode: drain on its Secret, or policy)",
                 self.shard.cluster
             ),
+            Reason::ClusterDark => {
+                let cluster = self.context.clusters.clusters.get(&self.shard.cluster);
+                let why = cluster.and_then(|cluster| cluster.withdrawn.as_deref());
+                format!("cluster {} is {}", self.shard.cluster, why.unwrap_or("out of contact"))
+            }
+            Reason::ExportRefused => {
+                let (host, namespace) = (self.service.hostname(), &self.service.primary.namespace);
+                let policy = &self.context.policy;
+                let asked = policy.may_export(&self.shard.cluster, host.as_str(), namespace.as_str());
+                self.ruled(asked)
+            }
+            Reason::AddressRefused => {
+                self.ruled(self.context.policy.may_use(&self.shard.cluster, endpoint.address))
+            }
+            Reason::NetworkRefused => {
+                self.ruled(self.context.policy.may_claim(&self.shard.cluster, self.network))
+            }
             Reason::PodMissing => match endpoint.workload {
                 Some(pod) => format!(
                     "the slice names pod {pod}, which cluster {} has not shown yet",

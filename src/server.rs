@@ -266,6 +266,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         clusters: clusters.clone(),
         mesh: mesh_source,
         stores: source::Stores::of(args, objects, board.clone(), &tasks),
+        policy: policy.policy.clone(),
         entries: registry::service_entry::Index::new(&args.trust_domain),
         faulty,
         board: board.clone(),

@@ -10,6 +10,9 @@
 //! A difference in what the first shard decides is recorded as a conflict. What a shard has under the
 //! same name in another namespace than the first counts for nothing, which is recorded, too: else
 //! whoever may write in one namespace could take a share of another's traffic.
+//!
+//! A cluster that may not export the name is there for its own proxies: it comes after all others, and
+//! neither decides anything for them nor adds accounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,8 +21,23 @@ use std::sync::Arc;
 use crate::model::{ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service};
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
-/// Decides the network of endpoints (interface.md, "Networks").
+/// Decides the network of endpoints (interface.md, "Networks"), and what of a cluster counts.
 pub trait Place {
+    /// Whether what `cluster` has under the name of `service` is for proxies of other clusters.
+    fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
+        true
+    }
+
+    /// Whether endpoints of `cluster` may be in `network`.
+    fn may_claim(&self, _cluster: &ClusterId, _network: &NetworkId) -> bool {
+        true
+    }
+
+    /// Whether endpoints of `cluster` may have that address.
+    fn may_use(&self, _cluster: &ClusterId, _address: IpAddr) -> bool {
+        true
+    }
+
     /// The network of an endpoint of `cluster`, whose system namespace names `system_label`, at
     /// `address`, with the label that it carries itself.
     fn network_of(
@@ -40,6 +58,15 @@ pub struct Placed {
     pub at_any_address: bool,
 }
 
+/// What an endpoint claims that it may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bar {
+    /// Its address.
+    Address,
+    /// Its network.
+    Network,
+}
+
 /// One service as all clusters together have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergedService {
@@ -57,6 +84,8 @@ pub struct MergedService {
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
+    /// The clusters that may not export it: what they have is for their own proxies.
+    pub refused: BTreeSet<ClusterId>,
 }
 
 /// The endpoints that one shard gives a service.
@@ -66,8 +95,11 @@ pub struct ShardEndpoints {
     pub key: ShardKey,
     /// Its endpoints, shared with what the source sent.
     pub endpoints: Endpoints,
-    /// The networks that they are in: one, nearly always.
+    /// The networks that they are in: one, nearly always. One that holds endpoints which are barred is
+    /// there for these once more.
     networks: Box<[NetworkId]>,
+    /// Why endpoints are barred, by the place of their network; empty where none are.
+    bars: Box<[Option<Bar>]>,
     /// For each endpoint the place of its network; empty where all are in the first.
     places: Box<[u32]>,
 }
@@ -87,6 +119,12 @@ impl MergedService {
     /// The name under which it was merged.
     pub fn hostname(&self) -> &Hostname {
         &self.primary.hostname
+    }
+
+    /// Whether all that have it may not export it, so that each has it for itself.
+    pub fn is_of_refused_only(&self) -> bool {
+        self.shards.iter().all(|shard| self.refused.contains(&shard.key.cluster))
+            && !self.refused.is_empty()
     }
 
     /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
@@ -145,7 +183,9 @@ impl ShardEndpoints {
         system_label: Option<&NetworkId>,
         place: &dyn Place,
     ) -> Self {
-        Self::placed(key, endpoints, |label, address| {
+        // What an operator writes into an entry is no claim of a cluster.
+        let claims = (key.provider == Provider::Kubernetes).then_some(place);
+        Self::placed(key, endpoints, claims, |label, address| {
             place.network_of(&key.cluster, system_label, label, address)
         })
     }
@@ -153,7 +193,7 @@ impl ShardEndpoints {
     /// Endpoints from outside the mesh: each in the network that it names itself, or in none. No
     /// cluster speaks for them, and a range of addresses is one inside the mesh.
     fn outside(key: &ShardKey, endpoints: &Endpoints) -> Self {
-        Self::placed(key, endpoints, |label, _| Placed {
+        Self::placed(key, endpoints, None, |label, _| Placed {
             network: label.cloned().unwrap_or_default(),
             at_any_address: true,
         })
@@ -162,10 +202,12 @@ impl ShardEndpoints {
     fn placed(
         key: &ShardKey,
         endpoints: &Endpoints,
+        claims: Option<&dyn Place>,
         place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
     ) -> Self {
         let mut of_kind: Vec<Option<Placed>> = vec![None; endpoints.kinds().len()];
-        let mut networks = Vec::new();
+        let mut networks: Vec<NetworkId> = Vec::new();
+        let mut bars: Vec<Option<Bar>> = Vec::new();
         let mut places = Vec::new();
         for endpoint in endpoints.packed() {
             let (Some(known), Some(kind)) =
@@ -177,8 +219,19 @@ impl ShardEndpoints {
                 *known = Some(place(kind.network_label.as_ref(), endpoint.address()));
             }
             let Some(Placed { network, .. }) = known else { continue };
+            let strange =
+                claims.is_some_and(|place| !place.may_use(&key.cluster, endpoint.address()));
             // The latest first: neighbours are in one network.
-            let at = networks.iter().rposition(|held| held == network).unwrap_or_else(|| {
+            let is_it = |(held, bar): (&NetworkId, &Option<Bar>)| {
+                held == network && (*bar == Some(Bar::Address)) == strange
+            };
+            let at = networks.iter().zip(&bars).rposition(is_it).unwrap_or_else(|| {
+                let claimed = |place: &dyn Place| place.may_claim(&key.cluster, network);
+                bars.push(if strange {
+                    Some(Bar::Address)
+                } else {
+                    claims.filter(|place| !claimed(*place)).map(|_| Bar::Network)
+                });
                 networks.push(network.clone());
                 networks.len() - 1
             });
@@ -187,10 +240,14 @@ impl ShardEndpoints {
         if networks.len() < 2 {
             places.clear();
         }
+        if bars.iter().all(Option::is_none) {
+            bars.clear();
+        }
         Self {
             key: key.clone(),
             endpoints: endpoints.clone(),
             networks: networks.into(),
+            bars: bars.into(),
             places: places.into(),
         }
     }
@@ -198,6 +255,11 @@ impl ShardEndpoints {
     /// The networks that the endpoints are in.
     pub fn networks(&self) -> &[NetworkId] {
         &self.networks
+    }
+
+    /// Why the endpoints of that place in [`Self::networks`] are withheld from everybody.
+    pub fn bar(&self, place: usize) -> Option<Bar> {
+        self.bars.get(place).copied().flatten()
     }
 
     /// Each endpoint with its network.
@@ -220,7 +282,19 @@ pub(super) fn merge<'a>(
     let mut merged: Option<MergedService> = None;
     let mut disagree: BTreeMap<&'static str, Vec<ClusterId>> = BTreeMap::new();
     let mut winner = None;
-    for (key, record, system_label) in records {
+    let mut records: Vec<_> = records
+        .map(|(key, record, label)| {
+            // What an operator writes into an entry is nobody's claim.
+            let refused = key.provider == Provider::Kubernetes
+                && !place.may_export(&key.cluster, &record.service);
+            (refused, key, record, label)
+        })
+        .collect();
+    if records.iter().any(|(refused, ..)| *refused) {
+        records.sort_by_key(|(refused, ..)| *refused);
+    }
+    let nobody_else = records.iter().all(|(refused, ..)| *refused);
+    for (refused, key, record, system_label) in records {
         let service = &record.service;
         debug_assert_eq!(service.hostname, *host);
         let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
@@ -238,8 +312,12 @@ pub(super) fn merge<'a>(
                 service_accounts: BTreeSet::new(),
                 conflicts: Vec::new(),
                 shards: Vec::new(),
+                refused: BTreeSet::new(),
             }
         });
+        if refused {
+            merged.refused.insert(key.cluster.clone());
+        }
         for field in differences(&merged.primary, service) {
             disagree.entry(field).or_default().push(key.cluster.clone());
         }
@@ -257,7 +335,10 @@ pub(super) fn merge<'a>(
         }
         let kinds = record.endpoints.kinds().iter();
         let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
-        merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
+        if !refused || nobody_else {
+            let named = service.service_accounts.iter().chain(accounts);
+            merged.service_accounts.extend(named.cloned());
+        }
         let shard = if service.mesh_external {
             ShardEndpoints::outside(key, &record.endpoints)
         } else {

@@ -10,5 +10,5 @@ mod shards;
 #[cfg(test)]
 mod tests;
 
-pub use merge::{Conflict, MergedService, Place, Placed, ShardEndpoints};
+pub use merge::{Bar, Conflict, MergedService, Place, Placed, ShardEndpoints};
 pub use shards::{Aggregate, Touched};

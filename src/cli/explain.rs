@@ -98,6 +98,9 @@ pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Lo
     if let (Some(address), []) = (asked, endpoints) {
         out += &format!("\n{} is no endpoint of this port in any cluster.\n", clean(address));
     }
+    let preferences: BTreeSet<&str> =
+        clusters.iter().filter_map(|row| row["preference"].as_str()).collect();
+    out.extend(preferences.iter().map(|one| format!("\nPreference {}\n", clean(one))));
     let codes: BTreeSet<&str> = clusters.iter().filter_map(|row| row["code"].as_str()).collect();
     if !codes.is_empty() {
         out.push('\n');
@@ -119,6 +122,10 @@ fn cluster(row: &Value) -> Vec<Cell> {
         (None, Some("direct")) => "same network".into(),
         (None, Some(_)) => "by the gateway of its network".into(),
         (None, None) => "<none>".into(),
+    };
+    let why = match row["priority"].as_u64() {
+        Some(priority) => format!("{why}; priority {priority}"),
+        None => why,
     };
     let ready_of = format!("{ready}/{total}");
     vec![

@@ -7,6 +7,7 @@
 //! | MeshNetworks `registryServiceName` | that Service's external addresses, in clusters that the network names by `fromRegistry`; a label on the Service overrides | as configured |
 //! | MeshNetworks `address` | as configured | as configured |
 //!
+//! Where policy does not let a cluster claim a network, its gateways for that count for nothing.
 //! Where the Secret of a cluster fixes its network, the gateway Services of that cluster lead there,
 //! whatever names them: their endpoints are there, and nobody else would lead to them.
 
@@ -22,6 +23,7 @@ use crate::model::{
     ClusterId, GatewayHost, GatewaySource, IgnoredClaim, KnownClusters, NetworkId, Port, Protocol,
     Service,
 };
+use crate::policy::Policy;
 
 /// The label that names a network.
 const NETWORK_LABEL: &str = "topology.istio.io/network";
@@ -89,6 +91,8 @@ pub struct Inputs<'a> {
     pub namespace_labels: &'a BTreeMap<ClusterId, NetworkId>,
     /// Mesh networks.
     pub mesh: &'a MeshNetworks,
+    /// What clusters may say.
+    pub policy: &'a Policy,
     /// What DNS says.
     pub names: &'a ResolvedNames,
 }
@@ -113,7 +117,7 @@ impl Networks {
         services: impl Iterator<Item = (&'a ClusterId, &'a Service)>,
         inputs: Inputs<'_>,
     ) -> Self {
-        let Inputs { mesh, names, .. } = inputs;
+        let Inputs { mesh, names, policy, .. } = inputs;
         let mut found = BTreeSet::new();
         let mut networks = Self::default();
         networks.note_ignored(inputs);
@@ -135,7 +139,7 @@ impl Networks {
         networks.note_missing_services(mesh, &found);
         let mut asked = NamesByCluster::new();
         for gateway in found {
-            networks.resolve(gateway, names, &mut asked);
+            networks.resolve(gateway, names, policy, &mut asked);
         }
         networks.index();
         networks
@@ -237,7 +241,7 @@ impl Networks {
                 port: exposed_port(service, mtls),
                 hbone_port: exposed_port(service, HBONE_PORT),
             };
-            self.add(cluster, service, entrance, found);
+            self.add(cluster, service, entrance, inputs.policy, found);
             return;
         }
         for (network, gateway) in mesh.gateways() {
@@ -250,7 +254,7 @@ impl Networks {
                     port: outside_port(service, gateway.port),
                     hbone_port: 0,
                 };
-                self.add(cluster, service, entrance, found);
+                self.add(cluster, service, entrance, inputs.policy, found);
             }
         }
     }
@@ -261,9 +265,17 @@ impl Networks {
         cluster: &ClusterId,
         service: &Service,
         entrance: Entrance,
+        policy: &Policy,
         found: &mut BTreeSet<Found>,
     ) {
         let Entrance { network, source, port, hbone_port } = entrance;
+        if let Err(refused) = policy.may_claim(cluster, &network) {
+            return self.ignore(
+                cluster,
+                format!("gateway {source}: policy {}", refused.rule),
+                &network,
+            );
+        }
         let reason = if port == 0 && hbone_port == 0 {
             Some("the Service has neither the mTLS port nor the HBONE port")
         } else if service.external_addresses.is_empty() {
@@ -308,7 +320,13 @@ impl Networks {
         }
     }
 
-    fn resolve(&mut self, found: Found, names: &ResolvedNames, asked: &mut NamesByCluster) {
+    fn resolve(
+        &mut self,
+        found: Found,
+        names: &ResolvedNames,
+        policy: &Policy,
+        asked: &mut NamesByCluster,
+    ) {
         let Found { network, cluster, source, host, port, hbone_port } = found;
         let gateway = |address, hostname, ttl| ResolvedGateway {
             address,
@@ -320,9 +338,17 @@ impl Networks {
             hostname,
             ttl,
         };
+        // What an operator writes into mesh networks belongs to no cluster, and is taken as written.
+        let refused = |address: IpAddr| {
+            let cluster = cluster.as_ref()?;
+            policy.may_use(cluster, address).err().map(|refused| refused.to_string())
+        };
         let reason = match host {
             GatewayHost::Address(address) if address.is_unspecified() || address.is_multicast() => {
                 format!("{address} is not an address that can be dialled")
+            }
+            GatewayHost::Address(address) if refused(address).is_some() => {
+                refused(address).unwrap_or_default()
             }
             GatewayHost::Address(address) => {
                 self.all.push(gateway(address.to_canonical(), None, None));
@@ -481,7 +507,13 @@ mod tests {
             services.iter().map(|(id, service)| (ClusterId::from(*id), service)).collect();
         let labels = labels.iter().map(|(id, label)| ((*id).into(), (*label).into())).collect();
         let mesh = MeshNetworks::parse(mesh).expect("valid mesh networks");
-        let inputs = Inputs { clusters: &clusters, namespace_labels: &labels, mesh: &mesh, names };
+        let inputs = Inputs {
+            clusters: &clusters,
+            namespace_labels: &labels,
+            mesh: &mesh,
+            policy: &Policy::default(),
+            names,
+        };
         Networks::build(services.iter().map(|(id, service)| (id, *service)), inputs)
     }
 
@@ -666,11 +698,13 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_name_no_host_are_refused_and_loopback_is_taken_as_written() {
-        let gateway = gateway_of("n1", &["0.0.0.0", "ff02::1", "127.0.0.1"]);
-        let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
-        assert_eq!(shown(&networks), ["n1 127.0.0.1:15443 east"]);
-        assert_eq!(networks.pending().len(), 2);
+    fn addresses_that_name_no_other_host_are_an_operators_to_give_and_no_clusters() {
+        let gateway = gateway_of("n1", &["0.0.0.0", "ff02::1", "127.0.0.1", "169.254.0.1"]);
+        let written = "networks: {n2: {gateways: [{address: 127.0.0.1, port: 15443}]}}";
+        let networks = build(&[("east", gateway)], written, &ResolvedNames::default());
+        let all: Vec<_> = networks.iter().map(|one| (one.network.as_str(), one.address)).collect();
+        assert_eq!(all, [("n2", ip("127.0.0.1"))]);
+        assert_eq!(networks.pending().len(), 4);
     }
 
     #[test]

@@ -51,7 +51,8 @@ pub fn addresses(
         .values()
         .filter(|service| service.primary.export_to.visible_to(namespace))
         .filter(|service| {
-            service.is_at_home_in(cluster) || !context.mesh.cluster_local(service.hostname())
+            service.is_at_home_in(cluster)
+                || !(context.mesh.cluster_local(service.hostname()) || service.is_of_refused_only())
         })
         .collect();
     services.sort_by(|a, b| {
@@ -98,5 +99,9 @@ pub fn addresses(
 
 /// The first source in merging order that has a VIP.
 fn lender(service: &MergedService) -> Option<(&ClusterId, &Vec<IpAddr>)> {
-    service.shards.iter().find_map(|shard| service.vips.get_key_value(&shard.key.cluster))
+    let mut shards = service.shards.iter().map(|shard| &shard.key.cluster);
+    shards.find_map(|cluster| {
+        let may_lend = !service.refused.contains(cluster);
+        service.vips.get_key_value(cluster).filter(|_| may_lend)
+    })
 }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::aggregate::{MergedService, Place, Placed};
+use crate::aggregate::{Bar, MergedService, Place, Placed};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterId, Hostname, KnownClusters, NetworkId, Proxy, Workload, WorkloadKey, Workloads,
+    ClusterId, Hostname, KnownClusters, NetworkId, Proxy, Service, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
+use crate::policy::Policy;
+use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct PushContext {
     pub networks: Arc<Networks>,
     /// The clusters that belong to the mesh.
     pub clusters: Arc<KnownClusters>,
+    /// What clusters may say, and which come first.
+    pub policy: Arc<Policy>,
     /// The network that each synced cluster's system namespace names.
     pub network_labels: OrdMap<ClusterId, Option<NetworkId>>,
     /// Merged services by name.
@@ -64,12 +68,32 @@ impl PushContext {
         address: IpAddr,
     ) -> (NetworkId, PlacedBy) {
         let system_label = self.network_labels.get(cluster).and_then(Option::as_ref);
-        Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks }.place(
-            cluster,
-            system_label,
-            label,
-            address,
-        )
+        self.placement().place(cluster, system_label, label, address)
+    }
+
+    /// What bars an endpoint of `shard` from everybody, by its address or by its network.
+    pub(super) fn bar(
+        &self,
+        shard: &ShardKey,
+        network: &NetworkId,
+        address: IpAddr,
+    ) -> Option<Bar> {
+        let placement = self.placement();
+        if shard.provider != Provider::Kubernetes {
+            None
+        } else if !placement.may_use(&shard.cluster, address) {
+            Some(Bar::Address)
+        } else {
+            (!placement.may_claim(&shard.cluster, network)).then_some(Bar::Network)
+        }
+    }
+
+    fn placement(&self) -> Placement<'_> {
+        Placement {
+            clusters: &self.clusters,
+            mesh_networks: &self.mesh_networks,
+            policy: &self.policy,
+        }
     }
 
     /// The network of a cluster as a whole: what its endpoints are in that say nothing themselves, and
@@ -92,6 +116,7 @@ impl PushContext {
 pub(super) struct Placement<'a> {
     pub(super) clusters: &'a KnownClusters,
     pub(super) mesh_networks: &'a MeshNetworks,
+    pub(super) policy: &'a Policy,
 }
 
 impl Placement<'_> {
@@ -109,6 +134,19 @@ impl Placement<'_> {
 }
 
 impl Place for Placement<'_> {
+    fn may_export(&self, cluster: &ClusterId, service: &Service) -> bool {
+        let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
+        !self.policy.limits_exports() || self.policy.may_export(cluster, host, namespace).is_ok()
+    }
+
+    fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> bool {
+        self.policy.may_claim(cluster, network).is_ok()
+    }
+
+    fn may_use(&self, cluster: &ClusterId, address: IpAddr) -> bool {
+        self.policy.may_use(cluster, address).is_ok()
+    }
+
     fn network_of(
         &self,
         cluster: &ClusterId,

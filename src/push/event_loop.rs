@@ -21,6 +21,7 @@ use crate::model::{
     ClusterId, Hostname, IgnoredClaim, KnownClusters, NetworkId, Resolution, WorkloadKey, Workloads,
 };
 use crate::network::{Inputs, Networks, ResolvedNames};
+use crate::policy::Policy;
 use crate::registry::RegistryUpdate;
 
 /// Everything that can change the mesh.
@@ -34,6 +35,8 @@ pub enum Event {
     MeshConfig(Arc<MeshConfig>),
     /// The rules by which addresses belong to networks.
     MeshNetworks(Arc<MeshNetworks>),
+    /// What clusters may say, and which come first.
+    Policy(Arc<Policy>),
     /// What DNS says of gateways.
     GatewayNames(Arc<ResolvedNames>),
     /// Every source that must be heard has been heard. Versions are published from here on, once DNS
@@ -93,6 +96,7 @@ pub struct Mesh {
     config: Arc<MeshConfig>,
     mesh_networks: Arc<MeshNetworks>,
     clusters: Arc<KnownClusters>,
+    policy: Arc<Policy>,
     resolved: Arc<ResolvedNames>,
     networks: Arc<Networks>,
     services: OrdMap<Hostname, Arc<MergedService>>,
@@ -117,6 +121,7 @@ impl Mesh {
             config: Arc::default(),
             mesh_networks: Arc::default(),
             clusters: Arc::default(),
+            policy: Arc::default(),
             resolved: Arc::default(),
             networks: Arc::default(),
             services: OrdMap::new(),
@@ -157,6 +162,11 @@ impl Mesh {
                 self.all_hosts_stale = true;
                 self.networks_stale = true;
             }
+            Event::Policy(policy) if policy != self.policy => {
+                self.policy = policy;
+                self.all_hosts_stale = true;
+                self.networks_stale = true;
+            }
             Event::GatewayNames(names) if names != self.resolved => {
                 self.resolved = names;
                 self.networks_stale = true;
@@ -170,6 +180,7 @@ impl Mesh {
             Event::Clusters(_)
             | Event::MeshConfig(_)
             | Event::MeshNetworks(_)
+            | Event::Policy(_)
             | Event::GatewayNames(_) => {}
         }
         if self.heard && !self.complete {
@@ -255,6 +266,7 @@ impl Mesh {
                 clusters: &self.clusters,
                 namespace_labels: &labels.collect(),
                 mesh: &self.mesh_networks,
+                policy: &self.policy,
                 names: &self.resolved,
             };
             let networks = Networks::build(services, inputs);
@@ -262,7 +274,7 @@ impl Mesh {
                 let ignored = networks.ignored_claims();
                 for (cluster, claim) in ignored.difference(self.networks.ignored_claims()) {
                     let IgnoredClaim { claim, network } = claim;
-                    warn!(%cluster, claim, %network, "claim ignored: the Secret fixes the network");
+                    warn!(%cluster, claim, %network, "claim ignored: Secret or policy say otherwise");
                 }
                 self.networks = Arc::new(networks);
                 self.everything = true;
@@ -289,7 +301,11 @@ impl Mesh {
     }
 
     fn merge(&mut self, host: &Hostname, changes: &mut Changes) {
-        let placement = Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks };
+        let placement = Placement {
+            clusters: &self.clusters,
+            mesh_networks: &self.mesh_networks,
+            policy: &self.policy,
+        };
         let old = self.services.get(host);
         let new = self.aggregate.merge(host, &placement);
         match (old, new) {
@@ -331,6 +347,7 @@ impl Mesh {
             mesh_networks: Arc::clone(&self.mesh_networks),
             networks: Arc::clone(&self.networks),
             clusters: Arc::clone(&self.clusters),
+            policy: Arc::clone(&self.policy),
             network_labels: self.network_labels.clone(),
             services: self.services.clone(),
             workloads: self.workloads.clone(),

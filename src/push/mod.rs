@@ -7,6 +7,7 @@ mod debounce;
 pub mod event_loop;
 pub mod interest;
 pub mod proxy;
+mod shares;
 pub mod view;
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+mod policy;
+
 use std::sync::Arc;
 
 use super::context::{PushContext, Settings};

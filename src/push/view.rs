@@ -10,12 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
-use crate::aggregate::{MergedService, ShardEndpoints};
+use super::shares::Shares;
+use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
     ClusterId, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace, NetworkId, Packed,
     PodState, Port, Proxy, Resolution, Service, TlsMode,
 };
 use crate::network::ResolvedGateway;
+use crate::policy::{Preference, Rank};
 use crate::registry::ShardKey;
 
 /// The steps that can withhold an endpoint, in order.
@@ -70,16 +72,24 @@ pub enum Reason {
     NotReady(Health),
     /// Its cluster is leaving load balancing, as an operator asked.
     ClusterDraining,
+    /// Nothing has been heard of its cluster for longer than policy allows.
+    ClusterDark,
     /// The slice names a pod that has not been seen.
     PodMissing,
     /// `exportTo` leaves the proxy's namespace out.
     NotExported,
+    /// Policy does not let its cluster export the name.
+    ExportRefused,
     /// The proxy may see it, but gateways carry only what is exported to everybody.
     NotCarried,
     /// The service stays in its own cluster.
     ClusterLocal,
     /// The service stays on its own node (`internalTrafficPolicy: Local`).
     NodeLocal,
+    /// Policy does not let its cluster use the address.
+    AddressRefused,
+    /// Policy does not let its cluster claim the network.
+    NetworkRefused,
     /// An east-west gateway forwards into its own network only.
     OtherNetwork,
     /// The pods of a headless service are reached at their own addresses, which mean nothing in another
@@ -110,8 +120,12 @@ impl Reason {
             | Self::PlainText => true,
             Self::NotReady(_)
             | Self::ClusterDraining
+            | Self::ClusterDark
             | Self::PodMissing
             | Self::NotExported
+            | Self::ExportRefused
+            | Self::AddressRefused
+            | Self::NetworkRefused
             | Self::ClusterLocal
             | Self::NodeLocal
             | Self::EndpointFamily => false,
@@ -121,12 +135,17 @@ impl Reason {
     /// The step that failed.
     pub fn step(self) -> Step {
         match self {
-            Self::NotReady(_) | Self::ClusterDraining => Step::Ready,
+            Self::NotReady(_) | Self::ClusterDraining | Self::ClusterDark => Step::Ready,
             Self::PodMissing => Step::Pod,
-            Self::NotExported | Self::NotCarried | Self::ClusterLocal | Self::NodeLocal => {
-                Step::Export
-            }
-            Self::OtherNetwork | Self::HeadlessElsewhere => Step::Network,
+            Self::NotExported
+            | Self::ExportRefused
+            | Self::NotCarried
+            | Self::ClusterLocal
+            | Self::NodeLocal => Step::Export,
+            Self::AddressRefused
+            | Self::NetworkRefused
+            | Self::OtherNetwork
+            | Self::HeadlessElsewhere => Step::Network,
             Self::NoGateway | Self::GatewayPending => Step::Gateway,
             Self::EndpointFamily | Self::GatewayFamily => Step::Family,
             Self::PlainText => Step::Mtls,
@@ -190,10 +209,13 @@ impl ViewKey {
     /// proxies share it. It is given what the whole view is given.
     pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
         let public = service.primary.export_to == ExportTo::Public;
-        let cluster_local = context.mesh.cluster_local(service.hostname());
+        let (host, namespace) = (service.hostname(), &service.primary.namespace);
+        let by_cluster = context.mesh.cluster_local(host)
+            || !service.refused.is_empty()
+            || context.policy.prefers(host.as_str(), namespace.as_str());
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
-            cluster: if cluster_local { self.cluster.clone() } else { ClusterId::default() },
+            cluster: if by_cluster { self.cluster.clone() } else { ClusterId::default() },
             network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
@@ -248,7 +270,8 @@ pub fn decide<'a>(
     network: &NetworkId,
 ) -> Result<Way<'a>, Reason> {
     let local = context.mesh.cluster_local(service.hostname());
-    let reach = Reach::new(context, view, service, local, shard, network);
+    let bar = context.bar(shard, network, endpoint.address);
+    let reach = Reach::new(context, view, service, local, shard, (network, bar));
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
     match reach.decide(Traits { health, pod, tls_mode, ipv4: address.is_ipv4(), node })? {
         Via::Direct => Ok(Way::Direct),
@@ -259,7 +282,11 @@ pub fn decide<'a>(
 /// What is decided alike for all endpoints that one shard has in one network, so that little is left
 /// to decide for each.
 struct Reach<'a, 'v> {
-    drained: bool,
+    /// Why the whole cluster leaves load balancing, where it does.
+    left: Option<Reason>,
+    barred: Option<Reason>,
+    /// Where policy puts it.
+    rank: Rank,
     exported: Result<(), Reason>,
     /// The only node whose endpoints may be sent, where there is such a rule.
     node: Option<&'v Arc<str>>,
@@ -307,13 +334,22 @@ impl<'a, 'v> Reach<'a, 'v> {
         service: &MergedService,
         local: bool,
         shard: &ShardKey,
-        network: &NetworkId,
+        (network, bar): (&NetworkId, Option<Bar>),
     ) -> Self {
         let Service { export_to, mesh_external, .. } = &*service.primary;
         let public = *export_to == ExportTo::Public && !mesh_external && !local;
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {
-            drained: cluster.is_some_and(|cluster| cluster.mode == Mode::Drain),
+            left: cluster.and_then(|cluster| match (cluster.mode, &cluster.withdrawn) {
+                (Mode::Drain, _) => Some(Reason::ClusterDraining),
+                (_, Some(_)) => Some(Reason::ClusterDark),
+                (_, None) => None,
+            }),
+            barred: bar.map(|bar| match bar {
+                Bar::Address => Reason::AddressRefused,
+                Bar::Network => Reason::NetworkRefused,
+            }),
+            rank: Rank::default(),
             exported: exported(view, service, local, shard),
             node: view
                 .node
@@ -393,8 +429,8 @@ impl<'a, 'v> Reach<'a, 'v> {
         if endpoint.health != Health::Healthy {
             return Err(Reason::NotReady(endpoint.health));
         }
-        if self.drained {
-            return Err(Reason::ClusterDraining);
+        if let Some(reason) = self.left {
+            return Err(reason);
         }
         if endpoint.pod == PodState::Missing {
             return Err(Reason::PodMissing);
@@ -402,6 +438,9 @@ impl<'a, 'v> Reach<'a, 'v> {
         self.exported?;
         if self.node.is_some() && endpoint.node != self.node {
             return Err(Reason::NodeLocal);
+        }
+        if let Some(reason) = self.barred {
+            return Err(reason);
         }
         let way = self.way?;
         if self.needs_mtls && endpoint.tls_mode != TlsMode::Istio {
@@ -429,23 +468,43 @@ fn exported(
         Role::Gateway if local || external || *export_to != ExportTo::Public => {
             Err(Reason::NotExported)
         }
+        Role::Gateway if service.refused.contains(&shard.cluster) => Err(Reason::ExportRefused),
         Role::Gateway => Ok(()),
         Role::Client if !export_to.visible_to(&view.namespace) => Err(Reason::NotExported),
         Role::Client if local && !shard.is_at_home_in(&view.cluster) => Err(Reason::ClusterLocal),
+        Role::Client
+            if shard.cluster != view.cluster && service.refused.contains(&shard.cluster) =>
+        {
+            Err(Reason::ExportRefused)
+        }
         Role::Client => Ok(()),
     }
+}
+
+/// Which clusters come first for a view of a service, where policy says so. Gateways carry for all.
+pub fn preference<'a>(
+    context: &'a PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+) -> Option<&'a Preference> {
+    let (host, namespace) = (service.hostname().as_str(), service.primary.namespace.as_str());
+    let found = context.policy.preference(host, namespace, &view.cluster);
+    found.filter(|_| view.role == Role::Client)
 }
 
 /// What a proxy is given for one port of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assignment {
-    /// In the order of localities, each once, none without members.
+    /// By priority, then in the order of localities, each once, none without members. Priorities count
+    /// from 0 without a gap.
     pub localities: Vec<Group>,
 }
 
 /// The members in one locality.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
+    /// Used once those of all lower ones are not enough.
+    pub priority: u32,
     /// The locality.
     pub locality: Arc<Locality>,
     /// Endpoints by address and port, then gateways likewise.
@@ -470,6 +529,9 @@ type Socket = (IpAddr, u16);
 
 /// What a proxy is given for a port of `service`.
 ///
+/// Where policy prefers clusters to others, their places become priorities, and shares of a place become
+/// weights. A gateway that leads to several places stands in the first.
+///
 /// A direct endpoint counts with its weight. A remote one counts with its weight split evenly over
 /// the gateways that lead to it. A gateway address appears once, in the locality that brings it most
 /// weight (ties in locality order), with the sum of what stands behind it, rounded.
@@ -480,15 +542,31 @@ pub fn assignment(
     port: u16,
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
+    let preference = preference(context, view, service);
     let mut found = Found::default();
+    let mut shares = Shares::default();
     for (shard, port) in service.shards_of_port(port) {
-        let networks = shard.networks().iter();
+        let networks = shard.networks().iter().enumerate();
         let reaches: Vec<_> = networks
-            .map(|network| Reach::new(context, view, service, local, &shard.key, network))
+            .map(|(at, network)| {
+                let placed = (network, shard.bar(at));
+                let mut reach = Reach::new(context, view, service, local, &shard.key, placed);
+                if let Some(preference) = preference {
+                    let own = (&view.cluster, &view.network);
+                    reach.rank = preference.rank(own, (&shard.key.cluster, network));
+                }
+                reach
+            })
             .collect();
+        let before = preference.map(|_| shares.begin(&found.groups, &found.remote));
         found.collect(&reaches, shard, port);
+        if let Some(before) = before {
+            let ranks = reaches.iter().map(|reach| reach.rank);
+            shares.end(before, ranks, &found.groups, &found.remote);
+        }
     }
-    let Found { mut groups, order, remote } = found;
+    let Found { mut groups, order, mut remote } = found;
+    shares.apply(&mut groups, &mut remote);
     for group in &mut groups {
         if !group.members.is_sorted_by(|a, b| order_of(a, b).is_lt()) {
             // Two shards may name one address of a shared network: it is one endpoint, the first's.
@@ -500,7 +578,16 @@ pub fn assignment(
     fit(&mut groups, weighed);
     let take = |at: usize| groups.get_mut(at).map(std::mem::take);
     let localities = order.into_iter().filter_map(take);
-    Assignment { localities: localities.filter(|group| !group.members.is_empty()).collect() }
+    let mut localities: Vec<_> = localities.filter(|group| !group.members.is_empty()).collect();
+    let mut last = None;
+    let mut priority = 0;
+    for group in &mut localities {
+        if last.replace(group.priority).is_some_and(|before| before != group.priority) {
+            priority += 1;
+        }
+        group.priority = priority;
+    }
+    Assignment { localities }
 }
 
 /// By address and port, as [`Socket`]s are ordered.
@@ -517,15 +604,15 @@ fn order_of(a: &Member, b: &Member) -> Ordering {
 struct Found {
     /// One for each locality, in the order in which they were found.
     groups: Vec<Group>,
-    /// The groups by locality.
+    /// The groups by place and locality.
     order: Vec<usize>,
     remote: Vec<Remote>,
 }
 
 /// What endpoints of one locality that are reached through the same gateways weigh together.
-struct Remote {
-    group: usize,
-    weight: u64,
+pub(super) struct Remote {
+    pub(super) group: usize,
+    pub(super) weight: u64,
     /// Sorted, each once.
     gateways: Vec<Socket>,
 }
@@ -536,10 +623,14 @@ impl Found {
         let endpoints = &shard.endpoints;
         let kinds: Vec<_> =
             endpoints.kinds().iter().map(|kind| (kind, kind.port_name == port.name)).collect();
-        // By locality of the shard: its group, and for each reach what lies behind its gateways.
-        let groups: Vec<usize> =
-            endpoints.localities().iter().map(|locality| self.group(locality)).collect();
-        let mut sizes = vec![0_usize; groups.len()];
+        // By reach and locality of the shard: its group, and what lies behind gateways.
+        let localities = endpoints.localities().len();
+        let groups: Vec<usize> = reaches
+            .iter()
+            .flat_map(|reach| endpoints.localities().iter().map(|one| (reach.rank.tier, one)))
+            .map(|(tier, locality)| self.group(tier, locality))
+            .collect();
+        let mut sizes = vec![0_usize; localities];
         for endpoint in endpoints.packed() {
             if let Some(size) = sizes.get_mut(endpoint.locality()) {
                 *size += 1;
@@ -550,7 +641,7 @@ impl Found {
                 group.members.reserve(*size);
             }
         }
-        let mut behind = vec![0_u64; groups.len() * reaches.len()];
+        let mut behind = vec![0_u64; groups.len()];
         for (endpoint, network) in shard.packed() {
             let (Some((kind, true)), Some(reach)) =
                 (kinds.get(endpoint.kind()), reaches.get(network))
@@ -558,9 +649,10 @@ impl Found {
                 continue;
             };
             let weight = kind.weight.max(1);
+            let place = network * localities + endpoint.locality();
             match reach.decide(Traits::of(endpoint, kind)) {
                 Ok(Via::Direct) => {
-                    let group = groups.get(endpoint.locality());
+                    let group = groups.get(place);
                     if let Some(group) = group.and_then(|at| self.groups.get_mut(*at)) {
                         group.members.push(Member {
                             address: endpoint.address(),
@@ -571,8 +663,7 @@ impl Found {
                     }
                 }
                 Ok(Via::Gateways) => {
-                    let sum = behind.get_mut(network * groups.len() + endpoint.locality());
-                    if let Some(sum) = sum {
+                    if let Some(sum) = behind.get_mut(place) {
                         *sum = sum.saturating_add(weight.into());
                     }
                 }
@@ -580,31 +671,41 @@ impl Found {
             }
         }
         for (at, weight) in behind.into_iter().enumerate().filter(|(_, weight)| *weight != 0) {
-            let (reach, locality) = (at / groups.len(), at % groups.len());
-            if let (Some(reach), Some(group)) = (reaches.get(reach), groups.get(locality)) {
+            if let (Some(reach), Some(group)) = (reaches.get(at / localities), groups.get(at)) {
                 self.remote.push(Remote { group: *group, weight, gateways: reach.sockets() });
             }
         }
     }
 
-    /// Where the group of a locality stands; it is made where there is none.
-    fn group(&mut self, locality: &Arc<Locality>) -> usize {
+    /// Where the group of a locality at a place stands; it is made where there is none.
+    fn group(&mut self, tier: u32, locality: &Arc<Locality>) -> usize {
         let place = self.order.binary_search_by(|at| match self.groups.get(*at) {
-            Some(group) if Arc::ptr_eq(&group.locality, locality) => Ordering::Equal,
-            Some(group) => group.locality.cmp(locality),
+            Some(group) => group.priority.cmp(&tier).then_with(|| {
+                match Arc::ptr_eq(&group.locality, locality) {
+                    true => Ordering::Equal,
+                    false => group.locality.cmp(locality),
+                }
+            }),
             None => Ordering::Less,
         });
         match place {
             Ok(rank) => self.order.get(rank).copied().unwrap_or_default(),
             Err(rank) => {
                 let at = self.groups.len();
-                self.groups.push(Group { locality: Arc::clone(locality), members: Vec::new() });
+                self.groups.push(Group {
+                    priority: tier,
+                    locality: Arc::clone(locality),
+                    members: Vec::new(),
+                });
                 self.order.insert(rank, at);
                 at
             }
         }
     }
 }
+
+/// A priority and a locality.
+type Place<'a> = (u32, &'a Arc<Locality>);
 
 /// Gateways with their weights, each in the group where it stands.
 struct Weighed {
@@ -615,17 +716,20 @@ struct Weighed {
 
 fn weigh(groups: &[Group], remote: &[Remote]) -> Weighed {
     let scale = remote.iter().fold(1, |scale, one| lcm(scale, one.gateways.len() as u64));
-    let mut through: BTreeMap<Socket, BTreeMap<&Arc<Locality>, (usize, u64)>> = BTreeMap::new();
+    let mut through: BTreeMap<Socket, BTreeMap<Place<'_>, (usize, u64)>> = BTreeMap::new();
     for Remote { group, weight, gateways } in remote {
         let share = weight.saturating_mul(scale) / gateways.len() as u64;
-        let Some(Group { locality, .. }) = groups.get(*group) else { continue };
+        let Some(Group { priority, locality, .. }) = groups.get(*group) else { continue };
         for gateway in gateways {
             let by_locality = through.entry(*gateway).or_default();
-            let (_, sum) = by_locality.entry(locality).or_insert((*group, 0));
+            let (_, sum) = by_locality.entry((*priority, locality)).or_insert((*group, 0));
             *sum = sum.saturating_add(share);
         }
     }
-    let gateways = through.into_iter().filter_map(|(socket, by_locality)| {
+    let gateways = through.into_iter().filter_map(|(socket, mut by_locality)| {
+        // Envoy takes an address once: in the first priority that has it.
+        let first = by_locality.first_key_value().map(|((priority, _), _)| *priority);
+        by_locality.retain(|(priority, _), _| Some(*priority) == first);
         let sum = by_locality.values().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
         // The first of the greatest: max_by_key would take the last.
         let (home, _) = by_locality

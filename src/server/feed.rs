@@ -15,6 +15,7 @@ use crate::codes;
 use crate::mesh;
 use crate::model::KnownClusters;
 use crate::network::ResolvedNames;
+use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::event_loop::Event;
 use crate::registry::service_entry;
@@ -38,6 +39,7 @@ pub(super) struct Feed {
     pub(super) clusters: reconciler::Outputs,
     pub(super) mesh: MeshSource,
     pub(super) stores: Stores,
+    pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) entries: service_entry::Index,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
@@ -60,6 +62,7 @@ impl Feed {
             clusters: self.clusters,
             said: Arc::default(),
             settings,
+            policy: self.policy,
             objects,
             entries: self.entries,
             faulty: self.faulty,
@@ -81,6 +84,7 @@ struct Feeding {
     /// The clusters as the event loop was last told.
     said: Arc<KnownClusters>,
     settings: watch::Receiver<mesh::Settings>,
+    policy: watch::Receiver<Arc<Policy>>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
@@ -119,6 +123,7 @@ impl Feeding {
         self.flush().await?;
         self.known().await?;
         self.mesh().await?;
+        self.policy().await?;
         self.entries().await?;
         self.events.send(Event::Complete).await?;
         let mut deadline = Some(Instant::now() + NAMES_WAIT);
@@ -153,6 +158,7 @@ impl Feeding {
                 self.known().await
             }
             Ok(()) = self.settings.changed() => self.mesh().await,
+            Ok(()) = self.policy.changed() => self.policy().await,
             Ok(()) = self.objects.changed() => self.entries().await,
             Ok(()) = self.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.clusters.settled.changed(), if !ready => Ok(()),
@@ -201,6 +207,11 @@ impl Feeding {
         let settings = self.settings.borrow_and_update().clone();
         self.events.send(Event::MeshConfig(settings.config)).await?;
         self.events.send(Event::MeshNetworks(settings.networks)).await
+    }
+
+    async fn policy(&mut self) -> Fed {
+        let policy = Arc::clone(&self.policy.borrow_and_update());
+        self.events.send(Event::Policy(policy)).await
     }
 
     /// What the ServiceEntries say now.
@@ -275,6 +286,7 @@ mod tests {
             clusters: reconciler::Outputs { statuses, known: known_seen, settled },
             said: Arc::default(),
             settings,
+            policy: crate::policy::Watched::none().policy,
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,

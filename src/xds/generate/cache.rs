@@ -18,6 +18,7 @@ use crate::model::{
     Workload, WorkloadKey,
 };
 use crate::network::Networks;
+use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::east_west_port;
@@ -128,6 +129,7 @@ pub(super) struct ServiceInputs {
     networks: Arc<Networks>,
     mesh: Arc<MeshConfig>,
     clusters: Arc<KnownClusters>,
+    policy: Arc<Policy>,
 }
 
 impl ServiceInputs {
@@ -137,6 +139,7 @@ impl ServiceInputs {
             networks: Arc::clone(&context.networks),
             mesh: Arc::clone(&context.mesh),
             clusters: Arc::clone(&context.clusters),
+            policy: Arc::clone(&context.policy),
         }
     }
 }
@@ -147,6 +150,7 @@ impl PartialEq for ServiceInputs {
             && Arc::ptr_eq(&self.networks, &other.networks)
             && Arc::ptr_eq(&self.mesh, &other.mesh)
             && Arc::ptr_eq(&self.clusters, &other.clusters)
+            && Arc::ptr_eq(&self.policy, &other.policy)
     }
 }
 

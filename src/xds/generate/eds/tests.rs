@@ -16,7 +16,10 @@ fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAss
         cluster_name: name.into(),
         endpoints: groups
             .iter()
-            .map(|group| locality(role, &group.locality, &group.members))
+            .map(|group| endpoint::LocalityLbEndpoints {
+                priority: group.priority,
+                ..locality(role, &group.locality, &group.members)
+            })
             .collect(),
         ..Default::default()
     }
@@ -94,6 +97,7 @@ fn any_group(random: &mut StdRng) -> Group {
     let texts = ["", "region", "region/zone", "region/zone/subzone", "//subzone", "ü/é/ß", &long];
     let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
     Group {
+        priority: [0, 0, 1, 130][random.random_range(0..4)],
         locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
         members: (0..count).map(|_| any_member(random)).collect(),
     }

@@ -1,0 +1,235 @@
+//! What policy refuses, withdraws and prefers, as proxies are given it and as it is explained.
+
+use super::*;
+use crate::explain::{Explanation, explain};
+use crate::policy::Policy;
+
+fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
+    let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");
+    let mut mesh = mesh(words);
+    mesh.apply(Event::Policy(Arc::new(Policy::parse(&text).expect("a sound policy"))));
+    mesh.next_version().expect("a version").0
+}
+
+/// East, west and north in one network, each with these endpoints of `web.ns`.
+fn one_network(endpoints: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
+    let mut words = Vec::new();
+    for (at, (cluster, addresses)) in endpoints.iter().enumerate() {
+        let endpoints = addresses.iter().map(|address| endpoint(address)).collect();
+        let epoch = u64::try_from(at).expect("few") + 1;
+        words.push(shard(cluster, epoch).with(service("web.ns"), endpoints).said());
+    }
+    words
+}
+
+fn of(cluster: &str) -> ViewKey {
+    ViewKey::of(&sidecar("client.ns", cluster), "".into(), Role::Client)
+}
+
+fn explained(context: &PushContext, view: &ViewKey) -> Explanation {
+    explain(context, "proxy", view, "web.ns", None, None).expect("a service")
+}
+
+/// `priority: address weight, …` of each group.
+fn groups(context: &PushContext, view: &ViewKey) -> Vec<String> {
+    let groups = assigned(context, view).localities.into_iter().map(|group| {
+        let members: Vec<_> =
+            group.members.iter().map(|one| format!("{} {}", one.address, one.weight)).collect();
+        format!("{}: {}", group.priority, members.join(", "))
+    });
+    groups.collect()
+}
+
+/// The one step that withheld the endpoint at `address`.
+fn refusal(context: &PushContext, view: &ViewKey, address: &str) -> (String, String) {
+    let lines = explained(context, view).endpoints;
+    let line = lines.iter().find(|line| line.address == address).expect("it is there");
+    let step = line.steps.iter().find(|step| !step.ok).expect("it is withheld");
+    (step.step.to_owned(), step.detail.clone())
+}
+
+/// What EDS sends and what explain says must be the same endpoints.
+fn agree(context: &PushContext, view: &ViewKey) {
+    let sent: Vec<_> = assigned(context, view)
+        .localities
+        .iter()
+        .flat_map(|group| group.members.iter().map(|one| one.address.to_string()))
+        .collect();
+    let mut said: Vec<_> = explained(context, view)
+        .endpoints
+        .into_iter()
+        .filter(|line| line.verdict == "direct")
+        .map(|line| line.address)
+        .collect();
+    let mut sent = sent;
+    sent.sort();
+    said.sort();
+    assert_eq!(sent, said);
+}
+
+#[test]
+fn a_cluster_that_may_not_export_a_name_has_it_for_itself() {
+    let mut bad = service("web.ns");
+    bad.ports = vec![port("http", 80, 9999)];
+    bad.export_to = ExportTo::parse("ns", &"ns".into());
+    let foreign = Endpoint {
+        service_account: Some("spiffe://cluster.local/ns/ns/sa/thief".into()),
+        ..endpoint("10.0.0.1")
+    };
+    let words = vec![
+        shard("east", 1).with(bad, vec![foreign]).said(),
+        shard("west", 2).with(service("web.ns"), vec![endpoint("10.0.0.2")]).said(),
+    ];
+    let context = steered(words, "owners: [{namespaces: [ns], clusters: [west]}]");
+    let merged = &context.services[&host("web.ns")];
+    assert_eq!(merged.primary.export_to, ExportTo::Public, "the owner decides, whoever is first");
+    assert!(merged.service_accounts.iter().all(|account| !account.contains("thief")));
+    assert_eq!(groups(&context, &of("west")), ["0: 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
+    let (step, detail) = refusal(&context, &of("west"), "10.0.0.1");
+    let host = "web.ns.svc.cluster.local";
+    assert_eq!(
+        (step.as_str(), detail),
+        ("export", format!("{host} belongs to west (policy owners[0])"))
+    );
+    let gateway = ViewKey { role: Role::Gateway, ..of("east") };
+    assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway carries it");
+    for cluster in ["east", "west", "north"] {
+        agree(&context, &of(cluster));
+    }
+}
+
+#[test]
+fn addresses_that_are_nobodys_and_those_outside_the_ranges_are_withheld() {
+    let addresses = ["10.1.0.1", "10.2.0.1", "127.0.0.1", "169.254.169.254"];
+    let context = steered(one_network(&[("east", &addresses)]), "");
+    assert_eq!(groups(&context, &of("east")), ["0: 10.1.0.1 1, 10.2.0.1 1"], "without any rule");
+    let (step, detail) = refusal(&context, &of("east"), "127.0.0.1");
+    assert_eq!(step, "network");
+    assert!(detail.contains("loopback") && detail.contains("built in"), "{detail}");
+    agree(&context, &of("east"));
+
+    let policy = "clusters: {east: {addresses: [10.1.0.0/16]}}";
+    let context = steered(one_network(&[("east", &addresses), ("west", &["10.2.0.9"])]), policy);
+    assert_eq!(groups(&context, &of("west")), ["0: 10.1.0.1 1, 10.2.0.9 1"]);
+    let (_, detail) = refusal(&context, &of("west"), "10.2.0.1");
+    assert!(detail.ends_with("(policy clusters.east.addresses)"), "{detail}");
+    agree(&context, &of("west"));
+}
+
+#[test]
+fn a_network_that_a_cluster_may_not_claim_is_not_entered_by_it() {
+    let strayed = Endpoint { network_label: Some("n2".into()), ..endpoint("10.0.0.9") };
+    let mut words = two_networks(vec![endpoint("10.0.0.1"), strayed], vec![endpoint("10.0.0.2")]);
+    let thief = service("thief.strait-system").gateway_of("n2", "203.0.113.66");
+    words.push(shard("north", 3).network("n3").with(thief, vec![]).said());
+    let before = steered(words.clone(), "");
+    assert_eq!(before.networks.of_network(&"n2".into()).len(), 2);
+    assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 counts as one of n2");
+    let policy = "clusters: {east: {networks: [n1]}, north: {networks: [n3]}}";
+    let context = steered(words, policy);
+    assert_eq!(members(&assigned(&context, &client("n2"))), ["10.0.0.2 1", "203.0.113.1 1"]);
+    let gateways: Vec<_> =
+        context.networks.of_network(&"n2".into()).iter().map(|one| one.address).collect();
+    assert_eq!(gateways, [ip("203.0.113.2")]);
+    let (step, detail) = refusal(&context, &client("n2"), "10.0.0.9");
+    assert_eq!(step, "network");
+    assert_eq!(detail, "cluster east may claim n1, not network \"n2\" (policy clusters.east.networks)");
+    let (cluster, claim) = context.networks.ignored_claims().first().expect("it is shown");
+    assert_eq!((cluster.as_str(), claim.network.as_str()), ("north", "n2"));
+    assert!(claim.claim.contains("clusters.north.networks"), "{}", claim.claim);
+}
+
+#[test]
+fn what_is_withdrawn_as_dark_is_told_so() {
+    let words = one_network(&[("east", &["10.0.0.1"]), ("west", &["10.0.0.2"])]);
+    let mut mesh = mesh(words);
+    mesh.next_version();
+    let why = "not heard of for more than 900s (policy mesh.whenDark)";
+    let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
+    let clusters = KnownClusters { clusters: [("west".into(), dark)].into() };
+    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    let (context, _) = mesh.next_version().expect("a change");
+    assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1"]);
+    let (step, detail) = refusal(&context, &of("east"), "10.0.0.2");
+    assert_eq!((step.as_str(), detail), ("ready", format!("cluster west is {why}")));
+}
+
+#[test]
+fn places_of_a_preference_become_priorities_without_gaps() {
+    let policy = "preferences:
+  - name: home
+    services: {namespaces: [ns]}
+    order: [own cluster, north, any other]";
+    let all: &[(&str, &[&str])] =
+        &[("east", &["10.0.0.1"]), ("north", &["10.0.0.3"]), ("west", &["10.0.0.2"])];
+    let context = steered(one_network(all), policy);
+    let expected = ["0: 10.0.0.1 1", "1: 10.0.0.3 1", "2: 10.0.0.2 1"];
+    assert_eq!(groups(&context, &of("east")), expected);
+    assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]);
+    assert_eq!(groups(&context, &of("else")), ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]);
+    let lines = explained(&context, &of("west")).clusters;
+    let told: Vec<_> = lines.iter().map(|line| (line.cluster.as_str(), line.priority)).collect();
+    assert_eq!(told, [("east", Some(2)), ("north", Some(1)), ("west", Some(0))]);
+    let words = Some("home: own cluster, then north, then any other");
+    assert!(lines.iter().all(|line| line.preference.as_deref() == words));
+    let empty = one_network(&[("east", &[]), ("north", &["10.0.0.3"]), ("west", &["10.0.0.2"])]);
+    let context = steered(empty, policy);
+    assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.3 1", "1: 10.0.0.2 1"]);
+    // Views that would differ don't share what is encoded.
+    let service = &context.services[&host("web.ns")];
+    let narrowed = |cluster| of(cluster).narrowed(&context, service);
+    assert_ne!(narrowed("east"), narrowed("west"));
+}
+
+#[test]
+fn shares_of_a_place_are_kept_whatever_the_number_of_endpoints() {
+    let policy = "preferences:
+  - name: canary
+    services: {hosts: [web.ns.svc.cluster.local]}
+    order: [{east: 90, west: 10}]";
+    let east = ["10.0.0.1"];
+    let west = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"];
+    let weights = |words: Vec<RegistryUpdate>, view: &ViewKey| {
+        let context = steered(words, policy);
+        let found = assigned(&context, view);
+        let groups = found.localities.into_iter().flat_map(|group| group.members);
+        let mut sums = (0_u64, 0_u64);
+        for one in groups {
+            let of_west =
+                one.address.to_string().starts_with("10.0.1.") || one.address == ip("203.0.113.2");
+            let sum = if of_west { &mut sums.1 } else { &mut sums.0 };
+            *sum += u64::from(one.weight);
+        }
+        sums
+    };
+    let close = |(east, west): (u64, u64)| {
+        let share = west as f64 / (east + west) as f64;
+        assert!((0.099..0.101).contains(&share), "{east} to {west}");
+    };
+    close(weights(one_network(&[("east", &east), ("west", &west)]), &of("north")));
+    let ends = |all: &[&str]| all.iter().map(|one| endpoint(one)).collect::<Vec<_>>();
+    close(weights(two_networks(ends(&east), ends(&west)), &client("n1")));
+    // One that is there alone takes all, at its own weights.
+    let alone = one_network(&[("west", &west)]);
+    assert_eq!(weights(alone, &of("north")), (0, 4));
+}
+
+#[test]
+fn a_gateway_that_leads_to_several_places_stands_in_the_first() {
+    let policy = "preferences:
+  - name: order
+    services: {namespaces: [ns]}
+    order: [south, west]";
+    let mut words = two_networks(vec![], vec![endpoint("10.0.0.2")]);
+    words.push(
+        shard("south", 3)
+            .network("n2")
+            .with(service("web.ns"), vec![endpoint("10.0.0.3"), endpoint("10.0.0.4")])
+            .said(),
+    );
+    let context = steered(words, policy);
+    // South has no gateway of its own: the network's stands for it, and for west.
+    assert_eq!(groups(&context, &client("n1")), ["0: 203.0.113.2 2"]);
+}
