@@ -116,6 +116,19 @@ impl Metrics {
         for (state, count) in states {
             family.sample(&[("state", state)], count)?;
         }
+        let mut seen = std::collections::BTreeSet::new();
+        // Of several entries of an ID the first is the one that holds it.
+        let holders: Vec<_> = clusters.iter().filter(|one| seen.insert(&one.id)).collect();
+        let help = "1 for the state that a cluster is in.";
+        let mut family = Family::gauge(out, "strait_cluster_state", help)?;
+        for cluster in &holders {
+            family.sample(&[("cluster", &cluster.id), ("state", cluster.state.as_str())], 1)?;
+        }
+        let name = "strait_cluster_state_since_timestamp_seconds";
+        let mut family = Family::gauge(out, name, "Since when a cluster is in its state.")?;
+        for cluster in &holders {
+            family.sample(&[("cluster", &cluster.id)], cluster.since.as_second())?;
+        }
         let name = "strait_cluster_last_contact_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a cluster's API server last answered.")?;
         for cluster in clusters {

@@ -308,6 +308,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         context: context_seen,
         clusters: clusters.statuses,
         board,
+        policy,
         connections: Arc::clone(&connections),
         figures: figures_seen,
         readiness: readiness_seen.clone(),

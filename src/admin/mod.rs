@@ -27,6 +27,7 @@ use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
 use crate::metrics::Metrics;
 use crate::model::ClusterId;
+use crate::policy::Watched;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::push::proxy::east_west_port;
@@ -51,6 +52,8 @@ pub struct Sources {
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     /// How the sources fare that are no member clusters.
     pub board: Board,
+    /// The policy in force.
+    pub policy: Watched,
     /// Who is connected.
     pub connections: Arc<Connections>,
     /// How the event loop fares.
@@ -93,6 +96,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
         .route("/debug/mesh", get(mesh))
+        .route("/debug/policy", get(policy))
         .route("/debug/push", get(push))
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
@@ -123,7 +127,7 @@ async fn authorize(State(sources): Shared, request: Request, next: Next) -> Resp
 async fn unknown() -> Failure {
     Failure(
         StatusCode::NOT_FOUND,
-        "no such path; there are /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,mesh,push}".into(),
+        "no such path; there are /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,mesh,policy,push}".into(),
     )
 }
 
@@ -283,6 +287,25 @@ async fn explained(
 async fn mesh(State(sources): Shared) -> Answer {
     let context = current(&sources)?;
     Ok(pretty(StatusCode::OK, &context.mesh.to_json()))
+}
+
+/// Why the policy file is not in force, where it isn't, and what of the policy is about nobody.
+async fn policy(State(sources): Shared) -> Answer {
+    let policy = Arc::clone(&sources.policy.policy.borrow());
+    let statuses = Arc::clone(&sources.clusters.borrow());
+    let known: BTreeSet<&str> = statuses.iter().map(|status| status.id.as_str()).collect();
+    let unknown: Vec<Value> = policy
+        .clusters_named()
+        .into_iter()
+        .filter(|(cluster, _)| !known.contains(cluster.as_str()))
+        .map(|(cluster, rule)| json!({ "cluster": cluster, "rule": rule }))
+        .collect();
+    let preferences: Vec<String> = policy.preferences().map(ToString::to_string).collect();
+    let problem = sources.policy.problem.borrow().clone();
+    Ok(pretty(
+        StatusCode::OK,
+        &json!({ "problem": problem, "unknownClusters": unknown, "preferences": preferences }),
+    ))
 }
 
 async fn push(State(sources): Shared) -> Answer {

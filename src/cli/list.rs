@@ -11,7 +11,7 @@ use super::output::{self, Format, Listing, Look, Show, items};
 #[derive(Debug, Args)]
 pub(crate) struct Ask {
     #[command(flatten)]
-    connect: Connect,
+    pub(super) connect: Connect,
     #[command(flatten)]
     pub(crate) show: Show,
 }

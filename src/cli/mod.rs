@@ -6,6 +6,7 @@
 mod about;
 mod bootstrap;
 pub mod certs;
+mod check;
 mod client;
 mod cluster;
 mod demo;
@@ -14,7 +15,9 @@ mod explain;
 mod failure;
 mod list;
 mod network;
+mod network_join;
 mod output;
+mod policy;
 mod proxy;
 mod serve;
 mod service;
@@ -50,6 +53,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Show clusters, networks, proxies and problems on one screen
     Status(status::StatusArgs),
+    /// Find what is not as it should be, each with a code; exit code 2 if there is anything
+    Check(check::CheckArgs),
     /// Say why a proxy has, or has not, the endpoints of a service
     Explain(explain::ExplainArgs),
     /// Add, show and remove member clusters
@@ -64,6 +69,9 @@ enum Command {
     /// Show connected proxies; print an Envoy bootstrap
     #[command(subcommand)]
     Proxy(proxy::ProxyCommand),
+    /// Check a policy file, and say what it would refuse
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// Make certificates without a control plane
     Certs(certs::CertsArgs),
     /// Print the version
@@ -133,6 +141,8 @@ async fn dispatch(command: Command) -> Outcome {
         Command::Serve(args) => serve::run(&args).await,
         Command::Demo(args) => demo::run(&args).await,
         Command::Status(args) => status::run(&args).await,
+        Command::Check(args) => Box::pin(check::run(&args)).await,
+        Command::Policy(command) => Box::pin(policy::run(&command)).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Cluster(command) => cluster::run(command).await,
         Command::Network(command) => network::run(&command).await,

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::failure::{Exit, Outcome};
 use super::list::{Ask, Kind};
+use super::network_join::JoinArgs;
 use super::output::{self, Cell, Column, Format, Listing, Look, Render, Show, items, text};
 
 /// Networks and their gateways.
@@ -14,6 +15,8 @@ pub(crate) enum NetworkCommand {
     List(Ask),
     /// Show one network and its gateways
     Get(GetArgs),
+    /// Say which network a cluster is in, and which Service leads into it
+    Join(JoinArgs),
 }
 
 #[derive(Debug, Args)]
@@ -65,6 +68,7 @@ pub(crate) async fn run(command: &NetworkCommand) -> Outcome {
         NetworkCommand::Get(GetArgs { name, ask }) => {
             ask.get(&NETWORKS, name).await.map(|_| Exit::Fine)
         }
+        NetworkCommand::Join(args) => Box::pin(super::network_join::run(args)).await,
     }
 }
 

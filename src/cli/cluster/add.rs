@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::api::{Cluster, full_name, holds};
 use super::manifests::{self, Rbac};
+use super::preview::preview;
 use super::{Change, done, find};
 use crate::apiserver::{Access, Loopback};
 use crate::cli::client::{Client, Connect};
@@ -153,6 +154,9 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         secret::name_of(&id),
         args.token_ttl
     );
+    if args.change.dry_run {
+        plan += &preview(&remote, &hub, ns, args.network.as_deref()).await;
+    }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
@@ -187,7 +191,7 @@ pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), Failure> {
 }
 
 /// The refusal of what names no network.
-pub(super) fn check_network(name: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn check_network(name: Option<&str>) -> Result<(), Failure> {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let good = name.is_none_or(|name| {
         name.len() <= 63

@@ -4,9 +4,10 @@
 //! kubeconfig, and leaves the rest to the control plane, which watches the Secrets.
 
 mod add;
-mod api;
+pub(super) mod api;
 mod import;
 mod manifests;
+mod preview;
 mod remove;
 mod rotate;
 
@@ -15,6 +16,7 @@ use std::io::{IsTerminal, Write};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+pub(super) use self::add::{Manifests, check_network};
 use super::failure::{Exit, Failure, Outcome};
 use super::list::{Ask, Kind};
 use super::output::{self, Cell, Column, Listing, Look, Show, age, items, text};
@@ -65,6 +67,7 @@ pub(crate) const CLUSTERS: Kind = Kind {
                 Some(count) if count > 0 => Cell::doubtful(count.to_string()),
                 _ => text(&row["withheld"]).into(),
             }),
+            Column::wide("SINCE", |row, look| age(&row["since"], look).into()),
             Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
             Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
             Column::wide("OBJECTS", |row, _| text(&row["objects"]).into()),
@@ -118,6 +121,13 @@ fn describe(row: &Value, _: &Show, look: &Look) -> String {
     }
     fields.extend([
         (
+            "Since",
+            row["since"]
+                .as_str()
+                .map_or("<none>".to_owned(), |_| format!("{} ago", age(&row["since"], look)))
+                .into(),
+        ),
+        (
             "Last contact",
             format!("{} ago", age(&row["lastContact"], look)).replace("<none> ago", "never").into(),
         ),
@@ -139,9 +149,9 @@ fn describe(row: &Value, _: &Show, look: &Look) -> String {
 
 /// Where a command changes clusters, and what it does with its plan.
 #[derive(Debug, Clone, Args)]
-struct Change {
+pub(super) struct Change {
     #[command(flatten)]
-    hub: api::Hub,
+    pub(super) hub: api::Hub,
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -152,7 +162,7 @@ struct Change {
 
 impl Change {
     /// Shows the plan and asks whether to go on; `false` for a dry run.
-    async fn confirmed(&self, plan: &str) -> Result<bool, Failure> {
+    pub(super) async fn confirmed(&self, plan: &str) -> Result<bool, Failure> {
         eprint!("{plan}");
         if self.dry_run {
             eprintln!("Dry run: nothing was changed.");
@@ -181,7 +191,7 @@ impl Change {
 }
 
 /// A step that is done.
-fn done(text: &str) {
+pub(super) fn done(text: &str) {
     let look = Look::of_stdout();
     eprintln!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
 }

@@ -1,0 +1,307 @@
+//! `strait check`: everything that is not as it should be, each with its code and what to do.
+//!
+//! Asks the control plane, and with `--secrets` the config cluster as well. Judges only what these say.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::cluster::{api, is_well};
+use super::failure::{Exit, Failure, Outcome};
+use super::list::Ask;
+use super::output::{self, Cell, Column, Format, Listing, Look, items, text};
+use super::proxy;
+use crate::apiserver::Loopback;
+use crate::clusters::kubeconfig;
+use crate::codes::{self, Code};
+
+/// `strait check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Only these: clusters, networks, services, policy, proxies, secrets
+    #[arg(value_name = "CATEGORY")]
+    categories: Vec<String>,
+    /// Look for Secrets in the config cluster that look like members' and are none
+    #[arg(long)]
+    secrets: bool,
+    #[command(flatten)]
+    hub: api::Hub,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+const CATEGORIES: &[&str] = &["clusters", "networks", "services", "policy", "proxies", "secrets"];
+
+const PROBLEMS: Listing = Listing {
+    kind: "problem",
+    name: |row| format!("{}/{}", text(&row["code"]), text(&row["object"])),
+    columns: &[
+        Column::new("CODE", |row, _| text(&row["code"]).into()),
+        Column::new("CATEGORY", |row, _| text(&row["category"]).into()),
+        Column::new("OBJECT", |row, _| text(&row["object"]).into()),
+        Column::new("PROBLEM", |row, _| match row["severity"].as_str() {
+            Some("note") => Cell::doubtful(text(&row["fact"])),
+            _ => Cell::bad(text(&row["fact"])),
+        }),
+        Column::wide("NEXT", |row, _| text(&row["next"]).into()),
+    ],
+};
+
+/// What the control plane answers.
+#[derive(Default)]
+struct Answers {
+    clusters: Value,
+    networks: Value,
+    services: Value,
+    policy: Value,
+    proxies: Value,
+}
+
+/// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
+pub(crate) async fn run(args: &CheckArgs) -> Outcome {
+    if let Some(strange) = args.categories.iter().find(|one| !CATEGORIES.contains(&one.as_str())) {
+        let known = CATEGORIES.join(", ");
+        return Err(Failure::usage(format!("{strange:?} is no category; there are {known}")));
+    }
+    let client = Client::new(&args.ask.connect)?;
+    let answers = Answers {
+        clusters: client.get("/debug/clusters", &[]).await?.value,
+        networks: client.get("/debug/networks", &[]).await?.value,
+        services: client.get("/debug/services", &[]).await?.value,
+        policy: client.get("/debug/policy", &[]).await?.value,
+        proxies: client.get("/debug/proxies", &[]).await?.value,
+    };
+    let mut found = problems(&answers);
+    if args.secrets || args.categories.iter().any(|one| one == "secrets") {
+        let hub = args.hub.open().await?;
+        let path = format!("/api/v1/namespaces/{}/secrets", args.hub.namespace);
+        let all = hub.get(&path).await?.unwrap_or_default();
+        found.extend(strays(&all));
+    }
+    let wanted = |row: &Value| {
+        let of = |one: &String| row["category"] == one.as_str();
+        args.categories.is_empty() || args.categories.iter().any(of)
+    };
+    found.retain(wanted);
+    let bad = found.iter().any(|row| row["severity"] != "note");
+    let answer = Value::Array(found);
+    let show = &args.ask.show;
+    let look = Look::of_stdout();
+    if items(&answer).is_empty() && show.output.is_for_people() {
+        output::print("No problem found.\n")?;
+        return Ok(Exit::Fine);
+    }
+    let mut out = PROBLEMS.render(&format!("{answer:#}\n"), &answer, show, &look);
+    if show.output == Format::Table {
+        let mut codes: Vec<_> = items(&answer).iter().map(|row| text(&row["code"])).collect();
+        codes.sort();
+        codes.dedup();
+        out.push('\n');
+        out.extend(codes.iter().map(|code| format!("help: strait help {code}\n")));
+    }
+    output::print(&out)?;
+    Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
+}
+
+fn problem(category: &str, code: &Code, object: String, fact: impl Into<String>) -> Value {
+    json!({
+        "code": code.id, "category": category, "severity": "problem", "object": object,
+        "fact": fact.into(), "next": code.next,
+    })
+}
+
+fn note(category: &str, code: &Code, object: String, fact: impl Into<String>) -> Value {
+    let mut row = problem(category, code, object, fact);
+    row["severity"] = json!("note");
+    row
+}
+
+/// What is not as it should be, in a stable order.
+fn problems(answers: &Answers) -> Vec<Value> {
+    let mut found = Vec::new();
+    for row in items(&answers.clusters) {
+        let object = format!("cluster/{}", text(&row["id"]));
+        let reason = row["reason"].as_str().unwrap_or_default();
+        let state = row["state"].as_str().unwrap_or_default();
+        if !is_well(row) {
+            found.push(problem("clusters", code_of(state, reason), object.clone(), {
+                if reason.is_empty() { state.to_owned() } else { format!("{state}: {reason}") }
+            }));
+        } else if state == "live" && !reason.is_empty() {
+            found.push(note("clusters", code_of(state, reason), object.clone(), reason));
+        }
+        for claim in items(&row["ignoredClaims"]) {
+            let fact = format!(
+                "{} says {}, without effect",
+                text(&claim["claim"]),
+                text(&claim["network"])
+            );
+            found.push(note("networks", &codes::CLAIM_IGNORED, object.clone(), fact));
+        }
+        if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
+            let fact = format!("{count} endpoints are withheld from proxies of other networks");
+            found.push(note("networks", &codes::NO_GATEWAY, object, fact));
+        }
+    }
+    let networks = items(&answers.networks);
+    for row in networks.iter().filter(|_| networks.len() > 1) {
+        let object = format!("network/{}", text(&row["network"]));
+        let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
+        if gateways.is_empty() && pending.is_empty() && !items(&row["clusters"]).is_empty() {
+            let fact = "it has no gateway, so other networks can't reach it";
+            found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
+        }
+        for gateway in pending {
+            let fact = format!("{}: {}", text(&gateway["source"]), text(&gateway["reason"]));
+            found.push(problem("networks", &codes::GATEWAY_PENDING, object.clone(), fact));
+        }
+    }
+    for row in items(&answers.services) {
+        for conflict in items(&row["conflicts"]) {
+            let [field, winner, losers] =
+                ["field", "winner", "losers"].map(|part| text(&conflict[part]));
+            let fact = format!("{field}: {winner} decides, {losers} say otherwise");
+            let object = format!("service/{}", text(&row["hostname"]));
+            found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
+        }
+    }
+    if let Some(fact) = answers.policy["problem"].as_str() {
+        found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
+    }
+    for row in items(&answers.policy["unknownClusters"]) {
+        let fact = format!("{} names it, and it is no member", text(&row["rule"]));
+        let object = format!("cluster/{}", text(&row["cluster"]));
+        found.push(note("policy", &codes::POLICY_UNKNOWN_CLUSTER, object, fact));
+    }
+    for row in items(&answers.proxies) {
+        for (kind, entry) in row["types"].as_object().into_iter().flatten() {
+            if !entry["nack"].is_null() {
+                let fact =
+                    format!("refused {}: {}", kind.to_uppercase(), text(&entry["nack"]["error"]));
+                let object = format!("proxy/{}", proxy::name(row));
+                found.push(problem("proxies", &codes::NACK, object, fact));
+            }
+        }
+    }
+    found
+}
+
+/// The code that a reason names first, else that of the state.
+fn code_of(state: &str, reason: &str) -> &'static Code {
+    let named =
+        reason.match_indices("STR").find_map(|(at, _)| codes::find(reason.get(at..at + 7)?));
+    named.unwrap_or(match state {
+        "timeout" => &codes::SYNC_TIMEOUT,
+        "authFailed" => &codes::AUTH_FAILED,
+        "tlsFailed" => &codes::TLS_FAILED,
+        "conflict" => &codes::ID_TAKEN,
+        "identityChanged" => &codes::IDENTITY_CHANGED,
+        "misbehaving" => &codes::MISBEHAVING,
+        "quarantined" => &codes::FLAPPING,
+        "rejected" => &codes::KUBECONFIG_UNREADABLE,
+        _ => &codes::UNREACHABLE,
+    })
+}
+
+/// Secrets that hold a kubeconfig, and have neither label.
+fn strays(list: &Value) -> Vec<Value> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+    let labels = [crate::store::ISTIO_SECRET_LABEL, crate::store::SECRET_LABEL];
+    let mut found = Vec::new();
+    for secret in items(&list["items"]) {
+        let held = &secret["metadata"]["labels"];
+        if labels.iter().any(|(label, value)| held[*label] == *value) {
+            continue;
+        }
+        let entries = secret["data"].as_object().into_iter().flatten();
+        let is_kubeconfig = |value: &Value| {
+            let bytes = BASE64.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
+            kubeconfig::parse(&bytes, None, Loopback::Allowed).is_ok()
+        };
+        for (key, _) in entries.filter(|(_, value)| is_kubeconfig(value)) {
+            let fact =
+                format!("its key {key} is a kubeconfig, and it has no label, so it is no member");
+            let object = format!("secret/{}", api::full_name(secret));
+            found.push(note("secrets", &codes::SECRET_WITHOUT_LABEL, object, fact));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_problem_is_found_with_its_code() {
+        let answers = Answers {
+            clusters: json!([
+                { "id": "ok", "state": "live" },
+                { "id": "a", "state": "stale", "reason": "STR0301: refused; what was last known stays" },
+                { "id": "b", "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
+                { "id": "c", "state": "live", "reason": "the Secret is not used: STR0211: aliases",
+                  "ignoredClaims": [{ "claim": "label", "network": "n9" }] },
+                { "id": "d", "state": "quarantined", "reason": "STR0606: 9 of 10" },
+                { "id": "e", "state": "timeout" },
+            ]),
+            networks: json!([
+                { "network": "n1", "clusters": ["a"], "gateways": [{}] },
+                { "network": "n2", "clusters": ["b"], "gateways": [] },
+                { "network": "n3", "clusters": ["b"], "gateways": [], "pending": [{ "source": "s", "reason": "r" }] },
+            ]),
+            services: json!([
+                { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
+            ]),
+            policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
+            proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
+        };
+        let found: Vec<_> = problems(&answers)
+            .iter()
+            .map(|row| format!("{} {}", text(&row["code"]), text(&row["object"])))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "STR0301 cluster/a",
+                "STR0203 cluster/b",
+                "STR0211 cluster/c",
+                "STR0412 cluster/c",
+                "STR0606 cluster/d",
+                "STR0303 cluster/e",
+                "STR0401 network/n2",
+                "STR0402 network/n3",
+                "STR0430 service/web",
+                "STR0601 policy",
+                "STR0607 cluster/x",
+                "STR0507 proxy/p.ns",
+            ]
+        );
+        assert!(problems(&Answers::default()).is_empty());
+        let single = json!([{ "network": "", "clusters": ["a"], "gateways": [] }]);
+        let flat = Answers { networks: single, ..Answers::default() };
+        assert!(problems(&flat).is_empty(), "one network needs no gateway");
+    }
+
+    #[test]
+    fn a_secret_that_lacks_the_label_is_found() {
+        use base64::Engine as _;
+        use base64::engine::general_purpose::STANDARD as BASE64;
+        let text = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
+users: [{name: a, user: {token: t}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]";
+        let secret = |name: &str, labels: Value, text: &str| {
+            json!({ "metadata": { "name": name, "namespace": "s", "labels": labels },
+                    "data": { "east": BASE64.encode(text) } })
+        };
+        let list = json!({ "items": [
+            secret("member", json!({ "strait.dev/cluster": "true" }), text),
+            secret("stray", json!({ "strait.dev/cluster": "yes" }), text),
+            secret("other", json!({}), "a password"),
+        ] });
+        let found = strays(&list);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(found[0]["object"], "secret/s/stray");
+        assert!(!found[0].to_string().contains("token"));
+    }
+}

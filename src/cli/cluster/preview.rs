@@ -1,0 +1,261 @@
+//! What adding a cluster would change, told before it is done: `strait cluster add --dry-run`.
+//!
+//! Compares what the cluster has with what the control plane says of the mesh. Reads with the operator's
+//! own credential and changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::api::Cluster;
+use crate::cli::client::{Client, Connect};
+use crate::cli::output::{items, text};
+
+/// How many names of a list are printed.
+const NAMES_SHOWN: usize = 8;
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+/// Where meshes publish the roots that workloads trust.
+const ROOTS: &str = "istio-ca-root-cert";
+
+/// What both sides say.
+#[derive(Debug, Default)]
+struct Facts {
+    /// Of the cluster to be added.
+    services: Value,
+    slices: Value,
+    /// The network it would be in, where anything says so.
+    network: Option<String>,
+    /// Of the mesh; none where the control plane can't be asked.
+    merged: Option<Value>,
+    networks: Value,
+    /// The roots that workloads trust, there and in the config cluster.
+    roots: (Option<String>, Option<String>),
+}
+
+/// The lines to print. What can't be read is said, and keeps nothing else from being told.
+pub(super) async fn preview(
+    remote: &Cluster,
+    hub: &Cluster,
+    namespace: &str,
+    network: Option<&str>,
+) -> String {
+    let list = async |path: &str| match remote.get(path).await {
+        Ok(found) => (found.unwrap_or_default(), None),
+        Err(failure) => (Value::Null, Some(failure.message().to_owned())),
+    };
+    let (services, no_services) = list("/api/v1/services").await;
+    let (slices, no_slices) = list("/apis/discovery.k8s.io/v1/endpointslices").await;
+    let (system, _) = list(&format!("/api/v1/namespaces/{namespace}")).await;
+    let label = system["metadata"]["labels"][NETWORK_LABEL].as_str();
+    let roots = async |cluster: &Cluster| {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/{ROOTS}");
+        let found = cluster.get(&path).await.ok().flatten()?;
+        found["data"]["root-cert.pem"].as_str().map(|pem| pem.trim().to_owned())
+    };
+    let mut facts = Facts {
+        services,
+        slices,
+        network: network.or(label).map(str::to_owned),
+        roots: (roots(remote).await, roots(hub).await),
+        ..Facts::default()
+    };
+    let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
+    let asked = async {
+        let client = Client::new(&Connect::from_environment())?;
+        let merged = client.get("/debug/services", &[]).await?.value;
+        Ok::<_, crate::cli::failure::Failure>((
+            merged,
+            client.get("/debug/networks", &[]).await?.value,
+        ))
+    };
+    match asked.await {
+        Ok((merged, networks)) => (facts.merged, facts.networks) = (Some(merged), networks),
+        Err(failure) => trouble.push(failure.message().to_owned()),
+    }
+    let mut out = "What would change\n".to_owned();
+    out.extend(changes(&facts).iter().map(|line| format!("  {line}\n")));
+    out.extend(trouble.iter().map(|fact| format!("  ? not all can be told: {fact}\n")));
+    out
+}
+
+/// What would change, a line each.
+fn changes(facts: &Facts) -> Vec<String> {
+    let mut lines = Vec::new();
+    let services: BTreeMap<String, &Value> =
+        items(&facts.services["items"]).iter().map(|one| (name_of(one), one)).collect();
+    let network = facts.network.as_deref().unwrap_or_default();
+    let shown = if network.is_empty() { "\"\" (nothing names one)" } else { network };
+    let endpoints: usize = items(&facts.slices["items"]).iter().map(ready).sum();
+    lines.push(format!(
+        "{} services with {endpoints} ready endpoints would come, in network {shown}",
+        services.len()
+    ));
+    if let Some(merged) = &facts.merged {
+        let known: BTreeMap<String, &Value> = items(merged)
+            .iter()
+            .filter_map(|row| {
+                let mut parts = row["hostname"].as_str()?.split('.');
+                Some((format!("{}.{}", parts.next()?, parts.next()?), row))
+            })
+            .collect();
+        let shared: Vec<&String> =
+            services.keys().filter(|name| known.contains_key(*name)).collect();
+        lines.push(format!("{} of them would be merged{}", shared.len(), named(&shared)));
+        let conflicts: Vec<&String> = shared
+            .into_iter()
+            .filter(|name| {
+                let ours = services.get(*name).map(|one| ports(&one["spec"]["ports"]));
+                let theirs = known.get(*name).map(|one| ports(&one["ports"]));
+                ours != theirs
+            })
+            .collect();
+        if !conflicts.is_empty() {
+            lines.push(format!(
+                "! {} have other ports there, where the mesh's stay in force{}",
+                conflicts.len(),
+                named(&conflicts)
+            ));
+        }
+        let others: BTreeSet<&str> = items(&facts.networks)
+            .iter()
+            .filter_map(|row| row["network"].as_str())
+            .filter(|other| *other != network)
+            .collect();
+        if !others.is_empty() {
+            lines.extend(crossing(facts, &services, network, &others));
+        }
+    }
+    match &facts.roots {
+        (Some(there), Some(here)) if there != here => lines.push(format!(
+            "! its workloads trust other roots than the config cluster's (ConfigMap {ROOTS}): mTLS between them will fail"
+        )),
+        (Some(_), Some(_)) => lines.push("its workloads trust the config cluster's roots".into()),
+        _ => lines.push(format!("? roots can't be compared: no ConfigMap {ROOTS} on both sides")),
+    }
+    lines
+}
+
+/// What there is to say where networks are crossed.
+fn crossing(
+    facts: &Facts,
+    services: &BTreeMap<String, &Value>,
+    network: &str,
+    others: &BTreeSet<&str>,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    let leads = |one: &&&Value| one["metadata"]["labels"][NETWORK_LABEL] == network;
+    let gateways: Vec<_> = services.values().filter(leads).collect();
+    let known = items(&facts.networks).iter().find(|row| row["network"] == network);
+    let has_some = known.is_some_and(|row| !items(&row["gateways"]).is_empty());
+    let addressed =
+        gateways.iter().any(|one| !items(&one["status"]["loadBalancer"]["ingress"]).is_empty());
+    if gateways.is_empty() && !has_some {
+        lines.push(format!(
+            "! no gateway leads into network {network:?}: {} would not reach its endpoints (STR0401); strait network join",
+            others.iter().map(|other| format!("{other:?}")).collect::<Vec<_>>().join(", ")
+        ));
+    } else if !gateways.is_empty() && !addressed && !has_some {
+        lines.push("! its gateway has no external address yet (STR0402)".into());
+    } else {
+        let names: Vec<String> = gateways.iter().map(|one| name_of(one)).collect();
+        let names: Vec<&String> = names.iter().collect();
+        let port = gateways.iter().find_map(|one| one["metadata"]["labels"][PORT_LABEL].as_str());
+        lines.push(format!(
+            "other networks would reach it by gateway, port {}{}",
+            port.unwrap_or("15443"),
+            named(&names)
+        ));
+    }
+    for other in others {
+        let row = items(&facts.networks).iter().find(|row| row["network"] == **other);
+        if row.is_some_and(|row| items(&row["gateways"]).is_empty()) {
+            lines.push(format!("! network {other:?} has no gateway: its endpoints stay out of reach there (STR0401)"));
+        }
+    }
+    lines
+}
+
+fn name_of(object: &Value) -> String {
+    format!("{}.{}", text(&object["metadata"]["name"]), text(&object["metadata"]["namespace"]))
+}
+
+/// Ports as they are compared: number and name.
+fn ports(list: &Value) -> BTreeSet<(u64, String)> {
+    items(list)
+        .iter()
+        .map(|port| {
+            let name = port["name"].as_str().unwrap_or_default().to_owned();
+            (port["port"].as_u64().unwrap_or_default(), name)
+        })
+        .collect()
+}
+
+fn ready(slice: &Value) -> usize {
+    let is_ready = |one: &&Value| one["conditions"]["ready"] != false;
+    items(&slice["endpoints"]).iter().filter(is_ready).count()
+}
+
+/// The first names of a list, in words.
+fn named(names: &[&String]) -> String {
+    let first: Vec<&str> = names.iter().take(NAMES_SHOWN).map(|name| name.as_str()).collect();
+    match (first.is_empty(), names.len().saturating_sub(NAMES_SHOWN)) {
+        (true, _) => String::new(),
+        (false, 0) => format!(": {}", first.join(", ")),
+        (false, more) => format!(": {} and {more} more", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn service(name: &str, port: u16) -> Value {
+        json!({ "metadata": { "name": name, "namespace": "shop" },
+                "spec": { "ports": [{ "name": "http", "port": port }] } })
+    }
+
+    fn facts() -> Facts {
+        let merged = json!([
+            { "hostname": "web.shop.svc.cluster.local", "ports": [{ "name": "http", "port": 80 }] },
+            { "hostname": "cart.shop.svc.cluster.local", "ports": [{ "name": "http", "port": 81 }] },
+        ]);
+        Facts {
+            services: json!({ "items": [service("web", 80), service("cart", 80), service("new", 80)] }),
+            slices: json!({ "items": [{ "endpoints": [
+                { "conditions": {} }, { "conditions": { "ready": false } }, { "conditions": { "ready": true } },
+            ] }] }),
+            network: Some("n2".into()),
+            merged: Some(merged),
+            networks: json!([{ "network": "n1", "gateways": [{}] }]),
+            roots: (Some("a".into()), Some("b".into())),
+        }
+    }
+
+    #[test]
+    fn services_conflicts_endpoints_gateways_and_roots_are_told() {
+        let lines = changes(&facts());
+        let told =
+            |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
+        told("3 services with 2 ready endpoints would come, in network n2");
+        told("2 of them would be merged: cart.shop, web.shop");
+        told("! 1 have other ports there, where the mesh's stay in force: cart.shop");
+        told("! no gateway leads into network \"n2\": \"n1\" would not reach");
+        told("! its workloads trust other roots");
+    }
+
+    #[test]
+    fn a_gateway_that_is_there_is_named_and_equal_roots_are_fine() {
+        let mut gateway = service("gw", 15443);
+        gateway["metadata"]["labels"] = json!({ NETWORK_LABEL: "n2" });
+        gateway["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } });
+        let services = json!({ "items": [service("web", 80), gateway] });
+        let roots = (Some("a".into()), Some("a".into()));
+        let lines = changes(&Facts { services, roots, ..facts() });
+        assert!(lines.iter().all(|line| !line.starts_with('!')), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.ends_with("port 15443: gw.shop")), "{lines:#?}");
+        let flat = Facts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };
+        assert!(changes(&flat).iter().all(|line| !line.contains("gateway")), "nothing is crossed");
+    }
+}

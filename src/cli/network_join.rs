@@ -1,0 +1,157 @@
+//! `strait network join`: says which network a cluster is in, and which Service of it is the gateway.
+//!
+//! Two labels, and nothing else: the system namespace's for all that is in the cluster, and the Service's
+//! for others to come in by. What runs behind the Service is not made here.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::cluster::api::Cluster;
+use super::cluster::{Change, done};
+use super::failure::{Exit, Failure, Outcome};
+use super::output::{self, items, text};
+
+const NETWORK_LABEL: &str = "topology.istio.io/network";
+const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+/// The port of gateways where nothing else is said.
+const PORT: u16 = 15443;
+
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// Context of the cluster
+    #[arg(value_name = "CONTEXT")]
+    remote: String,
+    /// The network
+    #[arg(long, value_name = "NET")]
+    network: String,
+    /// The Service that leads into it, as NAMESPACE/NAME [default: none is labelled]
+    #[arg(long, value_name = "SERVICE")]
+    gateway: Option<String>,
+    /// Print the labels as manifests instead of applying them
+    #[arg(long, short, value_enum)]
+    output: Option<super::cluster::Manifests>,
+    #[command(flatten)]
+    change: Change,
+}
+
+/// Runs `strait network join`.
+pub(crate) async fn run(args: &JoinArgs) -> Outcome {
+    super::cluster::check_network(Some(&args.network))?;
+    let remote = args.change.hub.remote(&args.remote).await?;
+    let ns = &args.change.hub.namespace;
+    let patch = json!({ "metadata": { "labels": { NETWORK_LABEL: args.network } } });
+    let gateway = match &args.gateway {
+        Some(name) => Some(found(&remote, name).await?),
+        None => None,
+    };
+    let namespace = remote.get(&format!("/api/v1/namespaces/{ns}")).await?;
+    if args.output.is_some() {
+        output::print(&manifests(ns, &args.network, gateway.as_ref()))?;
+        return Ok(Exit::Fine);
+    }
+    let mut plan = format!(
+        "Will change in {}\n  namespace {ns}{}: label {NETWORK_LABEL}={}\n",
+        remote.context,
+        if namespace.is_some() { "" } else { " (made)" },
+        args.network
+    );
+    if let Some(service) = &gateway {
+        plan += &format!(
+            "  service {}: label {NETWORK_LABEL}={}\n",
+            super::cluster::api::full_name(service),
+            args.network
+        );
+        plan.extend(doubts(service).iter().map(|doubt| format!("  ! {doubt}\n")));
+    } else {
+        plan += "  no gateway is named (--gateway NAMESPACE/NAME): other networks don't reach it\n";
+    }
+    if !args.change.confirmed(&plan).await? {
+        return Ok(Exit::Fine);
+    }
+    if namespace.is_none() {
+        let manifest =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ns } });
+        remote.apply(&manifest).await?;
+    }
+    remote.merge(&format!("/api/v1/namespaces/{ns}"), &patch).await?;
+    done(&format!("cluster of {} is in network {}", remote.context, args.network));
+    if let Some(service) = &gateway {
+        remote.merge(&path(service), &patch).await?;
+        done(&format!("{} leads into it", super::cluster::api::full_name(service)));
+    }
+    eprintln!("  next: strait network get {}", args.network);
+    Ok(Exit::Fine)
+}
+
+async fn found(remote: &Cluster, name: &str) -> Result<Value, Failure> {
+    let Some((namespace, service)) = name.split_once('/') else {
+        return Err(Failure::usage(format!("--gateway {name:?} is not NAMESPACE/NAME")));
+    };
+    let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
+    remote.get(&path).await?.ok_or_else(|| {
+        Failure::failed(format!("{} has no service {namespace}/{service}", remote.context))
+            .next("install a gateway first: deploy/ has a chart for it")
+    })
+}
+
+fn path(service: &Value) -> String {
+    let part = |name: &str| text(&service["metadata"][name]);
+    format!("/api/v1/namespaces/{}/services/{}", part("namespace"), part("name"))
+}
+
+/// What keeps a Service from being of use as a gateway.
+fn doubts(service: &Value) -> Vec<String> {
+    let label = service["metadata"]["labels"][PORT_LABEL].as_str();
+    let port = label.and_then(|text| text.parse::<u16>().ok()).unwrap_or(PORT);
+    let mut doubts = Vec::new();
+    if !items(&service["spec"]["ports"]).iter().any(|one| one["port"] == port) {
+        doubts.push(format!("it has no port {port}; name another by the label {PORT_LABEL}"));
+    }
+    let addresses = items(&service["status"]["loadBalancer"]["ingress"]).len()
+        + items(&service["spec"]["externalIPs"]).len();
+    if addresses == 0 {
+        doubts.push("it has no external address yet, and is of use once it has".into());
+    }
+    doubts
+}
+
+fn manifests(namespace: &str, network: &str, gateway: Option<&Value>) -> String {
+    let labels = json!({ NETWORK_LABEL: network });
+    let object = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "name": namespace, "labels": labels },
+    });
+    let mut out = output::yaml(&object);
+    if let Some(service) = gateway {
+        let metadata = json!({
+            "name": service["metadata"]["name"],
+            "namespace": service["metadata"]["namespace"],
+            "labels": labels,
+        });
+        let object = json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata });
+        out += &format!("---\n{}", output::yaml(&object));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_that_can_not_be_a_gateway_yet_is_doubted() {
+        let service = |port: u16, status: Value| {
+            json!({ "metadata": { "name": "gw", "namespace": "s" },
+                    "spec": { "ports": [{ "port": port }] }, "status": status })
+        };
+        let ready = json!({ "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } });
+        assert!(doubts(&service(15443, ready.clone())).is_empty());
+        assert_eq!(doubts(&service(443, ready.clone())).len(), 1);
+        assert_eq!(doubts(&service(443, json!({}))).len(), 2);
+        let mut labelled = service(443, ready);
+        labelled["metadata"]["labels"] = json!({ PORT_LABEL: "443" });
+        assert!(doubts(&labelled).is_empty());
+        let printed = manifests("strait-system", "n1", Some(&labelled));
+        assert_eq!(printed.matches("topology.istio.io/network: n1").count(), 2, "{printed}");
+    }
+}

@@ -1,0 +1,213 @@
+//! `strait policy`: a policy file read as the control plane reads it, and asked what it would allow.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::failure::{Exit, Failure, Outcome};
+use super::list::Ask;
+use super::output::{self, Column, Format, Listing, Look, items, text};
+use crate::codes;
+use crate::model::{ClusterId, NetworkId};
+use crate::policy::{Policy, Refused};
+
+/// Policy files.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Say whether a policy file can be used, and what it prefers
+    Check {
+        /// The file, as for 'strait serve --policy'
+        file: PathBuf,
+    },
+    /// Say what a policy file would refuse: of a cluster's claim, or of the mesh that runs
+    Test(TestArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// The file, as for 'strait serve --policy'
+    file: PathBuf,
+    /// May this cluster ... [default: ask for everything in the mesh that runs]
+    #[arg(long, value_name = "ID")]
+    cluster: Option<String>,
+    /// ... export this host name
+    #[arg(long, value_name = "HOST", requires = "cluster")]
+    host: Option<String>,
+    /// ... claim this network
+    #[arg(long, value_name = "NET", requires = "cluster")]
+    network: Option<String>,
+    /// ... use this address
+    #[arg(long, value_name = "A", requires = "cluster")]
+    address: Option<IpAddr>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+/// What a policy would refuse.
+const REFUSALS: Listing = Listing {
+    kind: "refusal",
+    name: |row| format!("{}/{}", text(&row["cluster"]), text(&row["what"])),
+    columns: &[
+        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
+        Column::new("WHAT", |row, _| text(&row["what"]).into()),
+        Column::new("CODE", |row, _| text(&row["code"]).into()),
+        Column::new("RULE", |row, _| text(&row["rule"]).into()),
+        Column::new("WHY", |row, _| text(&row["fact"]).into()),
+    ],
+};
+
+/// Runs `strait policy`. Exit code 2: something is refused.
+pub(crate) async fn run(command: &PolicyCommand) -> Outcome {
+    match command {
+        PolicyCommand::Check { file } => {
+            let policy = read(file)?;
+            let mut out = format!("{} can be used.\n", file.display());
+            for (cluster, place) in policy.clusters_named() {
+                out += &format!("  cluster {cluster} is named by {place}\n");
+            }
+            for preference in policy.preferences() {
+                out += &format!("  preference {preference}\n");
+            }
+            output::print(&out)?;
+            Ok(Exit::Fine)
+        }
+        PolicyCommand::Test(args) => test(args).await,
+    }
+}
+
+fn read(file: &Path) -> Result<Policy, Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    Policy::parse(&text)
+        .map_err(|invalid| Failure::coded(&codes::POLICY, format!("{}: {invalid}", file.display())))
+}
+
+async fn test(args: &TestArgs) -> Outcome {
+    let policy = read(&args.file)?;
+    let refusals = match &args.cluster {
+        Some(cluster) => claims(&policy, &ClusterId::from(cluster.as_str()), args)?,
+        None => {
+            let services = args.ask.ask("/debug/services", &[]).await?.value;
+            let mut found = Vec::new();
+            for service in items(&services) {
+                let Some(host) = service["hostname"].as_str() else { continue };
+                let query = [("hostname", host)];
+                let endpoints = args.ask.ask("/debug/endpoints", &query).await?.value;
+                found.extend(refused(&policy, service, &endpoints));
+            }
+            found
+        }
+    };
+    let exit = if refusals.is_empty() { Exit::Fine } else { Exit::Unhealthy };
+    let answer = Value::Array(refusals);
+    let raw = format!("{answer:#}\n");
+    let show = &args.ask.show;
+    if show.output.is_for_people() && exit == Exit::Fine && show.output != Format::Name {
+        output::print("Nothing is refused.\n")?;
+    } else {
+        output::print(&REFUSALS.render(&raw, &answer, show, &Look::of_stdout()))?;
+    }
+    Ok(exit)
+}
+
+fn line(cluster: &str, what: String, code: &codes::Code, refused: &Refused) -> Value {
+    let Refused { rule, fact } = refused;
+    json!({ "cluster": cluster, "what": what, "code": code.id, "rule": rule, "fact": fact })
+}
+
+/// What is refused of the claims on the command line.
+fn claims(policy: &Policy, cluster: &ClusterId, args: &TestArgs) -> Result<Vec<Value>, Failure> {
+    let mut found = Vec::new();
+    let id = cluster.as_str();
+    if let Some(host) = &args.host {
+        let namespace = host.split('.').nth(1).unwrap_or_default();
+        if let Err(refused) = policy.may_export(cluster, host, namespace) {
+            found.push(line(id, host.clone(), &codes::EXPORT_REFUSED, &refused));
+        }
+    }
+    if let Some(network) = &args.network {
+        if let Err(refused) = policy.may_claim(cluster, &NetworkId::from(network.as_str())) {
+            found.push(line(id, format!("network {network}"), &codes::NETWORK_REFUSED, &refused));
+        }
+    }
+    if let Some(address) = args.address {
+        if let Err(refused) = policy.may_use(cluster, address) {
+            found.push(line(id, address.to_string(), &codes::ADDRESS_REFUSED, &refused));
+        }
+    }
+    if args.host.is_none() && args.network.is_none() && args.address.is_none() {
+        return Err(Failure::usage("--cluster asks for nothing yet")
+            .next("add --host, --network or --address"));
+    }
+    Ok(found)
+}
+
+/// What is refused of a service's endpoints, as the admin API shows them.
+fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
+    let host = service["hostname"].as_str().unwrap_or_default();
+    let namespace = service["namespace"].as_str().unwrap_or_default();
+    let mut found: Vec<Value> = Vec::new();
+    for endpoint in items(endpoints).iter().filter(|one| one["provider"] == "Kubernetes") {
+        let part = |name: &str| endpoint[name].as_str().unwrap_or_default();
+        let cluster = ClusterId::from(part("cluster"));
+        let socket = format!("{host} {}", part("address"));
+        let lines =
+            [
+                policy.may_export(&cluster, host, namespace).err().map(|one| {
+                    line(part("cluster"), host.to_owned(), &codes::EXPORT_REFUSED, &one)
+                }),
+                policy.may_claim(&cluster, &NetworkId::from(part("network"))).err().map(|one| {
+                    line(part("cluster"), socket.clone(), &codes::NETWORK_REFUSED, &one)
+                }),
+                part("address")
+                    .parse()
+                    .ok()
+                    .and_then(|address| policy.may_use(&cluster, address).err())
+                    .map(|one| line(part("cluster"), socket, &codes::ADDRESS_REFUSED, &one)),
+            ];
+        for line in lines.into_iter().flatten() {
+            if !found.contains(&line) {
+                found.push(line);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_policy_would_refuse_of_a_mesh_is_listed_once_each() {
+        let policy = Policy::parse(
+            "apiVersion: strait.dev/v1
+kind: Policy
+owners: [{namespaces: [pay], clusters: [west]}]
+clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
+        );
+        let policy = policy.expect("a sound policy");
+        let service = json!({ "hostname": "bank.pay.svc.cluster.local", "namespace": "pay" });
+        let endpoint = |cluster: &str, address: &str, network: &str| json!({ "cluster": cluster, "address": address, "network": network, "provider": "Kubernetes" });
+        let endpoints = json!([
+            endpoint("east", "10.1.0.1", "n1"),
+            endpoint("east", "10.2.0.1", "n2"),
+            endpoint("west", "10.2.0.1", "n2"),
+        ]);
+        let found = refused(&policy, &service, &endpoints);
+        let told: Vec<_> = found
+            .iter()
+            .map(|row| format!("{} {}", text(&row["code"]), text(&row["rule"])))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "STR0602 owners[0]",
+                "STR0604 clusters.east.networks",
+                "STR0603 clusters.east.addresses"
+            ]
+        );
+    }
+}
