@@ -551,3 +551,6 @@ fn socket(gateway: &ResolvedGateway) -> String {
 fn quoted(network: &NetworkId) -> String {
     if network.is_empty() { "\"\"".into() } else { network.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

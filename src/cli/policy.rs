@@ -127,15 +127,15 @@ fn claims(policy: &Policy, cluster: &ClusterId, args: &TestArgs) -> Result<Vec<V
             found.push(line(id, host.clone(), &codes::EXPORT_REFUSED, &refused));
         }
     }
-    if let Some(network) = &args.network {
-        if let Err(refused) = policy.may_claim(cluster, &NetworkId::from(network.as_str())) {
-            found.push(line(id, format!("network {network}"), &codes::NETWORK_REFUSED, &refused));
-        }
+    if let Some(network) = &args.network
+        && let Err(refused) = policy.may_claim(cluster, &NetworkId::from(network.as_str()))
+    {
+        found.push(line(id, format!("network {network}"), &codes::NETWORK_REFUSED, &refused));
     }
-    if let Some(address) = args.address {
-        if let Err(refused) = policy.may_use(cluster, address) {
-            found.push(line(id, address.to_string(), &codes::ADDRESS_REFUSED, &refused));
-        }
+    if let Some(address) = args.address
+        && let Err(refused) = policy.may_use(cluster, address)
+    {
+        found.push(line(id, address.to_string(), &codes::ADDRESS_REFUSED, &refused));
     }
     if args.host.is_none() && args.network.is_none() && args.address.is_none() {
         return Err(Failure::usage("--cluster asks for nothing yet")

@@ -24,5 +24,6 @@ mod restored;
 mod serve;
 mod simulation;
 mod sources;
+mod steering;
 mod tidy;
 mod traced;

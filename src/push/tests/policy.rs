@@ -1,7 +1,6 @@
 //! What policy refuses, withdraws and prefers, as proxies are given it and as it is explained.
 
 use super::*;
-use crate::explain::{Explanation, explain};
 use crate::policy::Policy;
 
 fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
@@ -26,10 +25,6 @@ fn of(cluster: &str) -> ViewKey {
     ViewKey::of(&sidecar("client.ns", cluster), "".into(), Role::Client)
 }
 
-fn explained(context: &PushContext, view: &ViewKey) -> Explanation {
-    explain(context, "proxy", view, "web.ns", None, None).expect("a service")
-}
-
 /// `priority: address weight, …` of each group.
 fn groups(context: &PushContext, view: &ViewKey) -> Vec<String> {
     let groups = assigned(context, view).localities.into_iter().map(|group| {
@@ -40,28 +35,29 @@ fn groups(context: &PushContext, view: &ViewKey) -> Vec<String> {
     groups.collect()
 }
 
-/// The one step that withheld the endpoint at `address`.
-fn refusal(context: &PushContext, view: &ViewKey, address: &str) -> (String, String) {
-    let lines = explained(context, view).endpoints;
-    let line = lines.iter().find(|line| line.address == address).expect("it is there");
-    let step = line.steps.iter().find(|step| !step.ok).expect("it is withheld");
-    (step.step.to_owned(), step.detail.clone())
+/// Every endpoint, and why it is withheld if it is.
+fn decided(context: &PushContext, view: &ViewKey) -> Vec<(String, Option<Reason>)> {
+    let merged = &context.services[&host("web.ns")];
+    let all = merged.endpoints_of_port(80).map(|(shard, endpoint, network)| {
+        let decided = decide(context, view, merged, shard, endpoint, network);
+        (endpoint.address.to_string(), decided.err())
+    });
+    all.collect()
 }
 
-/// What EDS sends and what explain says must be the same endpoints.
+/// Why the endpoint at `address` is withheld.
+fn refusal(context: &PushContext, view: &ViewKey, address: &str) -> Reason {
+    let found = decided(context, view).into_iter().find(|(one, _)| one == address);
+    found.and_then(|(_, reason)| reason).expect("it is there, and withheld")
+}
+
+/// What is sent and what is decided of each must be the same endpoints.
 fn agree(context: &PushContext, view: &ViewKey) {
-    let sent: Vec<_> = assigned(context, view)
-        .localities
-        .iter()
-        .flat_map(|group| group.members.iter().map(|one| one.address.to_string()))
-        .collect();
-    let mut said: Vec<_> = explained(context, view)
-        .endpoints
-        .into_iter()
-        .filter(|line| line.verdict == "direct")
-        .map(|line| line.address)
-        .collect();
-    let mut sent = sent;
+    let groups = assigned(context, view).localities;
+    let members = groups.iter().flat_map(|group| &group.members);
+    let mut sent: Vec<_> = members.map(|one| one.address.to_string()).collect();
+    let passed = decided(context, view).into_iter().filter(|(_, reason)| reason.is_none());
+    let mut said: Vec<_> = passed.map(|(address, _)| address).collect();
     sent.sort();
     said.sort();
     assert_eq!(sent, said);
@@ -87,12 +83,7 @@ fn a_cluster_that_may_not_export_a_name_has_it_for_itself() {
     assert_eq!(groups(&context, &of("west")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
-    let (step, detail) = refusal(&context, &of("west"), "10.0.0.1");
-    let host = "web.ns.svc.cluster.local";
-    assert_eq!(
-        (step.as_str(), detail),
-        ("export", format!("{host} belongs to west (policy owners[0])"))
-    );
+    assert_eq!(refusal(&context, &of("west"), "10.0.0.1"), Reason::ExportRefused);
     let gateway = ViewKey { role: Role::Gateway, ..of("east") };
     assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway carries it");
     for cluster in ["east", "west", "north"] {
@@ -105,16 +96,13 @@ fn addresses_that_are_nobodys_and_those_outside_the_ranges_are_withheld() {
     let addresses = ["10.1.0.1", "10.2.0.1", "127.0.0.1", "169.254.169.254"];
     let context = steered(one_network(&[("east", &addresses)]), "");
     assert_eq!(groups(&context, &of("east")), ["0: 10.1.0.1 1, 10.2.0.1 1"], "without any rule");
-    let (step, detail) = refusal(&context, &of("east"), "127.0.0.1");
-    assert_eq!(step, "network");
-    assert!(detail.contains("loopback") && detail.contains("built in"), "{detail}");
+    assert_eq!(refusal(&context, &of("east"), "127.0.0.1"), Reason::AddressRefused);
     agree(&context, &of("east"));
 
     let policy = "clusters: {east: {addresses: [10.1.0.0/16]}}";
     let context = steered(one_network(&[("east", &addresses), ("west", &["10.2.0.9"])]), policy);
     assert_eq!(groups(&context, &of("west")), ["0: 10.1.0.1 1, 10.2.0.9 1"]);
-    let (_, detail) = refusal(&context, &of("west"), "10.2.0.1");
-    assert!(detail.ends_with("(policy clusters.east.addresses)"), "{detail}");
+    assert_eq!(refusal(&context, &of("west"), "10.2.0.1"), Reason::AddressRefused);
     agree(&context, &of("west"));
 }
 
@@ -133,9 +121,7 @@ fn a_network_that_a_cluster_may_not_claim_is_not_entered_by_it() {
     let gateways: Vec<_> =
         context.networks.of_network(&"n2".into()).iter().map(|one| one.address).collect();
     assert_eq!(gateways, [ip("203.0.113.2")]);
-    let (step, detail) = refusal(&context, &client("n2"), "10.0.0.9");
-    assert_eq!(step, "network");
-    assert_eq!(detail, "cluster east may claim n1, not network \"n2\" (policy clusters.east.networks)");
+    assert_eq!(refusal(&context, &client("n2"), "10.0.0.9"), Reason::NetworkRefused);
     let (cluster, claim) = context.networks.ignored_claims().first().expect("it is shown");
     assert_eq!((cluster.as_str(), claim.network.as_str()), ("north", "n2"));
     assert!(claim.claim.contains("clusters.north.networks"), "{}", claim.claim);
@@ -152,8 +138,7 @@ fn what_is_withdrawn_as_dark_is_told_so() {
     mesh.apply(Event::Clusters(Arc::new(clusters)));
     let (context, _) = mesh.next_version().expect("a change");
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1"]);
-    let (step, detail) = refusal(&context, &of("east"), "10.0.0.2");
-    assert_eq!((step.as_str(), detail), ("ready", format!("cluster west is {why}")));
+    assert_eq!(refusal(&context, &of("east"), "10.0.0.2"), Reason::ClusterDark);
 }
 
 #[test]
@@ -169,11 +154,6 @@ fn places_of_a_preference_become_priorities_without_gaps() {
     assert_eq!(groups(&context, &of("east")), expected);
     assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("else")), ["0: 10.0.0.3 1", "1: 10.0.0.1 1, 10.0.0.2 1"]);
-    let lines = explained(&context, &of("west")).clusters;
-    let told: Vec<_> = lines.iter().map(|line| (line.cluster.as_str(), line.priority)).collect();
-    assert_eq!(told, [("east", Some(2)), ("north", Some(1)), ("west", Some(0))]);
-    let words = Some("home: own cluster, then north, then any other");
-    assert!(lines.iter().all(|line| line.preference.as_deref() == words));
     let empty = one_network(&[("east", &[]), ("north", &["10.0.0.3"]), ("west", &["10.0.0.2"])]);
     let context = steered(empty, policy);
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.3 1", "1: 10.0.0.2 1"]);

@@ -1,0 +1,91 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::fixtures::{endpoint, member, service, shard, sidecar};
+use crate::model::{KnownCluster, KnownClusters};
+use crate::policy::Policy;
+use crate::push::event_loop::{Event, Mesh};
+use crate::push::{PushContext, Settings};
+
+/// East and west with an endpoint of `web.ns` each, in one network.
+fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
+    let mut mesh = Mesh::new(Arc::new(Settings {
+        domain: "cluster.local".into(),
+        trust_domain: "cluster.local".into(),
+        system_namespace: "strait-system".into(),
+        config_cluster: None,
+        allow_direct_cross_network: false,
+    }));
+    for (epoch, (cluster, address)) in
+        [("east", "10.0.0.1"), ("west", "10.0.0.2")].into_iter().enumerate()
+    {
+        let epoch = u64::try_from(epoch).expect("few");
+        let word = shard(cluster, epoch).with(service("web.ns"), vec![endpoint(address)]);
+        mesh.apply(Event::Registry(word.said()));
+    }
+    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");
+    mesh.apply(Event::Policy(Arc::new(Policy::parse(&text).expect("a sound policy"))));
+    mesh.apply(Event::Complete);
+    mesh.next_version().expect("a first version").0
+}
+
+fn told(context: &PushContext) -> Explanation {
+    let view = ViewKey::of(&sidecar("client.ns", "west"), "".into(), Role::Client);
+    explain(context, "proxy", &view, "web.ns", None, None).expect("a service")
+}
+
+#[test]
+fn the_rule_that_withholds_an_endpoint_is_named() {
+    let none = KnownClusters::default;
+    let why = "not heard of for more than 900s (policy mesh.whenDark)";
+    let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
+    let dark = KnownClusters { clusters: [("east".into(), dark)].into() };
+    for (policy, clusters, step, code, detail) in [
+        (
+            "owners: [{namespaces: [ns], clusters: [west]}]",
+            none(),
+            "export",
+            "STR0602",
+            "web.ns.svc.cluster.local belongs to west (policy owners[0])",
+        ),
+        (
+            "clusters: {east: {addresses: [10.9.0.0/16]}}",
+            none(),
+            "network",
+            "STR0603",
+            "10.0.0.1 is outside the ranges that cluster east may use (policy clusters.east.addresses)",
+        ),
+        (
+            "clusters: {east: {networks: [n1]}}",
+            none(),
+            "network",
+            "STR0604",
+            "cluster east may claim n1, not network \"\" (policy clusters.east.networks)",
+        ),
+        ("", dark, "ready", "STR0605", &format!("cluster east is {why}")),
+    ] {
+        let told = told(&steered(policy, clusters));
+        let line = told.endpoints.iter().find(|line| line.cluster == "east").expect("a line");
+        let refused: Vec<_> = line.steps.iter().filter(|step| !step.ok).collect();
+        let [refused] = refused.as_slice() else { panic!("one step: {line:#?}") };
+        assert_eq!((refused.step, refused.detail.as_str()), (step, detail));
+        assert_eq!(told.clusters[0].code, Some(code));
+        assert_eq!(told.endpoints.iter().filter(|line| line.verdict == "direct").count(), 1);
+    }
+}
+
+#[test]
+fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
+    let policy =
+        "preferences: [{name: home, services: {namespaces: [ns]}, order: [own cluster, east]}]";
+    let told = told(&steered(policy, KnownClusters::default()));
+    let lines: Vec<_> =
+        told.clusters.iter().map(|line| (line.cluster.as_str(), line.priority)).collect();
+    assert_eq!(lines, [("east", Some(1)), ("west", Some(0))]);
+    let words = "home: own cluster, then east, then any other";
+    assert!(told.clusters.iter().all(|line| line.preference.as_deref() == Some(words)));
+    let plain = serde_json::to_value(self::told(&steered("", KnownClusters::default())));
+    let plain = plain.expect("JSON").to_string();
+    assert!(!plain.contains("priority"), "nothing is said where nothing is preferred: {plain}");
+}

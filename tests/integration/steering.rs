@@ -1,0 +1,129 @@
+//! What an operator's policy does to a mesh that runs, and what the program says of both.
+
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+use super::mesh::{
+    Member, Proxy, SOON, Server, Setup, endpoints_until, holds, replace, wait_until,
+};
+
+const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
+
+/// Runs `strait` against a server.
+async fn strait(server: &Server, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command
+        .args(arguments)
+        .env_clear()
+        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
+        .env("STRAIT_TOKEN_FILE", &server.bound.token_file);
+    let ran = tokio::task::spawn_blocking(move || command.output().expect("the program runs"));
+    ran.await.expect("it ends")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[tokio::test]
+async fn a_policy_is_followed_and_so_are_its_changes() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n1", "198.18.0.2").await;
+    east.serve("web", &["10.0.0.1"]);
+    west.serve("web", &["10.0.0.2"]);
+    let setup = Setup::new();
+    let file = setup.path("policy.yaml");
+    let name = file.display().to_string();
+    let setup = setup.with(&["--policy", &name]);
+    let write = |rules: &str| replace(&file, &format!("{HEAD}{rules}"));
+    write("clusters: {east: {addresses: [198.51.100.0/24]}, nobody: {mode: drain}}");
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("west")).await;
+    let (of_east, of_west) = (("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1));
+    endpoints_until(&client, "web", &[of_west]).await;
+
+    let found = strait(&server, &["check"]).await;
+    assert!(text(&found).contains("STR0607"), "{}", text(&found));
+    let refused = strait(&server, &["policy", "test", &name]).await;
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("clusters.east.addresses"), "{}", text(&refused));
+
+    write("");
+    endpoints_until(&client, "web", &[of_west, of_east]).await;
+    let refused = strait(&server, &["policy", "test", &name]).await;
+    assert_eq!(refused.status.code(), Some(0), "{}", text(&refused));
+
+    // What can't be used changes nothing, and is told.
+    write("clusters: {east: {adresses: []}}");
+    wait_until(SOON, async || {
+        let policy = server.admin.json("/debug/policy").await;
+        holds(policy["problem"].is_string(), policy)
+    })
+    .await;
+    let found = strait(&server, &["check", "policy"]).await;
+    assert_eq!(found.status.code(), Some(2), "{}", text(&found));
+    assert!(text(&found).contains("STR0601"), "{}", text(&found));
+    endpoints_until(&client, "web", &[of_west, of_east]).await;
+
+    write("mesh: {mode: normal}\nclusters: {east: {mode: drain}, west: {mode: pause}}");
+    endpoints_until(&client, "web", &[of_west]).await;
+    server.cluster_in("east", "draining").await;
+    let paused = server.cluster_in("west", "paused").await;
+    assert!(paused["since"].is_string(), "{paused}");
+    let metrics = server.admin.text("/metrics").await.1;
+    assert!(
+        metrics.contains("strait_cluster_state{cluster=\"west\",state=\"paused\"} 1"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn a_policy_that_can_not_be_used_ends_the_program_at_start() {
+    let setup = Setup::new();
+    let config = setup.path("config").display().to_string();
+    let file = setup.path("policy.yaml");
+    replace(&file, "kind: Policy");
+    let file = file.display().to_string();
+    for (name, expected) in [(file.as_str(), 1), ("/nowhere/policy.yaml", 64)] {
+        let state = setup.path("state").display().to_string();
+        let address = "127.0.0.1:0";
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+        command
+            .args(["serve", "--config-dir", &config, "--state-dir", &state, "--policy", name])
+            .args(["--xds-address", address, "--admin-address", address])
+            .env_clear();
+        let output = command.output().expect("it ends");
+        assert_eq!(output.status.code(), Some(expected), "{}", text(&output));
+        assert!(text(&output).contains("STR0601"), "{}", text(&output));
+    }
+}
+
+#[tokio::test]
+async fn a_preference_puts_the_own_cluster_first() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n1", "198.18.0.2").await;
+    east.serve("web", &["10.0.0.1"]);
+    west.serve("web", &["10.0.0.2"]);
+    let setup = Setup::new();
+    let file = setup.path("policy.yaml");
+    let rules =
+        json!([{ "name": "home", "services": { "namespaces": ["*"] }, "order": ["own cluster"] }]);
+    replace(&file, &format!("{HEAD}preferences: {rules}"));
+    let name = file.display().to_string();
+    let setup = setup.with(&["--policy", &name]);
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("west")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    let proxies = server.admin.json("/debug/proxies").await;
+    let key = proxies[0]["key"].as_str().expect("a key").to_owned();
+    let path = format!("/debug/explain?proxy={key}&hostname=web.{}", super::mesh::SHOP);
+    let told = server.admin.json(&path).await;
+    let of = |cluster: &str| {
+        let lines = told["clusters"].as_array().expect("lines");
+        lines.iter().find(|line| line["cluster"] == cluster).expect("a line")["priority"].clone()
+    };
+    assert_eq!((of("west"), of("east")), (json!(0), json!(1)), "{told:#}");
+}
