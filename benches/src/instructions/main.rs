@@ -156,6 +156,7 @@ fn known(clusters: usize) -> Event {
         fixed_network: None,
         config: false,
         mode: Mode::Normal,
+        withdrawn: None,
         trust_domain: DOMAIN.into(),
     };
     let clusters = (0..clusters).map(|number| (id(number), known.clone())).collect();
