@@ -125,9 +125,15 @@ impl Metrics {
             family.sample(&[("cluster", &cluster.id), ("state", cluster.state.as_str())], 1)?;
         }
         let name = "strait_cluster_state_since_timestamp_seconds";
-        let mut family = Family::gauge(out, name, "Since when a cluster is in its state.")?;
+        let mut family = Family::gauge(
+            out,
+            name,
+            "Since when a cluster is in its state, while that is not live.",
+        )?;
         for cluster in &holders {
-            family.sample(&[("cluster", &cluster.id)], cluster.since.as_second())?;
+            if let Some(since) = cluster.since {
+                family.sample(&[("cluster", &cluster.id)], since.as_second())?;
+            }
         }
         let name = "strait_cluster_last_contact_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a cluster's API server last answered.")?;

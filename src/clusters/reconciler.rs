@@ -568,8 +568,9 @@ impl Reconciler {
         for status in statuses {
             let key = (status.id.clone(), status.secret.clone());
             let held = before.get(&key).filter(|(state, _)| *state == status.state);
-            status.since = held.map_or(now, |(_, since)| *since);
-            self.states.insert(key, (status.state, status.since));
+            let since = held.map_or(now, |(_, since)| *since);
+            status.since = (status.state != State::Live).then_some(since);
+            self.states.insert(key, (status.state, since));
         }
     }
 
@@ -594,7 +595,7 @@ impl Reconciler {
             secret,
             state,
             reason,
-            since: Timestamp::UNIX_EPOCH,
+            since: None,
             network,
             trust_domain: self.context.config.trust_domain.clone(),
             last_contact: status.last_contact.and_then(|time| Timestamp::try_from(time).ok()),

@@ -28,8 +28,9 @@ pub struct ClusterStatus {
     pub state: State,
     /// Why, with a code where there is one.
     pub reason: Option<String>,
-    /// Since when it is in it.
-    pub since: Timestamp,
+    /// Since when it is in it; left out while that is [`State::Live`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// The network fixed by the Secret; whoever knows the network in force puts it here.
     pub network: Option<NetworkId>,
     /// The trust domain of its workloads.

@@ -1,14 +1,28 @@
-//! Shares of the traffic that clusters have at one place of a preference, turned into weights.
+//! Which preference counts for a view, and the shares of the traffic that clusters have at one of its
+//! places, turned into weights.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::view::{Group, Remote};
-use crate::policy::Rank;
+use super::context::PushContext;
+use super::view::{Group, Remote, Role, ViewKey};
+use crate::aggregate::MergedService;
+use crate::policy::{Preference, Rank};
 
 /// What all that share one place weigh together: large enough that rounding doesn't show, small enough
 /// for Envoy's 32 bits.
 const WHOLE: u128 = 1 << 24;
+
+/// Which clusters come first for a view of a service, where policy says so. Gateways carry for all.
+pub fn preference<'a>(
+    context: &'a PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+) -> Option<&'a Preference> {
+    let (host, namespace) = (service.hostname().as_str(), service.primary.namespace.as_str());
+    let found = context.policy.preference(host, namespace, &view.cluster);
+    found.filter(|_| view.role == Role::Client)
+}
 
 /// What each cluster has at each place.
 #[derive(Debug, Default)]

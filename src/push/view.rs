@@ -10,14 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
-use super::shares::Shares;
+pub use super::shares::preference;
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
     ClusterId, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace, NetworkId, Packed,
     PodState, Port, Proxy, Resolution, Service, TlsMode,
 };
 use crate::network::ResolvedGateway;
-use crate::policy::{Preference, Rank};
+use crate::policy::Rank;
 use crate::registry::ShardKey;
 
 /// The steps that can withhold an endpoint, in order.
@@ -481,17 +481,6 @@ fn exported(
     }
 }
 
-/// Which clusters come first for a view of a service, where policy says so. Gateways carry for all.
-pub fn preference<'a>(
-    context: &'a PushContext,
-    view: &ViewKey,
-    service: &MergedService,
-) -> Option<&'a Preference> {
-    let (host, namespace) = (service.hostname().as_str(), service.primary.namespace.as_str());
-    let found = context.policy.preference(host, namespace, &view.cluster);
-    found.filter(|_| view.role == Role::Client)
-}
-
 /// What a proxy is given for one port of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assignment {
@@ -544,7 +533,7 @@ pub fn assignment(
     let local = context.mesh.cluster_local(service.hostname());
     let preference = preference(context, view, service);
     let mut found = Found::default();
-    let mut shares = Shares::default();
+    let mut shares = super::shares::Shares::default();
     for (shard, port) in service.shards_of_port(port) {
         let networks = shard.networks().iter().enumerate();
         let reaches: Vec<_> = networks
