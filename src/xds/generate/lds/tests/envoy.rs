@@ -312,7 +312,7 @@ async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
     let protocols =
         [("http", 80, http), ("grpc", 81, grpc), ("tcp", 82, bytes), ("", 83, undeclared)];
     let ports = protocols.map(|(name, number, target)| port(name, number, target)).to_vec();
-    let endpoints = protocols.map(|(name, _, target)| at("127.0.0.1", name, target)).to_vec();
+    let endpoints = protocols.map(|(name, _, target)| at("10.0.0.9", name, target)).to_vec();
     let app = service("app.ns").vip("10.1.0.1").ports(ports);
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     let context =
@@ -339,7 +339,12 @@ async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
     let mut static_clusters = Vec::new();
     for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
         let assignment = match name.starts_with("outbound|") {
-            true => one(&context, &proxy, ResourceType::Endpoint, &name),
+            // An endpoint of a cluster is never a loopback address.
+            true => {
+                let assignment = one(&context, &proxy, ResourceType::Endpoint, &name).to_string();
+                let here = assignment.replace("10.0.0.9", "127.0.0.1");
+                serde_json::from_str(&here).expect("JSON")
+            }
             false => to_loopback(&name, echo),
         };
         static_clusters.push(static_cluster(cluster, assignment));
