@@ -9,7 +9,9 @@ use serde::Serialize;
 
 use crate::aggregate::MergedService;
 use crate::codes;
-use crate::model::{EndpointRef, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
+use crate::model::{
+    EndpointRef, Health, Hostname, Mode, NetworkId, PodState, Port, Protocol, TlsMode,
+};
 use crate::network::{PlacedBy, ResolvedGateway};
 use crate::policy::{Rank, Refused};
 use crate::push::PushContext;
@@ -452,10 +454,13 @@ impl Asked<'_> {
         let network = quoted(self.network);
         match reason {
             Reason::NotReady(health) => format!("the endpoint is {}", health.as_str()),
-            Reason::ClusterDraining => format!(
-                "cluster {} is being drained (strait.dev/mode: drain on its Secret, or policy)",
-                self.shard.cluster
-            ),
+            Reason::ClusterDraining => {
+                let by = match self.context.policy.mode(&self.shard.cluster) {
+                    Some((Mode::Drain, rule)) => format!("policy {rule}"),
+                    _ => "strait.dev/mode: drain on its Secret".into(),
+                };
+                format!("cluster {} is being drained ({by})", self.shard.cluster)
+            }
             Reason::ClusterDark => {
                 let cluster = self.context.clusters.clusters.get(&self.shard.cluster);
                 let why = cluster.and_then(|cluster| cluster.withdrawn.as_deref());
