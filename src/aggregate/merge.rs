@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | ports, resolution, labels, visibility, creation time | the first shard's |
-//! | VIPs, external addresses | each cluster's own, united by cluster ID |
+//! | VIPs, external addresses | each cluster's own |
 //! | service accounts | the union of those on the objects and those of the endpoints, sorted |
 //! | endpoints | every shard's, each with its final network |
 //!
@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service};
+use crate::model::{
+    ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service, SortedMap,
+};
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// Decides the network of endpoints (interface.md, "Networks").
@@ -46,13 +48,9 @@ pub struct MergedService {
     /// The object that decides ports, resolution, labels and visibility: the first shard's.
     pub primary: Arc<Service>,
     /// Every cluster's own object, by cluster.
-    pub by_cluster: BTreeMap<ClusterId, Arc<Service>>,
-    /// Virtual addresses by cluster; clusters without any are left out.
-    pub vips: BTreeMap<ClusterId, Vec<IpAddr>>,
-    /// Addresses from outside by cluster, in each source's order; clusters without any are left out.
-    pub external_addresses: BTreeMap<ClusterId, Vec<Arc<str>>>,
-    /// SPIFFE IDs under which its endpoints may answer.
-    pub service_accounts: BTreeSet<Arc<str>>,
+    pub by_cluster: SortedMap<ClusterId, Arc<Service>>,
+    /// SPIFFE IDs under which its endpoints may answer, sorted.
+    pub service_accounts: Box<[Arc<str>]>,
     /// What the clusters disagree on.
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
@@ -87,6 +85,31 @@ impl MergedService {
     /// The name under which it was merged.
     pub fn hostname(&self) -> &Hostname {
         &self.primary.hostname
+    }
+
+    /// Virtual addresses by cluster, in merging order; clusters without any are left out. Of sources that
+    /// are no Kubernetes cluster the first counts, and only where no cluster has any: an entry that joins
+    /// a cluster's service is reached as that is.
+    pub fn vips(&self) -> impl Iterator<Item = (&ClusterId, &[IpAddr])> {
+        let all = self.shards.iter().map(|shard| (&shard.key, self.vips_of(&shard.key.cluster)));
+        let all = all.filter(|(_, vips)| !vips.is_empty());
+        let is_of_cluster = |key: &ShardKey| key.provider == Provider::Kubernetes;
+        let of_clusters = all.clone().any(|(key, _)| is_of_cluster(key));
+        let counts = move |at, key| if of_clusters { is_of_cluster(key) } else { at == 0 };
+        let counted = all.enumerate().filter(move |(at, (key, _))| counts(*at, key));
+        counted.map(|(_, (key, vips))| (&key.cluster, vips))
+    }
+
+    /// The virtual addresses that a cluster has of its own; empty where it has none.
+    pub fn vips_of(&self, cluster: &ClusterId) -> &[IpAddr] {
+        self.by_cluster.get(cluster).map_or(&[], |service| &service.vips)
+    }
+
+    /// Addresses from outside by cluster, in each source's order; clusters without any are left out.
+    pub fn external_addresses(&self) -> impl Iterator<Item = (&ClusterId, &[Arc<str>])> {
+        let of = |service: &Arc<Service>| !service.external_addresses.is_empty();
+        let all = self.by_cluster.iter().filter(move |(_, service)| of(service));
+        all.map(|(cluster, service)| (cluster, &*service.external_addresses))
     }
 
     /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
@@ -220,6 +243,8 @@ pub(super) fn merge<'a>(
     let mut merged: Option<MergedService> = None;
     let mut disagree: BTreeMap<&'static str, Vec<ClusterId>> = BTreeMap::new();
     let mut winner = None;
+    let mut by_cluster = Vec::new();
+    let mut accounts = BTreeSet::new();
     for (key, record, system_label) in records {
         let service = &record.service;
         debug_assert_eq!(service.hostname, *host);
@@ -232,10 +257,8 @@ pub(super) fn merge<'a>(
             winner = Some(key.cluster.clone());
             MergedService {
                 primary: Arc::clone(service),
-                by_cluster: BTreeMap::new(),
-                vips: BTreeMap::new(),
-                external_addresses: BTreeMap::new(),
-                service_accounts: BTreeSet::new(),
+                by_cluster: SortedMap::new(),
+                service_accounts: Box::default(),
                 conflicts: Vec::new(),
                 shards: Vec::new(),
             }
@@ -243,21 +266,10 @@ pub(super) fn merge<'a>(
         for field in differences(&merged.primary, service) {
             disagree.entry(field).or_default().push(key.cluster.clone());
         }
-        merged.by_cluster.entry(key.cluster.clone()).or_insert_with(|| Arc::clone(service));
-        // An entry that joins a cluster's service is reached as that is.
-        let of_cluster = key.provider == Provider::Kubernetes;
-        if !service.vips.is_empty() && (of_cluster || merged.vips.is_empty()) {
-            merged.vips.entry(key.cluster.clone()).or_insert_with(|| service.vips.clone());
-        }
-        if !service.external_addresses.is_empty() {
-            merged
-                .external_addresses
-                .entry(key.cluster.clone())
-                .or_insert_with(|| service.external_addresses.clone());
-        }
+        by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
-        let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
-        merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
+        let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
+        accounts.extend(service.service_accounts.iter().chain(of_endpoints));
         let shard = if service.mesh_external {
             ShardEndpoints::outside(key, &record.endpoints)
         } else {
@@ -266,6 +278,11 @@ pub(super) fn merge<'a>(
         merged.shards.push(shard);
     }
     let mut merged = merged?;
+    // Of two shards of one cluster the first counts.
+    by_cluster.reverse();
+    merged.by_cluster = by_cluster.into_iter().collect();
+    merged.service_accounts = accounts.into_iter().cloned().collect();
+    merged.shards.shrink_to_fit();
     if let Some(winner) = winner {
         merged.conflicts = disagree
             .into_iter()

@@ -171,6 +171,23 @@ impl Workloads {
     }
 }
 
+impl FromIterator<(Arc<str>, Arc<str>, Workload)> for Workloads {
+    /// Pods by namespace and name, in order and each once. Chunks are full.
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>, Workload)>>(pods: I) -> Self {
+        let pods: Vec<(Arc<str>, Arc<str>, Workload)> = pods.into_iter().collect();
+        debug_assert!(pods.is_sorted_by(|a, b| (&a.0, &a.1) < (&b.0, &b.1)));
+        let mut chunks = Vec::new();
+        for namespace in pods.chunk_by(|a, b| a.0 == b.0) {
+            for some in namespace.chunks(CHUNK_MAX) {
+                let named: Vec<(&str, &Workload)> =
+                    some.iter().map(|(_, name, pod)| (&**name, pod)).collect();
+                chunks.extend(some.first().map(|(of, _, _)| Arc::new(Chunk::of(of, &named))));
+            }
+        }
+        Self { chunks: Arc::new(chunks), count: pods.len() }
+    }
+}
+
 impl Chunk {
     fn of(namespace: &Arc<str>, pods: &[(&str, &Workload)]) -> Self {
         let mut names = String::with_capacity(pods.iter().map(|(name, _)| name.len()).sum());

@@ -64,7 +64,7 @@ pub fn addresses(
     let mut holders: BTreeMap<IpAddr, &Hostname> = BTreeMap::new();
     let mut own: BTreeMap<&Hostname, Vec<IpAddr>> = BTreeMap::new();
     for service in &services {
-        for address in service.vips.get(cluster).into_iter().flatten().filter(speaks) {
+        for address in service.vips_of(cluster).iter().filter(speaks) {
             // Two services of one cluster can't share a VIP; should one claim so, the older has it.
             if *holders.entry(*address).or_insert(service.hostname()) == service.hostname() {
                 own.entry(service.hostname()).or_default().push(*address);
@@ -97,6 +97,7 @@ pub fn addresses(
 }
 
 /// The first source in merging order that has a VIP.
-fn lender(service: &MergedService) -> Option<(&ClusterId, &Vec<IpAddr>)> {
-    service.shards.iter().find_map(|shard| service.vips.get_key_value(&shard.key.cluster))
+fn lender(service: &MergedService) -> Option<(&ClusterId, &[IpAddr])> {
+    let all = service.shards.iter().map(|shard| &shard.key.cluster);
+    all.map(|cluster| (cluster, service.vips_of(cluster))).find(|(_, vips)| !vips.is_empty())
 }

@@ -18,8 +18,7 @@ use super::service::KubeService;
 use super::slices::{Reference, Slices};
 use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    Endpoint, Hostname, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadKey,
-    Workloads,
+    Endpoint, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -114,6 +113,12 @@ impl Touched {
         self.system_namespace |= other.system_namespace;
     }
 
+    fn service(&mut self, key: &Key) {
+        if !self.services.contains(key) {
+            self.services.insert(key.clone());
+        }
+    }
+
     /// Whether it is nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.services.is_empty() && !self.workloads && !self.system_namespace
@@ -175,6 +180,13 @@ pub(super) trait Indexed: Reads {
     /// Drops what has that key.
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched);
 
+    /// Keeps all of a list; of two with one key the later counts.
+    fn put_all(objects: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        for object in objects {
+            index.put(object, touched);
+        }
+    }
+
     /// The keys of all that are kept and not `present`, by namespace and name.
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key>;
 }
@@ -228,9 +240,7 @@ impl Index {
         for odd in odd {
             self.note(T::KIND, odd.key, odd.reason.into());
         }
-        for object in objects {
-            self.put(object, touched);
-        }
+        T::put_all(objects, self, touched);
         if T::KIND == Kind::Pods && !self.pods_listed {
             self.pods_listed = true;
             touched.services.extend(self.services.keys().cloned());
@@ -239,16 +249,21 @@ impl Index {
 
     fn put<T: Indexed>(&mut self, object: Kept<T>, touched: &mut Touched) {
         let Kept { key, value, odd } = object;
-        match odd {
-            Some(reason) => self.note(T::KIND, Some(key.clone()), reason),
-            None if self.odd.is_empty() => {}
-            None => {
-                self.odd.remove(&(T::KIND, Some(key.clone())));
-            }
-        }
+        self.note_of(T::KIND, &key, odd);
         match value {
             Some(value) => value.put(key, self, touched),
             None => T::remove(&key, self, touched),
+        }
+    }
+
+    /// Notes what makes no sense of an object, in place of what was noted of it before.
+    fn note_of(&mut self, kind: Kind, key: &Key, odd: Option<Box<str>>) {
+        match odd {
+            Some(reason) => self.note(kind, Some(key.clone()), reason),
+            None if self.odd.is_empty() => {}
+            None => {
+                self.odd.remove(&(kind, Some(key.clone())));
+            }
         }
     }
 
@@ -267,8 +282,11 @@ impl Index {
             if self.said.services.get(key) == record.as_ref() {
                 continue;
             }
-            let domain = &self.scope.settings.domain;
-            let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, domain);
+            // The service's own name, where there is one, so that it is held once.
+            let held = record.as_ref().or_else(|| self.said.services.get(key));
+            let Some(hostname) = held.map(|record| record.service.hostname.clone()) else {
+                continue;
+            };
             let before = match &record {
                 Some(record) => self.said.services.insert(key.clone(), record.clone()),
                 None => self.said.services.remove(key),
@@ -464,21 +482,24 @@ impl Index {
     }
 
     /// Touches the services of the slices that depend on `reference`.
+    ///
+    /// Before anything was said every service waits to be said: there is nothing to find.
     fn touch_slices(&self, reference: Reference<'_>, touched: &mut Touched) {
+        if self.said.services.is_empty() {
+            return;
+        }
         for slice in self.slices.that_name(reference) {
-            if !touched.services.contains(&slice.service) {
-                touched.services.insert(slice.service.clone());
-            }
+            touched.service(&slice.service);
         }
     }
 
     /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
     /// name it or an address of it.
-    fn touch_pod(&self, key: &Key, pod: &Workload, touched: &mut Touched) {
+    fn touch_pod(&self, namespace: &str, name: &str, pod: &Workload, touched: &mut Touched) {
         touched.workloads = true;
-        self.touch_slices(Reference::Pod(&key.namespace, &key.name), touched);
+        self.touch_slices(Reference::Pod(namespace, name), touched);
         for address in pod.addresses.iter() {
-            self.touch_slices(Reference::Address(&key.namespace, address), touched);
+            self.touch_slices(Reference::Address(namespace, address), touched);
         }
     }
 
@@ -487,8 +508,10 @@ impl Index {
     fn touch_node(&self, name: &str, moved: bool, touched: &mut Touched) {
         let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
         touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
-        if moved {
-            self.touch_slices(Reference::Node(name), touched);
+        if moved && !self.said.services.is_empty() {
+            for slice in self.slices.on_node(name) {
+                touched.service(&slice.service);
+            }
             for (namespace, pod_name, pod) in self.pods.iter() {
                 if pod.node.as_ref().is_some_and(|node| ***node == *name) {
                     self.touch_slices(Reference::Pod(namespace, pod_name), touched);
@@ -601,8 +624,31 @@ impl Indexed for Workload {
         if index.pods.get(&key.namespace, &key.name) != Some(&self) {
             Self::remove(&key, index, touched);
             answer(&mut index.asked, &key.namespace, &key.name, &self);
-            index.touch_pod(&key, &self, touched);
+            index.touch_pod(&key.namespace, &key.name, &self, touched);
             index.pods.insert(&key.namespace, &key.name, self);
+        }
+    }
+
+    /// The first list makes all chunks at once: pod by pod, each would copy half a chunk.
+    fn put_all(objects: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        if !index.pods.is_empty() {
+            for object in objects {
+                index.put(object, touched);
+            }
+            return;
+        }
+        let mut pods = BTreeMap::new();
+        for Kept { key, value, odd } in objects {
+            index.note_of(Self::KIND, &key, odd);
+            pods.insert(key, value);
+        }
+        let pods = pods.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
+        let pods = pods.inspect(|(key, pod)| {
+            answer(&mut index.asked, &key.namespace, &key.name, pod);
+        });
+        index.pods = pods.map(|(key, pod)| (key.namespace, key.name, pod)).collect();
+        for (namespace, name, pod) in index.pods.iter() {
+            index.touch_pod(namespace, name, pod, touched);
         }
     }
 
@@ -614,7 +660,7 @@ impl Indexed for Workload {
                 asked.pods.remove(&key.name);
             }
         }
-        index.touch_pod(key, &pod, touched);
+        index.touch_pod(&key.namespace, &key.name, &pod, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {

@@ -1,6 +1,5 @@
 //! Services: names, ports, virtual and external addresses.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,8 +12,8 @@ use crate::apiserver::{
     Form, Identity, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, null_as_default,
 };
 use crate::model::{
-    ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service, TargetPort,
-    labels_match,
+    ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service, SortedMap,
+    TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -240,7 +239,7 @@ impl Reads for KubeService {
         }
 
         let mut ports = Vec::with_capacity(spec.ports.len());
-        let mut node_ports = BTreeMap::new();
+        let mut node_ports = Vec::new();
         for port in spec.ports {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
@@ -259,7 +258,7 @@ impl Reads for KubeService {
                 },
             };
             if let Some(node_port) = port_number(port.node_port) {
-                node_ports.insert(number, node_port);
+                node_ports.push((number, node_port));
             }
             let app_protocol = port.app_protocol.given();
             let protocol = Protocol::of_port(&port.protocol, app_protocol, &port.name, number);
@@ -299,7 +298,11 @@ impl Reads for KubeService {
                 Some(_) => Vec::new(),
                 None => ingress.chain(external_ips).map(Arc::from).collect(),
             },
-            external_ports: if node_selector.is_some() { node_ports } else { BTreeMap::new() },
+            external_ports: if node_selector.is_some() {
+                node_ports.into_iter().collect()
+            } else {
+                SortedMap::new()
+            },
             selector: scope.labels(spec.selector),
             service_accounts,
             export_to: annotation(EXPORT_TO)

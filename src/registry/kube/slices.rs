@@ -19,8 +19,6 @@ pub(super) enum Reference<'a> {
     Pod(&'a str, &'a str),
     /// An address for which it names no pod, and its namespace.
     Address(&'a str, IpAddr),
-    /// A node it names.
-    Node(&'a str),
 }
 
 /// The slices of a cluster.
@@ -67,6 +65,16 @@ impl Slices {
         entries.filter_map(|(_, number)| self.slot(*number)).map(|(_, slice)| slice)
     }
 
+    /// The slices that name a node. All are looked through: a node that moves is rare, and their names
+    /// would take as much as those of all pods.
+    pub(super) fn on_node(&self, name: &str) -> impl Iterator<Item = &Slice> {
+        let slices = self.slots.iter().flatten().map(|(_, slice)| slice);
+        slices.filter(move |slice| {
+            let mut nodes = slice.members.iter().filter_map(|member| member.node.as_ref());
+            nodes.any(|node| ***node == *name)
+        })
+    }
+
     /// Puts a slice in the place of the one of that key, and returns that.
     pub(super) fn insert(&mut self, key: Key, slice: Slice) -> Option<Slice> {
         let old = self.remove(&key);
@@ -76,11 +84,7 @@ impl Slices {
         });
         // More than four billion slices don't fit in memory.
         let number = number?;
-        // Endpoints on one node name it once.
-        let mut hashes: Vec<u32> = references(&slice).map(hash).collect();
-        hashes.sort_unstable();
-        hashes.dedup();
-        self.named.extend(hashes.into_iter().map(|hash| (hash, number)));
+        self.named.extend(references(&slice).map(|reference| (hash(reference), number)));
         self.of_service.entry(slice.service.clone()).or_default().push(number);
         self.numbers.insert(key.clone(), number);
         if let Some(slot) = self.slots.get_mut(place(number)) {
@@ -127,13 +131,12 @@ fn place(number: u32) -> usize {
 
 fn references(slice: &Slice) -> impl Iterator<Item = Reference<'_>> {
     let namespace = &*slice.service.namespace;
-    slice.members.iter().flat_map(move |member| {
-        let pod = slice
+    slice.members.iter().map(move |member| {
+        slice
             .pod_of(member)
             .map_or(Reference::Address(namespace, member.address), |(namespace, name)| {
                 Reference::Pod(namespace, name)
-            });
-        [Some(pod), member.node.as_ref().map(|node| Reference::Node(node))].into_iter().flatten()
+            })
     })
 }
 
@@ -150,7 +153,6 @@ fn hash(reference: Reference<'_>) -> u32 {
         Reference::Address(namespace, IpAddr::V6(address)) => {
             of(namespace.as_bytes()).rotate_left(2) ^ of(&address.octets())
         }
-        Reference::Node(name) => of(name.as_bytes()).rotate_left(3),
     };
     u32::try_from(hash & u64::from(u32::MAX)).unwrap_or_default()
 }
