@@ -34,7 +34,7 @@ pub struct Service {
     pub external_addresses: Vec<Arc<str>>,
     /// For NodePort gateways: service port to node port. Empty: external addresses take service ports.
     pub external_ports: SortedMap<u16, u16>,
-    /// Labels of the object.
+    /// Labels of the object, as far as they can mean something here.
     pub labels: Labels,
     /// Pod selector; empty where there is none.
     pub selector: Labels,

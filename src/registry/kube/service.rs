@@ -190,6 +190,13 @@ pub(super) struct KubeService {
     pub(super) persistent_sessions: bool,
 }
 
+/// Of a Service's labels only those are kept that make it a gateway. Whatever else they say, its
+/// selector is what finds its pods.
+fn means_something(label: &str) -> bool {
+    let (domain, _) = label.split_once('/').unwrap_or_default();
+    matches!(domain, "topology.istio.io" | "networking.istio.io")
+}
+
 impl KubeService {
     /// The service with the addresses that `nodes` give it, in a stable order.
     pub(super) fn reached_by<'a>(&self, nodes: impl Iterator<Item = &'a Node>) -> Arc<Service> {
@@ -285,6 +292,8 @@ impl Reads for KubeService {
             )
             .collect();
 
+        let persistent_sessions =
+            PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
         let service = Service {
             hostname: Hostname::of_kubernetes_service(
                 &metadata.name,
@@ -313,10 +322,8 @@ impl Reads for KubeService {
             ports,
             name: Arc::clone(&key.name),
             namespace,
-            labels: scope.labels(metadata.labels),
+            labels: scope.labels(metadata.labels.only(means_something)),
         };
-        let persistent_sessions =
-            PERSISTENT_SESSIONS.iter().any(|label| service.labels.contains_key(*label));
         let value = Self { service: Arc::new(service), node_selector, persistent_sessions };
         Kept { key, value: Some(value), odd }
     }
