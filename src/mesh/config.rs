@@ -178,16 +178,25 @@ impl MeshConfig {
     /// specific host that matches decides: an exact one, then the longest wildcard, so that a
     /// setting can take a single host out of a built-in rule.
     pub fn cluster_local(&self, hostname: &Hostname) -> bool {
-        let host = hostname.as_str().to_ascii_lowercase();
-        if let Some(decided) = self.cluster_local.get(&host) {
-            return *decided;
-        }
-        // From the longest suffix to the shortest; `*.a.b` matches `x.a.b` and `x.y.a.b`.
-        let suffixes = host.match_indices('.').map(|(dot, _)| format!("*{}", &host[dot..]));
-        suffixes
-            .chain(["*".to_owned()])
-            .find_map(|pattern| self.cluster_local.get(&pattern).copied())
-            .unwrap_or(false)
+        let host = hostname.as_str();
+        let lower;
+        let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            lower = host.to_ascii_lowercase();
+            &*lower
+        } else {
+            host
+        };
+        // `*.a.b` matches `x.a.b` and `x.y.a.b`. Rules are few: to look at each costs less than to look
+        // up all that might be.
+        let matches = |pattern: &str| match pattern.strip_prefix('*') {
+            Some(suffix) => {
+                (suffix.is_empty() || suffix.starts_with('.')) && host.ends_with(suffix)
+            }
+            None => pattern == host,
+        };
+        let decides = |pattern: &str| (!pattern.starts_with('*'), pattern.len());
+        let matching = self.cluster_local.iter().filter(|(pattern, _)| matches(pattern));
+        matching.max_by_key(|(pattern, _)| decides(pattern)).is_some_and(|(_, local)| *local)
     }
 
     /// The effective settings in Istio's words, for `/debug/mesh`.
