@@ -12,7 +12,7 @@
 //! whoever may write in one namespace could take a share of another's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::model::{
@@ -187,25 +187,41 @@ impl ShardEndpoints {
         endpoints: &Endpoints,
         place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
     ) -> Self {
-        let mut of_kind: Vec<Option<Placed>> = vec![None; endpoints.kinds().len()];
         let mut networks = Vec::new();
-        let mut places = Vec::new();
-        for endpoint in endpoints.packed() {
-            let (Some(known), Some(kind)) =
-                (of_kind.get_mut(endpoint.kind()), endpoints.kinds().get(endpoint.kind()))
-            else {
-                continue;
-            };
-            if !known.as_ref().is_some_and(|known| known.at_any_address) {
-                *known = Some(place(kind.network_label.as_ref(), endpoint.address()));
-            }
-            let Some(Placed { network, .. }) = known else { continue };
-            // The latest first: neighbours are in one network.
-            let at = networks.iter().rposition(|held| held == network).unwrap_or_else(|| {
-                networks.push(network.clone());
+        // The latest first: neighbours are in one network.
+        let mut entered = |network: NetworkId| {
+            let at = networks.iter().rposition(|held| *held == network).unwrap_or_else(|| {
+                networks.push(network);
                 networks.len() - 1
             });
-            places.push(u32::try_from(at).unwrap_or(u32::MAX));
+            u32::try_from(at).unwrap_or(u32::MAX)
+        };
+        // Once for each kind, where addresses don't matter to it. Kinds stand in the order in which
+        // endpoints of them come, so networks do as well.
+        let any = endpoints.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |one| one.address);
+        let of_kinds: Vec<Placed> =
+            endpoints.kinds().iter().map(|kind| place(kind.network_label.as_ref(), any)).collect();
+        let mut places: Vec<u32> = Vec::new();
+        if of_kinds.iter().all(|placed| placed.at_any_address) {
+            let of_kinds: Vec<u32> =
+                of_kinds.into_iter().map(|placed| entered(placed.network)).collect();
+            if of_kinds.iter().any(|at| *at != 0) {
+                let of_kind = |kind: usize| of_kinds.get(kind).copied().unwrap_or_default();
+                places.extend(endpoints.packed().map(|endpoint| of_kind(endpoint.kind())));
+            }
+        } else {
+            for endpoint in endpoints.packed() {
+                let Some((kind, known)) =
+                    endpoints.kinds().get(endpoint.kind()).zip(of_kinds.get(endpoint.kind()))
+                else {
+                    continue;
+                };
+                places.push(entered(if known.at_any_address {
+                    known.network.clone()
+                } else {
+                    place(kind.network_label.as_ref(), endpoint.address()).network
+                }));
+            }
         }
         if networks.len() < 2 {
             places.clear();
