@@ -22,9 +22,9 @@ pub(super) struct ServiceView<'a> {
     resolution: Value,
     ports: Vec<Value>,
     #[serde(rename = "clusterVIPs")]
-    cluster_vips: &'a BTreeMap<ClusterId, Vec<IpAddr>>,
-    external_addresses: &'a BTreeMap<ClusterId, Vec<Arc<str>>>,
-    service_accounts: &'a BTreeSet<Arc<str>>,
+    cluster_vips: BTreeMap<&'a ClusterId, &'a [IpAddr]>,
+    external_addresses: BTreeMap<&'a ClusterId, &'a [Arc<str>]>,
+    service_accounts: &'a [Arc<str>],
     clusters: Vec<&'a ClusterId>,
     conflicts: Vec<Conflict>,
 }
@@ -82,8 +82,8 @@ fn service_view<'a>(
                 })
             })
             .collect(),
-        cluster_vips: &service.vips,
-        external_addresses: &service.external_addresses,
+        cluster_vips: service.vips().collect(),
+        external_addresses: service.external_addresses().collect(),
         service_accounts: &service.service_accounts,
         clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),
         conflicts,

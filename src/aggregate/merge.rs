@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | ports, resolution, labels, visibility, creation time | the first shard's |
-//! | VIPs, external addresses | each cluster's own, united by cluster ID |
+//! | VIPs, external addresses | each cluster's own |
 //! | service accounts | the union of those on the objects and those of the endpoints, sorted |
 //! | endpoints | every shard's, each with its final network |
 //!
@@ -15,10 +15,12 @@
 //! neither decides anything for them nor adds accounts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crate::model::{ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service};
+use crate::model::{
+    ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service, SortedMap,
+};
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// Decides the network of endpoints (interface.md, "Networks"), and what of a cluster counts.
@@ -73,13 +75,9 @@ pub struct MergedService {
     /// The object that decides ports, resolution, labels and visibility: the first shard's.
     pub primary: Arc<Service>,
     /// Every cluster's own object, by cluster.
-    pub by_cluster: BTreeMap<ClusterId, Arc<Service>>,
-    /// Virtual addresses by cluster; clusters without any are left out.
-    pub vips: BTreeMap<ClusterId, Vec<IpAddr>>,
-    /// Addresses from outside by cluster, in each source's order; clusters without any are left out.
-    pub external_addresses: BTreeMap<ClusterId, Vec<Arc<str>>>,
-    /// SPIFFE IDs under which its endpoints may answer.
-    pub service_accounts: BTreeSet<Arc<str>>,
+    pub by_cluster: SortedMap<ClusterId, Arc<Service>>,
+    /// SPIFFE IDs under which its endpoints may answer, sorted.
+    pub service_accounts: Box<[Arc<str>]>,
     /// What the clusters disagree on.
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
@@ -125,6 +123,31 @@ impl MergedService {
     pub fn is_of_refused_only(&self) -> bool {
         self.shards.iter().all(|shard| self.refused.contains(&shard.key.cluster))
             && !self.refused.is_empty()
+    }
+
+    /// Virtual addresses by cluster, in merging order; clusters without any are left out. Of sources that
+    /// are no Kubernetes cluster the first counts, and only where no cluster has any: an entry that joins
+    /// a cluster's service is reached as that is.
+    pub fn vips(&self) -> impl Iterator<Item = (&ClusterId, &[IpAddr])> {
+        let all = self.shards.iter().map(|shard| (&shard.key, self.vips_of(&shard.key.cluster)));
+        let all = all.filter(|(_, vips)| !vips.is_empty());
+        let is_of_cluster = |key: &ShardKey| key.provider == Provider::Kubernetes;
+        let of_clusters = all.clone().any(|(key, _)| is_of_cluster(key));
+        let counts = move |at, key| if of_clusters { is_of_cluster(key) } else { at == 0 };
+        let counted = all.enumerate().filter(move |(at, (key, _))| counts(*at, key));
+        counted.map(|(_, (key, vips))| (&key.cluster, vips))
+    }
+
+    /// The virtual addresses that a cluster has of its own; empty where it has none.
+    pub fn vips_of(&self, cluster: &ClusterId) -> &[IpAddr] {
+        self.by_cluster.get(cluster).map_or(&[], |service| &service.vips)
+    }
+
+    /// Addresses from outside by cluster, in each source's order; clusters without any are left out.
+    pub fn external_addresses(&self) -> impl Iterator<Item = (&ClusterId, &[Arc<str>])> {
+        let of = |service: &Arc<Service>| !service.external_addresses.is_empty();
+        let all = self.by_cluster.iter().filter(move |(_, service)| of(service));
+        all.map(|(cluster, service)| (cluster, &*service.external_addresses))
     }
 
     /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
@@ -205,22 +228,9 @@ impl ShardEndpoints {
         claims: Option<&dyn Place>,
         place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
     ) -> Self {
-        let mut of_kind: Vec<Option<Placed>> = vec![None; endpoints.kinds().len()];
         let mut networks: Vec<NetworkId> = Vec::new();
         let mut bars: Vec<Option<Bar>> = Vec::new();
-        let mut places = Vec::new();
-        for endpoint in endpoints.packed() {
-            let (Some(known), Some(kind)) =
-                (of_kind.get_mut(endpoint.kind()), endpoints.kinds().get(endpoint.kind()))
-            else {
-                continue;
-            };
-            if !known.as_ref().is_some_and(|known| known.at_any_address) {
-                *known = Some(place(kind.network_label.as_ref(), endpoint.address()));
-            }
-            let Some(Placed { network, .. }) = known else { continue };
-            let strange =
-                claims.is_some_and(|place| !place.may_use(&key.cluster, endpoint.address()));
+        let mut entered = |network: &NetworkId, strange: bool| {
             // The latest first: neighbours are in one network.
             let is_it = |(held, bar): (&NetworkId, &Option<Bar>)| {
                 held == network && (*bar == Some(Bar::Address)) == strange
@@ -235,7 +245,40 @@ impl ShardEndpoints {
                 networks.push(network.clone());
                 networks.len() - 1
             });
-            places.push(u32::try_from(at).unwrap_or(u32::MAX));
+            u32::try_from(at).unwrap_or(u32::MAX)
+        };
+        let is_strange =
+            |address| claims.is_some_and(|place| !place.may_use(&key.cluster, address));
+        // Once for each kind, where addresses don't matter to it. Kinds stand in the order in which
+        // endpoints of them come, so networks do as well.
+        let any = endpoints.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |one| one.address);
+        let of_kinds: Vec<Placed> =
+            endpoints.kinds().iter().map(|kind| place(kind.network_label.as_ref(), any)).collect();
+        let mut places: Vec<u32> = Vec::new();
+        if of_kinds.iter().all(|placed| placed.at_any_address)
+            && !endpoints.packed().any(|endpoint| is_strange(endpoint.address()))
+        {
+            let of_kinds: Vec<u32> =
+                of_kinds.iter().map(|placed| entered(&placed.network, false)).collect();
+            if of_kinds.iter().any(|at| *at != 0) {
+                let of_kind = |kind: usize| of_kinds.get(kind).copied().unwrap_or_default();
+                places.extend(endpoints.packed().map(|endpoint| of_kind(endpoint.kind())));
+            }
+        } else {
+            for endpoint in endpoints.packed() {
+                let Some((kind, known)) =
+                    endpoints.kinds().get(endpoint.kind()).zip(of_kinds.get(endpoint.kind()))
+                else {
+                    continue;
+                };
+                let address = endpoint.address();
+                let strange = is_strange(address);
+                places.push(if known.at_any_address {
+                    entered(&known.network, strange)
+                } else {
+                    entered(&place(kind.network_label.as_ref(), address).network, strange)
+                });
+            }
         }
         if networks.len() < 2 {
             places.clear();
@@ -294,6 +337,8 @@ pub(super) fn merge<'a>(
         records.sort_by_key(|(refused, ..)| *refused);
     }
     let nobody_else = records.iter().all(|(refused, ..)| *refused);
+    let mut by_cluster = Vec::new();
+    let mut accounts = BTreeSet::new();
     for (refused, key, record, system_label) in records {
         let service = &record.service;
         debug_assert_eq!(service.hostname, *host);
@@ -306,10 +351,8 @@ pub(super) fn merge<'a>(
             winner = Some(key.cluster.clone());
             MergedService {
                 primary: Arc::clone(service),
-                by_cluster: BTreeMap::new(),
-                vips: BTreeMap::new(),
-                external_addresses: BTreeMap::new(),
-                service_accounts: BTreeSet::new(),
+                by_cluster: SortedMap::new(),
+                service_accounts: Box::default(),
                 conflicts: Vec::new(),
                 shards: Vec::new(),
                 refused: BTreeSet::new(),
@@ -321,23 +364,11 @@ pub(super) fn merge<'a>(
         for field in differences(&merged.primary, service) {
             disagree.entry(field).or_default().push(key.cluster.clone());
         }
-        merged.by_cluster.entry(key.cluster.clone()).or_insert_with(|| Arc::clone(service));
-        // An entry that joins a cluster's service is reached as that is.
-        let of_cluster = key.provider == Provider::Kubernetes;
-        if !service.vips.is_empty() && (of_cluster || merged.vips.is_empty()) {
-            merged.vips.entry(key.cluster.clone()).or_insert_with(|| service.vips.clone());
-        }
-        if !service.external_addresses.is_empty() {
-            merged
-                .external_addresses
-                .entry(key.cluster.clone())
-                .or_insert_with(|| service.external_addresses.clone());
-        }
+        by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
-        let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
         if !refused || nobody_else {
-            let named = service.service_accounts.iter().chain(accounts);
-            merged.service_accounts.extend(named.cloned());
+            let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
+            accounts.extend(service.service_accounts.iter().chain(of_endpoints));
         }
         let shard = if service.mesh_external {
             ShardEndpoints::outside(key, &record.endpoints)
@@ -347,6 +378,11 @@ pub(super) fn merge<'a>(
         merged.shards.push(shard);
     }
     let mut merged = merged?;
+    // Of two shards of one cluster the first counts.
+    by_cluster.reverse();
+    merged.by_cluster = by_cluster.into_iter().collect();
+    merged.service_accounts = accounts.into_iter().cloned().collect();
+    merged.shards.shrink_to_fit();
     if let Some(winner) = winner {
         merged.conflicts = disagree
             .into_iter()

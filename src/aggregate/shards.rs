@@ -29,7 +29,7 @@ pub struct Touched {
     pub hosts: BTreeSet<Hostname>,
     /// Of these, services whose own object changed in some shard, came or went.
     pub objects: BTreeSet<Hostname>,
-    /// Pods with another record, or none any more.
+    /// Pods with another record, or none any more; those of clusters that came or went are not listed.
     pub workloads: BTreeSet<(ClusterId, WorkloadKey)>,
     /// Clusters whose system namespace names another network, or that came or went.
     pub placements: BTreeSet<ClusterId>,
@@ -67,9 +67,6 @@ impl Aggregate {
                     touched.placements.insert(key.cluster.clone());
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
-                    let pods = shard.workloads.differences(&Workloads::default());
-                    touched.workloads =
-                        pods.into_iter().map(|pod| (key.cluster.clone(), pod)).collect();
                 }
             }
             Change::Reset(mut contents) => {
@@ -78,7 +75,14 @@ impl Aggregate {
                     Some(shard) => shard,
                     None => {
                         touched.placements.insert(key.cluster.clone());
-                        self.shards.entry(key.clone()).or_insert_with(|| Shard::empty(epoch))
+                        let new = Shard {
+                            epoch,
+                            services: BTreeMap::new(),
+                            workloads: contents.workloads.take().unwrap_or_default(),
+                            network_label: None,
+                        };
+                        contents.workloads = Some(new.workloads.clone());
+                        self.shards.entry(key.clone()).or_insert(new)
                     }
                 };
                 shard.epoch = epoch;
@@ -155,15 +159,6 @@ impl Aggregate {
 }
 
 impl Shard {
-    fn empty(epoch: Epoch) -> Self {
-        Self {
-            epoch,
-            services: BTreeMap::new(),
-            workloads: Workloads::default(),
-            network_label: None,
-        }
-    }
-
     fn apply(&mut self, cluster: &ClusterId, contents: Contents, touched: &mut Touched) {
         for (host, record) in contents.services {
             let old = self.services.get(&host);

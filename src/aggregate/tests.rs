@@ -56,8 +56,11 @@ fn a_name_in_two_clusters_is_one_service_with_the_vips_and_addresses_of_both() {
     aggregate.apply(shard("east", 1).with(east, vec![endpoint("10.0.0.1")]).said());
     let web = merged(&aggregate, "web.ns").expect("merged");
     assert_eq!(clusters_of(&web), ["east", "west"]);
-    assert_eq!(web.vips.len(), 2);
-    assert_eq!(web.external_addresses.keys().map(ClusterId::as_str).collect::<Vec<_>>(), ["west"]);
+    assert_eq!(web.vips().count(), 2);
+    assert_eq!(
+        web.external_addresses().map(|(cluster, _)| cluster.as_str()).collect::<Vec<_>>(),
+        ["west"]
+    );
     assert_eq!(web.service_accounts.len(), 1);
     assert_eq!(web.conflicts.len(), 1, "the ports differ");
 }

@@ -119,6 +119,12 @@ impl<'a> Pairs<'a> {
         self.0.iter().rev().find(|(key, _)| **key == *name).map(|(_, value)| &**value)
     }
 
+    /// Those whose name is `wanted`.
+    pub fn only(mut self, wanted: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|(name, _)| wanted(name));
+        self
+    }
+
     /// By name, each name once.
     pub fn sorted(mut self) -> Vec<(Text<'a>, Text<'a>)> {
         self.0.sort_by(|(a, _), (b, _)| a.cmp(b));

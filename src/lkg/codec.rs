@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::model::{Locality, Profile};
+use crate::model::{Locality, Profile, SortedMap};
 
 /// Bytes that hold no value; the text says of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -296,20 +296,26 @@ impl<T: Stored> Stored for Vec<T> {
     }
 }
 
-impl<K: Stored + Ord, V: Stored> Stored for BTreeMap<K, V> {
-    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        to.number(self.len() as u64);
-        for (key, value) in self {
-            key.write(to);
-            value.write(to);
-        }
-    }
+macro_rules! maps {
+    ($($map:ident),*) => {
+        $(impl<K: Stored + Ord, V: Stored> Stored for $map<K, V> {
+            fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+                to.number(self.len() as u64);
+                for (key, value) in self.iter() {
+                    key.write(to);
+                    value.write(to);
+                }
+            }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let count = from.count()?;
-        (0..count).map(|_| Ok((K::read(from)?, V::read(from)?))).collect()
-    }
+            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+                let count = from.count()?;
+                (0..count).map(|_| Ok((K::read(from)?, V::read(from)?))).collect()
+            }
+        })*
+    };
 }
+
+maps!(BTreeMap, SortedMap);
 
 impl Plain for IpAddr {
     fn append(self, bytes: &mut Vec<u8>) {

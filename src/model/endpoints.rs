@@ -103,9 +103,10 @@ pub struct EndpointRef<'a> {
 pub struct WorkloadRef<'a> {
     /// The namespace.
     pub namespace: &'a Namespace,
-    /// The name is this, then the tail.
-    stem: &'a str,
-    tail: &'a str,
+    /// The name up to its last `-`, which the pods of one set share: see [`Self::split`].
+    pub stem: &'a str,
+    /// The rest of it.
+    pub tail: &'a str,
 }
 
 impl Endpoints {
@@ -240,10 +241,20 @@ impl Block {
     }
 }
 
+impl<'a> FromIterator<EndpointRef<'a>> for Endpoints {
+    fn from_iter<I: IntoIterator<Item = EndpointRef<'a>>>(endpoints: I) -> Self {
+        let endpoints = endpoints.into_iter();
+        let mut packer =
+            Packer { rows: Vec::with_capacity(endpoints.size_hint().0), ..Packer::default() };
+        endpoints.for_each(|endpoint| packer.push(endpoint));
+        packer.finish()
+    }
+}
+
 impl FromIterator<Endpoint> for Endpoints {
     fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
         let mut packer = Packer::default();
-        endpoints.into_iter().for_each(|endpoint| packer.push(endpoint));
+        endpoints.into_iter().for_each(|endpoint| packer.push(EndpointRef::of(&endpoint)));
         packer.finish()
     }
 }
@@ -265,8 +276,8 @@ struct Packer {
 }
 
 impl Packer {
-    fn push(&mut self, endpoint: Endpoint) {
-        let (stem, tail) = split(endpoint.workload.as_deref().map_or("", |key| &key.name));
+    fn push(&mut self, endpoint: EndpointRef<'_>) {
+        let tail = endpoint.workload.map_or("", |workload| workload.tail);
         let row = Row {
             address: match endpoint.address {
                 IpAddr::V4(address) => address.to_bits(),
@@ -275,12 +286,12 @@ impl Packer {
                     place(self.rare.ipv6.len() - 1)
                 }
             },
-            kind: find(&self.kinds, |kind| kind.is_of(&endpoint, stem)).unwrap_or_else(|| {
-                self.kinds.push(Kind::of(&endpoint, stem));
+            kind: find(&self.kinds, |kind| kind.is_of(&endpoint)).unwrap_or_else(|| {
+                self.kinds.push(Kind::of(&endpoint));
                 place(self.kinds.len() - 1)
             }),
-            locality: intern(&mut self.localities, &endpoint.locality),
-            node: endpoint.node.as_ref().map_or(0, |node| intern(&mut self.rare.nodes, node) + 1),
+            locality: intern(&mut self.localities, endpoint.locality),
+            node: endpoint.node.map_or(0, |node| intern(&mut self.rare.nodes, node) + 1),
             tail: place(self.tails.len()),
             port: endpoint.port,
             tail_length: u8::try_from(tail.len()).expect("split makes tails of at most 255 bytes"),
@@ -305,12 +316,6 @@ impl Packer {
     }
 }
 
-/// A workload's name up to its last `-`, which the pods of one set share, and the rest.
-fn split(name: &str) -> (&str, &str) {
-    let at = name.rfind('-').map_or(0, |dash| dash + 1);
-    if name.len() - at > usize::from(u8::MAX) { (name, "") } else { name.split_at(at) }
-}
-
 fn intern<T: PartialEq + ?Sized>(table: &mut Vec<Arc<T>>, wanted: &Arc<T>) -> u32 {
     find(table, |held| Arc::ptr_eq(held, wanted) || held == wanted).unwrap_or_else(|| {
         table.push(Arc::clone(wanted));
@@ -329,27 +334,57 @@ fn place(at: usize) -> u32 {
 }
 
 impl Kind {
-    fn of(endpoint: &Endpoint, stem: &str) -> Self {
+    fn of(endpoint: &EndpointRef<'_>) -> Self {
         Self {
-            port_name: Arc::clone(&endpoint.port_name),
+            port_name: Arc::clone(endpoint.port_name),
             weight: endpoint.weight,
             tls_mode: endpoint.tls_mode,
             pod: endpoint.pod,
-            network_label: endpoint.network_label.clone(),
-            service_account: endpoint.service_account.clone(),
-            workload: endpoint.workload.as_ref().map(|key| (key.namespace.clone(), stem.into())),
+            network_label: endpoint.network_label.cloned(),
+            service_account: endpoint.service_account.cloned(),
+            workload: endpoint.workload.map(|workload| {
+                let WorkloadRef { namespace, stem, .. } = workload;
+                (namespace.clone(), stem.into())
+            }),
         }
     }
 
-    fn is_of(&self, endpoint: &Endpoint, stem: &str) -> bool {
-        let workload = endpoint.workload.as_ref().map(|key| (&key.namespace, stem));
-        self.port_name == endpoint.port_name
+    fn is_of(&self, endpoint: &EndpointRef<'_>) -> bool {
+        let same = |a: &Arc<str>, b: &Arc<str>| Arc::ptr_eq(a, b) || a == b;
+        let same_workload = match (&self.workload, endpoint.workload) {
+            (Some((namespace, stem)), Some(workload)) => {
+                **stem == *workload.stem && namespace == workload.namespace
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        let same_account = match (&self.service_account, endpoint.service_account) {
+            (Some(a), Some(b)) => same(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        same_workload
+            && same_account
+            && same(&self.port_name, endpoint.port_name)
             && self.weight == endpoint.weight
             && self.tls_mode == endpoint.tls_mode
             && self.pod == endpoint.pod
-            && self.network_label == endpoint.network_label
-            && self.service_account == endpoint.service_account
-            && self.workload.as_ref().map(|(namespace, stem)| (namespace, &**stem)) == workload
+            && self.network_label.as_ref() == endpoint.network_label
+    }
+}
+
+impl<'a> WorkloadRef<'a> {
+    /// The workload `name` in `namespace`.
+    pub fn of(namespace: &'a Namespace, name: &'a str) -> Self {
+        let (stem, tail) = Self::split(name);
+        Self { namespace, stem, tail }
+    }
+
+    /// A workload's name up to its last `-`, which the pods of one set share, and the rest, which is at
+    /// most 255 bytes long.
+    pub fn split(name: &str) -> (&str, &str) {
+        let at = name.rfind('-').map_or(0, |dash| dash + 1);
+        if name.len() - at > usize::from(u8::MAX) { (name, "") } else { name.split_at(at) }
     }
 }
 
@@ -373,7 +408,25 @@ impl fmt::Display for WorkloadRef<'_> {
     }
 }
 
-impl EndpointRef<'_> {
+impl<'a> EndpointRef<'a> {
+    fn of(endpoint: &'a Endpoint) -> Self {
+        let workload = endpoint.workload.as_ref();
+        Self {
+            address: endpoint.address,
+            port: endpoint.port,
+            port_name: &endpoint.port_name,
+            health: endpoint.health,
+            weight: endpoint.weight,
+            locality: &endpoint.locality,
+            network_label: endpoint.network_label.as_ref(),
+            tls_mode: endpoint.tls_mode,
+            service_account: endpoint.service_account.as_ref(),
+            workload: workload.map(|key| WorkloadRef::of(&key.namespace, &key.name)),
+            pod: endpoint.pod,
+            node: endpoint.node.as_ref(),
+        }
+    }
+
     /// The endpoint as its source said it.
     pub fn to_endpoint(self) -> Endpoint {
         Endpoint {

@@ -10,6 +10,7 @@ mod ids;
 mod known_clusters;
 mod proxy;
 mod service;
+mod sorted;
 mod workload;
 mod workloads;
 
@@ -23,5 +24,6 @@ pub use service::{
     ByName, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service, TargetPort,
     labels_match,
 };
+pub use sorted::SortedMap;
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
 pub use workloads::Workloads;

@@ -1,13 +1,12 @@
 //! A service as one registry describes it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Hostname, Locality, Namespace, NetworkId, TlsMode};
+use super::{Hostname, Locality, Namespace, NetworkId, SortedMap, TlsMode};
 
 /// Labels or a selector, in a stable order.
-pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+pub type Labels = SortedMap<Arc<str>, Arc<str>>;
 
 /// Whether `labels` carry every pair of `selector`. An empty selector selects nothing here, as for
 /// a Kubernetes Service.
@@ -34,8 +33,8 @@ pub struct Service {
     /// name), then `externalIPs`, in the source's order.
     pub external_addresses: Vec<Arc<str>>,
     /// For NodePort gateways: service port to node port. Empty: external addresses take service ports.
-    pub external_ports: BTreeMap<u16, u16>,
-    /// Labels of the object.
+    pub external_ports: SortedMap<u16, u16>,
+    /// Labels of the object, as far as they can mean something here.
     pub labels: Labels,
     /// Pod selector; empty where there is none.
     pub selector: Labels,
@@ -206,7 +205,7 @@ pub struct NamedEndpoint {
     /// The name, which the proxy resolves.
     pub address: Arc<str>,
     /// Where it listens, by the name of the service port.
-    pub ports: BTreeMap<Arc<str>, u16>,
+    pub ports: SortedMap<Arc<str>, u16>,
     /// Its share among equals, at least 1.
     pub weight: u32,
     /// Where it runs.

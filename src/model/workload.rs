@@ -3,13 +3,12 @@
 //! Pods are many and alike: what those of one template share is a [`Profile`], and a [`Workload`] is
 //! only what is its own, 32 bytes of it. [`super::Workloads`] holds them with their names.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::{Labels, Locality, Namespace, NetworkId, TlsMode};
+use super::{Labels, Locality, Namespace, NetworkId, SortedMap, TlsMode};
 
 /// Namespace and name of a pod, unique in its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +60,7 @@ pub struct Profile {
     /// The locality that their labels claim, which goes before their node's.
     pub locality: Option<Arc<Locality>>,
     /// Named container ports, for services that target a name.
-    pub named_ports: BTreeMap<Arc<str>, u16>,
+    pub named_ports: SortedMap<Arc<str>, u16>,
 }
 
 impl Deref for Workload {

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Namespace, Workload, WorkloadKey};
+use super::{Namespace, Workload, WorkloadKey, WorkloadRef};
 
 /// The most pods in a chunk: a change copies half of that on average, some 2 KiB.
 const CHUNK_MAX: usize = 64;
@@ -44,6 +44,15 @@ impl Workloads {
 
     /// The pod of this name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Workload> {
+        self.find_parts(namespace, (name, ""))
+    }
+
+    /// The pod that an endpoint names.
+    pub fn find(&self, pod: WorkloadRef<'_>) -> Option<&Workload> {
+        self.find_parts(pod.namespace.as_str(), (pod.stem, pod.tail))
+    }
+
+    fn find_parts(&self, namespace: &str, name: (&str, &str)) -> Option<&Workload> {
         let chunk = self.chunks.get(self.chunk_of(namespace, name))?;
         chunk.pods.get(chunk.place_of(namespace, name).ok()?)
     }
@@ -65,8 +74,8 @@ impl Workloads {
     /// which no object has, are cut.
     pub fn insert(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
         let name = name.get(..253).unwrap_or(name);
-        let at = self.chunk_of(namespace, name);
-        let place = self.chunks.get(at).map(|chunk| chunk.place_of(namespace, name));
+        let at = self.chunk_of(namespace, (name, ""));
+        let place = self.chunks.get(at).map(|chunk| chunk.place_of(namespace, (name, "")));
         let chunks = Arc::make_mut(&mut self.chunks);
         if let (Some(Ok(place)), Some(chunk)) = (place, chunks.get_mut(at)) {
             if let Some(held) = Arc::make_mut(chunk).pods.get_mut(place) {
@@ -107,8 +116,8 @@ impl Workloads {
 
     /// Takes a pod out.
     pub fn remove(&mut self, namespace: &str, name: &str) -> Option<Workload> {
-        let at = self.chunk_of(namespace, name);
-        let place = self.chunks.get(at)?.place_of(namespace, name).ok()?;
+        let at = self.chunk_of(namespace, (name, ""));
+        let place = self.chunks.get(at)?.place_of(namespace, (name, "")).ok()?;
         let chunks = Arc::make_mut(&mut self.chunks);
         let chunk = Arc::clone(chunks.get(at)?);
         let removed = chunk.pods.get(place)?.clone();
@@ -164,11 +173,35 @@ impl Workloads {
     }
 
     /// The chunk in which a name is, or would be.
-    fn chunk_of(&self, namespace: &str, name: &str) -> usize {
+    fn chunk_of(&self, namespace: &str, name: (&str, &str)) -> usize {
         self.chunks.partition_point(|chunk| {
-            (&*chunk.namespace, chunk.last().unwrap_or_default()) < (namespace, name)
+            let of_namespace = (*chunk.namespace).cmp(namespace);
+            of_namespace.then_with(|| order(chunk.last().unwrap_or_default(), name)).is_lt()
         })
     }
+}
+
+impl FromIterator<(Arc<str>, Arc<str>, Workload)> for Workloads {
+    /// Pods by namespace and name, in order and each once. Chunks are full.
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>, Workload)>>(pods: I) -> Self {
+        let pods: Vec<(Arc<str>, Arc<str>, Workload)> = pods.into_iter().collect();
+        debug_assert!(pods.is_sorted_by(|a, b| (&a.0, &a.1) < (&b.0, &b.1)));
+        let mut chunks = Vec::new();
+        for namespace in pods.chunk_by(|a, b| a.0 == b.0) {
+            for some in namespace.chunks(CHUNK_MAX) {
+                let named: Vec<(&str, &Workload)> =
+                    some.iter().map(|(_, name, pod)| (&**name, pod)).collect();
+                chunks.extend(some.first().map(|(of, _, _)| Arc::new(Chunk::of(of, &named))));
+            }
+        }
+        Self { chunks: Arc::new(chunks), count: pods.len() }
+    }
+}
+
+/// How a name compares with one that is in two parts.
+fn order(held: &str, (stem, tail): (&str, &str)) -> Ordering {
+    let (before, after) = held.as_bytes().split_at(held.len().min(stem.len()));
+    before.cmp(stem.as_bytes()).then_with(|| after.cmp(tail.as_bytes()))
 }
 
 impl Chunk {
@@ -205,14 +238,14 @@ impl Chunk {
     }
 
     /// Where a name is, or would be.
-    fn place_of(&self, namespace: &str, name: &str) -> Result<usize, usize> {
+    fn place_of(&self, namespace: &str, name: (&str, &str)) -> Result<usize, usize> {
         if *self.namespace != *namespace {
             return Err(0);
         }
         let (mut low, mut high) = (0, self.pods.len());
         while low < high {
             let middle = low.midpoint(high);
-            match self.name(middle).unwrap_or_default().cmp(name) {
+            match order(self.name(middle).unwrap_or_default(), name) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
@@ -343,6 +376,17 @@ mod tests {
         }
         let chunks = workloads.chunks.len();
         assert!(chunks * 8 < workloads.len().max(100), "{chunks} chunks for {}", workloads.len());
+    }
+
+    #[test]
+    fn names_in_two_parts_are_in_the_order_of_names() {
+        let names = ["", "a", "a-", "a-b", "a-b-c", "a-bc", "ab", "a-c", "\u{fc}", "a-\u{fc}"];
+        for (held, name) in names.iter().flat_map(|held| names.iter().map(move |name| (held, name)))
+        {
+            for at in (0..=name.len()).filter(|at| name.is_char_boundary(*at)) {
+                assert_eq!(order(held, name.split_at(at)), held.cmp(name), "{held} {name} {at}");
+            }
+        }
     }
 
     #[test]

@@ -472,7 +472,7 @@ mod tests {
             resolution: Resolution::ClientSide,
             vips: Vec::new(),
             external_addresses: addresses.iter().map(|address| Arc::from(*address)).collect(),
-            external_ports: BTreeMap::new(),
+            external_ports: Default::default(),
             labels: Labels::new(),
             selector: Labels::new(),
             service_accounts: Vec::new(),

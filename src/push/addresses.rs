@@ -65,7 +65,7 @@ pub fn addresses(
     let mut holders: BTreeMap<IpAddr, &Hostname> = BTreeMap::new();
     let mut own: BTreeMap<&Hostname, Vec<IpAddr>> = BTreeMap::new();
     for service in &services {
-        for address in service.vips.get(cluster).into_iter().flatten().filter(speaks) {
+        for address in service.vips_of(cluster).iter().filter(speaks) {
             // Two services of one cluster can't share a VIP; should one claim so, the older has it.
             if *holders.entry(*address).or_insert(service.hostname()) == service.hostname() {
                 own.entry(service.hostname()).or_default().push(*address);
@@ -98,10 +98,8 @@ pub fn addresses(
 }
 
 /// The first source in merging order that has a VIP.
-fn lender(service: &MergedService) -> Option<(&ClusterId, &Vec<IpAddr>)> {
-    let mut shards = service.shards.iter().map(|shard| &shard.key.cluster);
-    shards.find_map(|cluster| {
-        let may_lend = !service.refused.contains(cluster);
-        service.vips.get_key_value(cluster).filter(|_| may_lend)
-    })
+fn lender(service: &MergedService) -> Option<(&ClusterId, &[IpAddr])> {
+    let all = service.shards.iter().map(|shard| &shard.key.cluster);
+    let lenders = all.filter(|cluster| !service.refused.contains(*cluster));
+    lenders.map(|cluster| (cluster, service.vips_of(cluster))).find(|(_, vips)| !vips.is_empty())
 }

@@ -18,7 +18,7 @@ use super::interest::{Changes, Interest};
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterId, Hostname, IgnoredClaim, KnownClusters, NetworkId, Resolution, WorkloadKey, Workloads,
+    ClusterId, Hostname, IgnoredClaim, KnownClusters, NetworkId, Resolution, Workloads,
 };
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::policy::Policy;
@@ -219,11 +219,11 @@ impl Mesh {
         let touched = std::mem::take(&mut self.touched);
         let mut changes =
             Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
+        self.refresh_workloads(&touched);
         let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
         for host in hosts {
             self.merge(&host, &mut changes);
         }
-        self.refresh_workloads(&touched.workloads);
         changes.workloads = touched.workloads;
         if !touched.placements.is_empty() {
             let labels = self.aggregate.network_labels();
@@ -242,9 +242,10 @@ impl Mesh {
     }
 
     /// Takes over the pods of the clusters that have others now.
-    fn refresh_workloads(&mut self, touched: &BTreeSet<(ClusterId, WorkloadKey)>) {
+    fn refresh_workloads(&mut self, touched: &Touched) {
+        let of_pods = touched.workloads.iter().map(|(cluster, _)| cluster);
         let mut last = None;
-        for (cluster, _) in touched {
+        for cluster in touched.placements.iter().chain(of_pods) {
             if last.replace(cluster) == Some(cluster) {
                 continue;
             }

@@ -240,11 +240,11 @@ fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> bool {
 
 /// A network in which the service has no endpoints: all of these see the same of it.
 fn elsewhere(service: &MergedService) -> NetworkId {
-    let mut name = String::new();
-    while has_endpoints_in(service, &NetworkId::from(name.as_str())) {
-        name.push('~');
+    let mut name = NetworkId::default();
+    while has_endpoints_in(service, &name) {
+        name = format!("{name}~").into();
     }
-    name.into()
+    name
 }
 
 /// Whether gateways carry the service to other networks: in the mesh, with endpoints that the control

@@ -29,6 +29,12 @@ impl OutboundName {
 
     /// Reads either form; `None` for anything else, subsets included (none are made yet).
     pub fn parse(name: &str) -> Option<Self> {
+        let (hostname, port, sni) = Self::parts(name)?;
+        Some(Self { hostname: hostname.into(), port, sni })
+    }
+
+    /// As [`Self::parse`]: host name, port, and whether it is the form of an east-west gateway.
+    pub fn parts(name: &str) -> Option<(&str, u16, bool)> {
         let (sni, rest) = match name.strip_prefix("outbound|") {
             Some(rest) => (false, rest),
             None => (true, name.strip_prefix("outbound_.")?),
@@ -38,7 +44,7 @@ impl OutboundName {
         if hostname.is_empty() || hostname.contains('|') || port.starts_with(['+', '0']) {
             return None;
         }
-        Some(Self { hostname: hostname.into(), port: port.parse().ok()?, sni })
+        Some((hostname, port.parse().ok()?, sni))
     }
 }
 

@@ -1,6 +1,5 @@
 //! Envoy's node, read as a proxy's claims.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -116,7 +115,7 @@ impl<'a> Metadata<'a> {
     }
 
     fn labels(&self, key: &str) -> Labels {
-        let Some(Kind::StructValue(labels)) = self.value(key) else { return BTreeMap::new() };
+        let Some(Kind::StructValue(labels)) = self.value(key) else { return Labels::new() };
         let pair = |(key, value): (&'a String, &'a Value)| match &value.kind {
             Some(Kind::StringValue(text)) => {
                 Some((Arc::from(key.as_str()), Arc::from(text.as_str())))

@@ -101,7 +101,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         resolution,
         vips: virtual_address(&members).into_iter().collect(),
         external_addresses: Vec::new(),
-        external_ports: BTreeMap::new(),
+        external_ports: Default::default(),
         // A service of Consul is never a gateway of a network, whatever its tags.
         labels: Labels::new(),
         selector: Labels::new(),
@@ -163,10 +163,11 @@ fn is_name(text: &str) -> bool {
 }
 
 fn labels(instance: &Instance) -> Labels {
-    let mut labels: Labels = instance.service.meta.clone();
+    let own = |(key, value): (&Arc<str>, &Arc<str>)| (Arc::clone(key), Arc::clone(value));
     let tags = instance.service.tags.iter().filter_map(|tag| tag.split_once('|'));
-    labels.extend(tags.map(|(key, value)| (key.trim().into(), value.trim().into())));
-    labels
+    let tags = tags.map(|(key, value)| (key.trim().into(), value.trim().into()));
+    // Of two with one key the last counts.
+    instance.service.meta.iter().map(own).chain(tags).collect()
 }
 
 /// Keeps instances inside the mesh where there are any, else those outside; and of those inside the ones

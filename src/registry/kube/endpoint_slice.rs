@@ -1,7 +1,7 @@
 //! EndpointSlices: which addresses stand behind a Service, and how they fare.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
@@ -12,7 +12,7 @@ use super::scope::Scope;
 use crate::apiserver::{
     Form, Identity, Key, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
 };
-use crate::model::{Health, Locality};
+use crate::model::{Health, Locality, Namespace, WorkloadRef};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 /// Made from other clusters' services by a multi-cluster services controller: those clusters are
@@ -198,44 +198,129 @@ impl Conditions {
     }
 }
 
-/// What is kept of an EndpointSlice.
+/// What is kept of an EndpointSlice: a row of 16 bytes for each member, and tables of what rows share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slice {
     /// The Service it belongs to.
     pub(super) service: Key,
     /// Name and target port of each port.
     pub(super) ports: Box<[(Arc<str>, u16)]>,
-    pub(super) members: Box<[Member]>,
-    /// The names of the pods that members name, one after the other.
-    names: Box<str>,
+    rows: Box<[Row]>,
+    /// Of the pods that members name, the namespace, and the name up to what is their own.
+    stems: Box<[(Namespace, Box<str>)]>,
+    /// What is left of those names, one after the other.
+    tails: Box<str>,
+    nodes: Box<[Arc<Arc<str>>]>,
+    /// Localities of which only the zone is known.
+    zones: Box<[Arc<Locality>]>,
+    ipv6: Box<[Ipv6Addr]>,
 }
 
+/// What a member has to itself. Places in tables count from 1; 0 says that there is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Row {
+    /// The IPv4 address, or where the IPv6 address stands (from 0).
+    address: u32,
+    /// Where its tail ends; it begins where that of the row before ends.
+    tail: u32,
+    stem: u16,
+    node: u16,
+    zone: u16,
+    /// Whether it is IPv6, and [`Conditions::pack`].
+    bits: u8,
+}
+
+/// In [`Row::bits`]: the address is of IPv6.
+const IPV6: u8 = 1 << 7;
+/// The most endpoints that are read of a slice; API servers take no more than 1,000 for one.
+const ENDPOINTS_MAX: usize = 60_000;
+
 /// One endpoint of a slice, on all its ports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member<'a> {
     pub(super) address: IpAddr,
     pub(super) conditions: Conditions,
-    /// Where in the slice's names that of its pod begins and ends; empty where it names none.
-    pod: (u32, u32),
-    pub(super) node: Option<Arc<Arc<str>>>,
+    /// The pod it names.
+    pub(super) pod: Option<WorkloadRef<'a>>,
+    pub(super) node: Option<&'a Arc<Arc<str>>>,
     /// The locality of which only the zone is known.
-    pub(super) zone: Option<Arc<Locality>>,
+    pub(super) zone: Option<&'a Arc<Locality>>,
 }
 
 impl Slice {
-    /// Namespace and name of the pod that a member names.
-    pub(super) fn pod_of(&self, member: &Member) -> Option<(&str, &str)> {
-        let place = |at: u32| usize::try_from(at).ok();
-        let text = self.names.get(place(member.pod.0)?..place(member.pod.1)?)?;
-        let own = &*self.service.namespace;
-        // Pods of the slice's own namespace go without it.
-        (!text.is_empty()).then(|| text.split_once('/').unwrap_or((own, text)))
+    /// Its endpoints, in its order.
+    pub(super) fn members(&self) -> impl Iterator<Item = Member<'_>> {
+        let ends = self.rows.iter().map(|row| index(row.tail));
+        let tails = [0].into_iter().chain(ends);
+        self.rows.iter().zip(tails).map(|(row, begin)| Member {
+            address: match self.ipv6.get(index(row.address)) {
+                Some(address) if row.bits & IPV6 != 0 => (*address).into(),
+                _ => Ipv4Addr::from_bits(row.address).into(),
+            },
+            conditions: Conditions::unpack(row.bits),
+            pod: at(&self.stems, row.stem).map(|(namespace, stem)| {
+                let tail = self.tails.get(begin..index(row.tail)).unwrap_or_default();
+                WorkloadRef { namespace, stem, tail }
+            }),
+            node: at(&self.nodes, row.node),
+            zone: at(&self.zones, row.zone),
+        })
+    }
+
+    /// How many endpoints it has.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
     }
 
     /// The addresses of the members that name no pod.
     pub(super) fn unnamed(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        let unnamed = self.members.iter().filter(|member| member.pod.0 == member.pod.1);
-        unnamed.map(|member| member.address)
+        self.members().filter(|member| member.pod.is_none()).map(|member| member.address)
+    }
+
+    /// Whether a member is on this node.
+    pub(super) fn names_node(&self, name: &str) -> bool {
+        self.nodes.iter().any(|node| ***node == *name)
+    }
+}
+
+fn index(place: u32) -> usize {
+    usize::try_from(place).unwrap_or(usize::MAX)
+}
+
+fn at<T>(table: &[T], place: u16) -> Option<&T> {
+    table.get(usize::from(place).checked_sub(1)?)
+}
+
+/// The place of what `is_it` finds among the latest entries of a table. An entry that stands twice costs
+/// its own size and nothing else.
+fn known<T>(table: &[T], is_it: impl Fn(&T) -> bool) -> Option<u16> {
+    let start = table.len().saturating_sub(LOOK_BACK);
+    let place = table.iter().skip(start).rposition(is_it)?;
+    u16::try_from(start + place + 1).ok()
+}
+
+/// The place of a new entry. A table has no more of them than a slice has endpoints, which fits.
+fn added<T>(table: &mut Vec<T>, entry: T) -> Option<u16> {
+    table.push(entry);
+    u16::try_from(table.len()).ok()
+}
+
+/// How many of the latest entries of a table are looked at before a new one is made.
+const LOOK_BACK: usize = 32;
+
+impl Conditions {
+    /// In six bits: two for each, of which 0 is unknown.
+    fn pack(self) -> u8 {
+        let two = |known: Option<bool>| known.map_or(0, |yes| 1 + u8::from(yes));
+        two(self.ready) | two(self.serving) << 2 | two(self.terminating) << 4
+    }
+
+    fn unpack(bits: u8) -> Self {
+        let two = |shift: u8| match bits >> shift & 3 {
+            0 => None,
+            known => Some(known == 2),
+        };
+        Self { ready: two(0), serving: two(2), terminating: two(4) }
     }
 }
 
@@ -251,6 +336,10 @@ impl Reads for Slice {
         let Some(owner) = owner.filter(|_| !imported && *address_type != *"FQDN") else {
             return Kept { key, value: None, odd: None };
         };
+        if endpoints.len() > ENDPOINTS_MAX {
+            let odd = format!("it has {} endpoints, more than any slice may", endpoints.len());
+            return Kept { key, value: None, odd: Some(odd.into()) };
+        }
         let service = Key { namespace: Arc::clone(&key.namespace), name: scope.text(owner) };
         let mut odd: Option<Box<str>> = None;
 
@@ -264,51 +353,77 @@ impl Reads for Slice {
             }
         }
 
-        let mut members: Vec<Member> = Vec::with_capacity(endpoints.len());
-        let length = endpoints.iter().map(|one| one.target_ref.name.len()).sum();
-        let mut names: Vec<u8> = Vec::with_capacity(length);
-        for endpoint in endpoints {
-            let Some(text) = endpoint.addresses.0 else {
+        let mut rows = Vec::with_capacity(endpoints.len());
+        let (mut stems, mut tails) = (Vec::new(), String::with_capacity(8 * endpoints.len()));
+        let (mut nodes, mut zones, mut ipv6) = (Vec::new(), Vec::new(), Vec::new());
+        let mut names = scope.names();
+        for endpoint in &endpoints {
+            let Some(text) = &endpoint.addresses.0 else {
                 odd = Some("an endpoint has no address".into());
                 continue;
             };
-            let Some(address) = address(&text) else {
-                odd = Some(format!("{text:?} is no address").into());
-                continue;
-            };
-            let begin = names.len();
-            let Target { kind, namespace, name } = endpoint.target_ref;
-            if *kind == *b"Pod" && !name.is_empty() {
-                if !namespace.is_empty() && *namespace != *key.namespace.as_bytes() {
-                    names.extend_from_slice(&namespace);
-                    names.push(b'/');
+            let (address, family) = match address(text) {
+                Some(IpAddr::V4(address)) => (address.to_bits(), 0),
+                Some(IpAddr::V6(address)) => {
+                    ipv6.push(address);
+                    // Below 2^16.
+                    (u32::try_from(ipv6.len() - 1).unwrap_or_default(), IPV6)
                 }
-                names.extend_from_slice(&name);
+                None => {
+                    odd = Some(format!("{text:?} is no address").into());
+                    continue;
+                }
+            };
+            let Target { kind, namespace, name } = &endpoint.target_ref;
+            let mut stem = None;
+            if **kind == *b"Pod" && !name.is_empty() {
+                let (Ok(name), Ok(namespace)) =
+                    (std::str::from_utf8(name), std::str::from_utf8(namespace))
+                else {
+                    let odd = Some("the name of a pod is not UTF-8".into());
+                    return Kept { key, value: None, odd };
+                };
+                let namespace = if namespace.is_empty() { &key.namespace } else { namespace };
+                let (before, tail) = WorkloadRef::split(name);
+                tails.push_str(tail);
+                let is_it = |(of, held): &(Namespace, Box<str>)| {
+                    **held == *before && of.as_str() == namespace
+                };
+                stem = known(&stems, is_it).or_else(|| {
+                    added(&mut stems, (Namespace::new(names.text(namespace)), before.into()))
+                });
             }
-            // Neighbours mostly share their zone.
-            let zone = match (given(&endpoint.zone), members.last()) {
-                (Some(zone), Some(Member { zone: Some(last), .. }))
-                    if last.zone.as_bytes() == zone =>
-                {
-                    Some(Arc::clone(last))
-                }
-                (zone, _) => zone.and_then(|zone| scope.zone(zone)),
-            };
-            // An object is bounded far below 4 GiB.
-            let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-            members.push(Member {
+            // One value for each name: to find it again is to compare pointers.
+            let node = given(&endpoint.node_name).and_then(|name| names.node(name));
+            let node = node.and_then(|node| {
+                let held = known(&nodes, |held| Arc::ptr_eq(held, &node));
+                held.or_else(|| added(&mut nodes, node))
+            });
+            let zone = given(&endpoint.zone).and_then(|zone| {
+                let is_it = |held: &Arc<Locality>| held.zone.as_bytes() == zone;
+                known(&zones, is_it).or_else(|| added(&mut zones, names.zone(zone)?))
+            });
+            rows.push(Row {
                 address,
-                conditions: endpoint.conditions,
-                pod: (place(begin), place(names.len())),
-                node: given(&endpoint.node_name).and_then(|name| scope.node(name)),
-                zone,
+                // An object is bounded far below 4 GiB.
+                tail: u32::try_from(tails.len()).unwrap_or(u32::MAX),
+                stem: stem.unwrap_or_default(),
+                node: node.unwrap_or_default(),
+                zone: zone.unwrap_or_default(),
+                bits: endpoint.conditions.pack() | family,
             });
         }
-        let Ok(names) = String::from_utf8(names) else {
-            return Kept { key, value: None, odd: Some("the name of a pod is not UTF-8".into()) };
+        drop(names);
+        let value = Self {
+            service,
+            ports: ports.into(),
+            rows: rows.into(),
+            stems: stems.into(),
+            tails: tails.into(),
+            nodes: nodes.into(),
+            zones: zones.into(),
+            ipv6: ipv6.into(),
         };
-        let (ports, members) = (ports.into(), members.into());
-        let value = Self { service, ports, members, names: names.into() };
         Kept { key, value: Some(value), odd }
     }
 }

@@ -4,10 +4,11 @@
 //! [`Index::contents`] says what the touched parts are now. What they are never depends on the order
 //! in which objects came: a slice may come before its pod, a pod before its node, a service last.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::Skipped;
 use super::endpoint_slice::{Member, Slice};
@@ -15,10 +16,10 @@ use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::scope::Scope;
 use super::service::KubeService;
-use super::slices::{Reference, Slices};
+use super::slices::{Reference, Slices, hash};
 use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    Endpoint, Hostname, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadKey,
+    EndpointRef, Health, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadRef,
     Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
@@ -35,8 +36,8 @@ pub(super) struct Index {
     pods: Workloads,
     /// Whether pods have been listed: else a pod that is not here is not missing, but unknown.
     pods_listed: bool,
-    /// The pods at those addresses for which slices name no pod, by namespace and address.
-    asked: BTreeMap<(Arc<str>, IpAddr), Asked>,
+    /// The names of the pods at addresses for which slices name no pod, by namespace and address.
+    unnamed: Unnamed,
     nodes: BTreeMap<Arc<str>, Node>,
     namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
     /// Objects that make no sense, wholly or in part, and why.
@@ -54,13 +55,19 @@ struct Said {
     endpoints: usize,
 }
 
-/// The pods at an address.
-#[derive(Debug, Default)]
-struct Asked {
-    /// How many members of slices ask.
-    by: usize,
-    pods: BTreeSet<Arc<str>>,
+/// Names of pods by namespace and address.
+type Unnamed = BTreeMap<(Arc<str>, IpAddr), BTreeSet<Arc<str>>>;
+
+/// An endpoint before it is looked up what is known of its pod.
+struct Listed<'a> {
+    member: Member<'a>,
+    health: Health,
+    port_name: &'a Arc<str>,
+    port: u16,
 }
+
+/// Where nothing is known of a place.
+static NOWHERE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
 
 /// The kinds an index holds, also as words for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +119,12 @@ impl Touched {
         self.services.extend(other.services);
         self.workloads |= other.workloads;
         self.system_namespace |= other.system_namespace;
+    }
+
+    fn service(&mut self, key: &Key) {
+        if !self.services.contains(key) {
+            self.services.insert(key.clone());
+        }
     }
 
     /// Whether it is nothing.
@@ -175,6 +188,13 @@ pub(super) trait Indexed: Reads {
     /// Drops what has that key.
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched);
 
+    /// Keeps all of a list; of two with one key the later counts.
+    fn put_all(objects: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        for object in objects {
+            index.put(object, touched);
+        }
+    }
+
     /// The keys of all that are kept and not `present`, by namespace and name.
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key>;
 }
@@ -188,7 +208,7 @@ impl Index {
             slices: Slices::default(),
             pods: Workloads::default(),
             pods_listed: false,
-            asked: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
             nodes: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             odd: BTreeMap::new(),
@@ -228,9 +248,7 @@ impl Index {
         for odd in odd {
             self.note(T::KIND, odd.key, odd.reason.into());
         }
-        for object in objects {
-            self.put(object, touched);
-        }
+        T::put_all(objects, self, touched);
         if T::KIND == Kind::Pods && !self.pods_listed {
             self.pods_listed = true;
             touched.services.extend(self.services.keys().cloned());
@@ -239,16 +257,21 @@ impl Index {
 
     fn put<T: Indexed>(&mut self, object: Kept<T>, touched: &mut Touched) {
         let Kept { key, value, odd } = object;
-        match odd {
-            Some(reason) => self.note(T::KIND, Some(key.clone()), reason),
-            None if self.odd.is_empty() => {}
-            None => {
-                self.odd.remove(&(T::KIND, Some(key.clone())));
-            }
-        }
+        self.note_of(T::KIND, &key, odd);
         match value {
             Some(value) => value.put(key, self, touched),
             None => T::remove(&key, self, touched),
+        }
+    }
+
+    /// Notes what makes no sense of an object, in place of what was noted of it before.
+    fn note_of(&mut self, kind: Kind, key: &Key, odd: Option<Box<str>>) {
+        match odd {
+            Some(reason) => self.note(kind, Some(key.clone()), reason),
+            None if self.odd.is_empty() => {}
+            None => {
+                self.odd.remove(&(kind, Some(key.clone())));
+            }
         }
     }
 
@@ -267,8 +290,11 @@ impl Index {
             if self.said.services.get(key) == record.as_ref() {
                 continue;
             }
-            let domain = &self.scope.settings.domain;
-            let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, domain);
+            // The service's own name, where there is one, so that it is held once.
+            let held = record.as_ref().or_else(|| self.said.services.get(key));
+            let Some(hostname) = held.map(|record| record.service.hostname.clone()) else {
+                continue;
+            };
             let before = match &record {
                 Some(record) => self.said.services.insert(key.clone(), record.clone()),
                 None => self.said.services.remove(key),
@@ -353,7 +379,7 @@ impl Index {
         self.object_count() == 0
             && self.odd.is_empty()
             && self.slices.is_bare()
-            && self.asked.is_empty()
+            && self.unnamed.is_empty()
             && self.said.services.is_empty()
             && self.said.endpoints == 0
     }
@@ -362,33 +388,29 @@ impl Index {
     /// another both may hold it: it counts once, in its better state.
     fn record(&self, key: &Key) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
-        let mut endpoints: Vec<(Endpoint, Option<(&str, &str)>)> = Vec::new();
+        let mut listed: Vec<Listed<'_>> = Vec::new();
         for slice in self.slices.of_service(key) {
-            for member in &slice.members {
-                for (port_name, port) in &slice.ports {
-                    endpoints.push(self.endpoint(slice, member, port_name, *port, found));
-                }
+            listed.reserve(slice.len() * slice.ports.len());
+            for member in slice.members() {
+                let health = member.conditions.health(found.persistent_sessions);
+                listed.extend(slice.ports.iter().map(|(port_name, port)| Listed {
+                    member,
+                    health,
+                    port_name,
+                    port: *port,
+                }));
             }
         }
         // Of equals the one from the first slice by name stays before the others.
-        endpoints.sort_by(|(a, _), (b, _)| {
-            (a.address, &a.port_name, a.health, a.port).cmp(&(
-                b.address,
-                &b.port_name,
-                b.health,
-                b.port,
-            ))
+        listed.sort_by(|a, b| {
+            let addresses = a.member.address.cmp(&b.member.address);
+            addresses
+                .then_with(|| (a.port_name, a.health, a.port).cmp(&(b.port_name, b.health, b.port)))
         });
-        endpoints.dedup_by(|(a, _), (b, _)| a.address == b.address && a.port_name == b.port_name);
+        listed.dedup_by(|a, b| a.member.address == b.member.address && a.port_name == b.port_name);
 
         let said = self.said.services.get(key);
-        let named = endpoints.into_iter().map(|(mut endpoint, pod)| {
-            endpoint.workload = pod.map(|(namespace, name)| {
-                Arc::new(WorkloadKey::new(Namespace::from(namespace), name))
-            });
-            endpoint
-        });
-        let endpoints = named.collect();
+        let endpoints = listed.iter().map(|one| self.endpoint(found, one)).collect();
         let service = found.reached_by(self.nodes.values());
         let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
@@ -403,89 +425,84 @@ impl Index {
         Some(record)
     }
 
-    /// An endpoint, and the pod behind it by namespace and name, which it doesn't hold yet.
-    fn endpoint<'a>(
-        &'a self,
-        slice: &'a Slice,
-        member: &Member,
-        port_name: &Arc<str>,
-        port: u16,
-        service: &KubeService,
-    ) -> (Endpoint, Option<(&'a str, &'a str)>) {
-        let named = slice.pod_of(member);
-        let name = named.or_else(|| self.pod_at(&slice.service.namespace, member.address));
-        let pod = name.and_then(|(namespace, name)| self.pods.get(namespace, name));
-        let state = match (pod, named) {
+    fn endpoint<'a>(&'a self, service: &'a KubeService, listed: &Listed<'a>) -> EndpointRef<'a> {
+        let Listed { member, health, port_name, port } = *listed;
+        let service = &service.service;
+        let name = member.pod.or_else(|| self.pod_at(&service.namespace, member.address));
+        let pod = name.and_then(|name| self.pods.find(name));
+        let state = match (pod, member.pod) {
             (Some(_), _) => PodState::Known,
             (None, Some(_)) if self.pods_listed => PodState::Missing,
             (None, _) => PodState::Unnamed,
         };
-        let node = member.node.as_ref().or_else(|| pod.and_then(|pod| pod.node.as_ref()));
-        let endpoint = Endpoint {
+        let node = member.node.or_else(|| pod.and_then(|pod| pod.node.as_ref()));
+        EndpointRef {
             address: member.address,
             port,
-            port_name: Arc::clone(port_name),
-            health: member.conditions.health(service.persistent_sessions),
+            port_name,
+            health,
             weight: 1,
-            locality: self.locality(pod, node.map(|node| &***node), member.zone.as_ref()),
-            network_label: pod.and_then(|pod| pod.network_label.clone()),
+            locality: self.locality(pod, node, member.zone),
+            network_label: pod.and_then(|pod| pod.network_label.as_ref()),
             tls_mode: pod.map_or(TlsMode::Disabled, |pod| pod.tls_mode),
-            service_account: pod.map(|pod| Arc::clone(&pod.identity)),
-            workload: None,
+            service_account: pod.map(|pod| &pod.identity),
+            workload: name,
             pod: state,
-            node: node.map(|node| Arc::clone(&**node)),
-        };
-        (endpoint, name)
+            // For others it decides nothing, and would take more than all the rest.
+            node: node.filter(|_| service.node_local).map(|node| &**node),
+        }
     }
 
     /// The pod of an endpoint that names none: the one of that namespace with that address. Pods in
     /// their host's network share it; which of them is meant can't be told.
-    fn pod_at<'a>(
-        &'a self,
-        namespace: &'a Arc<str>,
-        address: IpAddr,
-    ) -> Option<(&'a str, &'a str)> {
-        let mut pods = self.asked.get(&(Arc::clone(namespace), address))?.pods.iter();
+    fn pod_at<'a>(&'a self, namespace: &'a Namespace, address: IpAddr) -> Option<WorkloadRef<'a>> {
+        if self.unnamed.is_empty() {
+            return None;
+        }
+        let mut pods = self.unnamed.get(&(namespace.as_str().into(), address))?.iter();
         match (pods.next(), pods.next()) {
-            (Some(only), None) => Some((namespace, only)),
+            (Some(only), None) => Some(WorkloadRef::of(namespace, only)),
             _ => None,
         }
     }
 
     /// The pod's (its own claim or its node's), else the node's, else the zone that the slice names.
-    fn locality(
-        &self,
-        pod: Option<&Workload>,
-        node: Option<&str>,
-        zone: Option<&Arc<Locality>>,
-    ) -> Arc<Locality> {
-        let of_node = |node: &str| self.nodes.get(node).map(|node| &node.locality);
+    fn locality<'a>(
+        &'a self,
+        pod: Option<&'a Workload>,
+        node: Option<&Arc<Arc<str>>>,
+        zone: Option<&'a Arc<Locality>>,
+    ) -> &'a Arc<Locality> {
+        let of_node = |node: &Arc<Arc<str>>| {
+            let known = self.nodes.get(&***node).map(|node| &node.locality);
+            known.filter(|locality| !locality.is_empty())
+        };
         let claimed = pod.and_then(|pod| pod.locality.as_ref());
         let of_pod = || pod.and_then(|pod| of_node(pod.node.as_ref()?));
-        let known = |locality: &&Arc<Locality>| !locality.is_empty();
-        let found = claimed
-            .or_else(|| of_pod().filter(known))
-            .or_else(|| node.and_then(of_node).filter(known))
-            .or(zone);
-        found.cloned().unwrap_or_default()
+        let found = claimed.or_else(of_pod).or_else(|| of_node(node?)).or(zone);
+        found.unwrap_or(&NOWHERE)
     }
 
     /// Touches the services of the slices that depend on `reference`.
+    ///
+    /// Before anything was said every service waits to be said: there is nothing to find.
     fn touch_slices(&self, reference: Reference<'_>, touched: &mut Touched) {
+        if self.said.services.is_empty() {
+            return;
+        }
         for slice in self.slices.that_name(reference) {
-            if !touched.services.contains(&slice.service) {
-                touched.services.insert(slice.service.clone());
-            }
+            touched.service(&slice.service);
         }
     }
 
     /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
     /// name it or an address of it.
-    fn touch_pod(&self, key: &Key, pod: &Workload, touched: &mut Touched) {
+    fn touch_pod(&self, namespace: &Arc<str>, name: &str, pod: &Workload, touched: &mut Touched) {
         touched.workloads = true;
-        self.touch_slices(Reference::Pod(&key.namespace, &key.name), touched);
+        let pod_namespace = Namespace::new(Arc::clone(namespace));
+        self.touch_slices(Reference::Pod(WorkloadRef::of(&pod_namespace, name)), touched);
         for address in pod.addresses.iter() {
-            self.touch_slices(Reference::Address(&key.namespace, address), touched);
+            self.touch_slices(Reference::Address(namespace, address), touched);
         }
     }
 
@@ -494,59 +511,59 @@ impl Index {
     fn touch_node(&self, name: &str, moved: bool, touched: &mut Touched) {
         let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
         touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
-        if moved {
-            self.touch_slices(Reference::Node(name), touched);
+        if moved && !self.said.services.is_empty() {
+            for slice in self.slices.on_node(name) {
+                touched.service(&slice.service);
+            }
+            let mut of_pods = Touched::default();
             for (namespace, pod_name, pod) in self.pods.iter() {
                 if pod.node.as_ref().is_some_and(|node| ***node == *name) {
-                    self.touch_slices(Reference::Pod(namespace, pod_name), touched);
-                    for address in pod.addresses.iter() {
-                        self.touch_slices(Reference::Address(namespace, address), touched);
-                    }
+                    self.touch_pod(namespace, pod_name, pod, &mut of_pods);
                 }
             }
+            touched.services.extend(of_pods.services);
         }
     }
 
-    /// Remembers for which addresses a slice asks, and the pods there.
-    fn ask(&mut self, slice: &Slice) {
+    /// Enters the pods at the addresses for which a slice that comes names none, and nobody else did.
+    /// Goes by hashes, as [`Slices::may_name`] does: what it says yes to has been entered.
+    fn find_unnamed(&mut self, slice: &Slice) {
         let namespace = &slice.service.namespace;
-        let mut news = false;
-        for address in slice.unnamed() {
-            let asked = self.asked.entry((Arc::clone(namespace), address)).or_default();
-            asked.by += 1;
-            news |= asked.by == 1;
+        let unnamed = slice.unnamed().map(|address| Reference::Address(namespace, address));
+        let new = unnamed.filter(|reference| !self.slices.may_name(*reference));
+        let new: BTreeSet<u32> = new.map(hash).collect();
+        if new.is_empty() {
+            return;
         }
-        if news {
-            for (name, pod) in self.pods.of_namespace(namespace) {
-                answer(&mut self.asked, namespace, name, pod);
+        for (name, pod) in self.pods.of_namespace(namespace) {
+            for address in pod.addresses.iter() {
+                if new.contains(&hash(Reference::Address(namespace, address))) {
+                    let place = (Arc::clone(namespace), address);
+                    self.unnamed.entry(place).or_default().insert(name.into());
+                }
             }
         }
     }
 
-    /// Forgets for which addresses a slice asked.
-    fn ask_no_more(&mut self, slice: &Slice) {
+    /// Forgets the pods at the addresses for which only a slice that is gone named none.
+    fn forget_unnamed(&mut self, slice: &Slice) {
+        if self.unnamed.is_empty() {
+            return;
+        }
+        let namespace = &slice.service.namespace;
         for address in slice.unnamed() {
-            let place = (Arc::clone(&slice.service.namespace), address);
-            if let Some(asked) = self.asked.get_mut(&place) {
-                asked.by -= 1;
-                if asked.by == 0 {
-                    self.asked.remove(&place);
-                }
+            if !self.slices.may_name(Reference::Address(namespace, address)) {
+                self.unnamed.remove(&(Arc::clone(namespace), address));
             }
         }
     }
 }
 
-/// Enters a pod for the addresses that somebody asks for.
-fn answer(
-    asked: &mut BTreeMap<(Arc<str>, IpAddr), Asked>,
-    namespace: &Arc<str>,
-    name: &str,
-    pod: &Workload,
-) {
+/// Enters a pod at its addresses for which slices name none.
+fn enter(unnamed: &mut Unnamed, slices: &Slices, namespace: &Arc<str>, name: &str, pod: &Workload) {
     for address in pod.addresses.iter() {
-        if let Some(asked) = asked.get_mut(&(Arc::clone(namespace), address)) {
-            asked.pods.insert(name.into());
+        if slices.may_name(Reference::Address(namespace, address)) {
+            unnamed.entry((Arc::clone(namespace), address)).or_default().insert(name.into());
         }
     }
 }
@@ -581,17 +598,16 @@ impl Indexed for Slice {
             return;
         }
         touched.services.insert(self.service.clone());
-        // Asked for before the old one is forgotten, so that what both ask for stays.
-        index.ask(&self);
+        index.find_unnamed(&self);
         if let Some(old) = index.slices.insert(key, self) {
-            index.ask_no_more(&old);
+            index.forget_unnamed(&old);
             touched.services.insert(old.service);
         }
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         if let Some(old) = index.slices.remove(key) {
-            index.ask_no_more(&old);
+            index.forget_unnamed(&old);
             touched.services.insert(old.service);
         }
     }
@@ -607,21 +623,48 @@ impl Indexed for Workload {
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
         if index.pods.get(&key.namespace, &key.name) != Some(&self) {
             Self::remove(&key, index, touched);
-            answer(&mut index.asked, &key.namespace, &key.name, &self);
-            index.touch_pod(&key, &self, touched);
+            enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, &self);
+            index.touch_pod(&key.namespace, &key.name, &self, touched);
             index.pods.insert(&key.namespace, &key.name, self);
+        }
+    }
+
+    /// The first list makes all chunks at once: pod by pod, each would copy half a chunk.
+    fn put_all(objects: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        if !index.pods.is_empty() {
+            for object in objects {
+                index.put(object, touched);
+            }
+            return;
+        }
+        let mut pods = BTreeMap::new();
+        for Kept { key, value, odd } in objects {
+            index.note_of(Self::KIND, &key, odd);
+            pods.insert(key, value);
+        }
+        let pods = pods.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
+        let pods = pods.inspect(|(key, pod)| {
+            enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, pod);
+        });
+        index.pods = pods.map(|(key, pod)| (key.namespace, key.name, pod)).collect();
+        for (namespace, name, pod) in index.pods.iter() {
+            index.touch_pod(namespace, name, pod, touched);
         }
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         let Some(pod) = index.pods.remove(&key.namespace, &key.name) else { return };
-        for address in pod.addresses.iter() {
+        let listed = if index.unnamed.is_empty() { None } else { Some(pod.addresses.iter()) };
+        for address in listed.into_iter().flatten() {
             let place = (Arc::clone(&key.namespace), address);
-            if let Some(asked) = index.asked.get_mut(&place) {
-                asked.pods.remove(&key.name);
+            if let Entry::Occupied(mut pods) = index.unnamed.entry(place) {
+                pods.get_mut().remove(&key.name);
+                if pods.get().is_empty() {
+                    pods.remove();
+                }
             }
         }
-        index.touch_pod(key, &pod, touched);
+        index.touch_pod(&key.namespace, &key.name, &pod, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {

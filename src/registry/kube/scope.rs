@@ -61,29 +61,14 @@ impl Scope {
         self.pools().text(text)
     }
 
-    /// The one value of a node's name; `None` where it is not in UTF-8.
-    pub(super) fn node(&self, name: &[u8]) -> Option<Arc<Arc<str>>> {
-        let mut pools = self.pools();
-        let hash = xxh3_64_with_seed(name, pools.seed);
-        if let Some(held) = pools.nodes.get(hash).filter(|held| held.as_bytes() == name) {
-            return Some(Arc::clone(held));
-        }
-        let new = Arc::new(pools.text(std::str::from_utf8(name).ok()?));
-        pools.nodes.put(hash, &new);
-        Some(new)
+    /// The names of nodes, zones and namespaces, for somebody who needs many.
+    pub(super) fn names(&self) -> Names<'_> {
+        Names(self.pools())
     }
 
-    /// The one locality of which only the zone is known; `None` where it is not in UTF-8.
-    pub(super) fn zone(&self, zone: &[u8]) -> Option<Arc<Locality>> {
-        let mut pools = self.pools();
-        let hash = xxh3_64_with_seed(zone, pools.seed);
-        if let Some(held) = pools.zones.get(hash).filter(|held| held.zone.as_bytes() == zone) {
-            return Some(Arc::clone(held));
-        }
-        let zone = pools.text(std::str::from_utf8(zone).ok()?);
-        let new = Arc::new(Locality { zone, ..Locality::default() });
-        pools.zones.put(hash, &new);
-        Some(new)
+    /// The one value of a node's name; `None` where it is not in UTF-8.
+    pub(super) fn node(&self, name: &[u8]) -> Option<Arc<Arc<str>>> {
+        self.names().node(name)
     }
 
     /// The one profile that is written as `text`, which says all of it; `make` makes it. It is known
@@ -135,6 +120,41 @@ impl Scope {
         nodes.sweep();
         texts.sweep();
         profiles.held.len() + zones.held.len() + nodes.held.len() + texts.held.len()
+    }
+}
+
+/// The pools, held.
+pub(super) struct Names<'a>(MutexGuard<'a, Pools>);
+
+impl Names<'_> {
+    /// See [`Scope::text`].
+    pub(super) fn text(&mut self, text: &str) -> Arc<str> {
+        self.0.text(text)
+    }
+
+    /// See [`Scope::node`].
+    pub(super) fn node(&mut self, name: &[u8]) -> Option<Arc<Arc<str>>> {
+        let pools = &mut *self.0;
+        let hash = xxh3_64_with_seed(name, pools.seed);
+        if let Some(held) = pools.nodes.get(hash).filter(|held| held.as_bytes() == name) {
+            return Some(Arc::clone(held));
+        }
+        let new = Arc::new(pools.text(std::str::from_utf8(name).ok()?));
+        pools.nodes.put(hash, &new);
+        Some(new)
+    }
+
+    /// The one locality of which only the zone is known; `None` where it is not in UTF-8.
+    pub(super) fn zone(&mut self, zone: &[u8]) -> Option<Arc<Locality>> {
+        let pools = &mut *self.0;
+        let hash = xxh3_64_with_seed(zone, pools.seed);
+        if let Some(held) = pools.zones.get(hash).filter(|held| held.zone.as_bytes() == zone) {
+            return Some(Arc::clone(held));
+        }
+        let zone = pools.text(std::str::from_utf8(zone).ok()?);
+        let new = Arc::new(Locality { zone, ..Locality::default() });
+        pools.zones.put(hash, &new);
+        Some(new)
     }
 }
 
@@ -220,8 +240,9 @@ mod tests {
         });
         let (a, b) = (scope.text("shop"), scope.text("shop"));
         assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &scope.text("other")));
-        let (zone, node) = (scope.zone(b"z").expect("text"), scope.node(b"n").expect("text"));
-        assert!(scope.zone(b"z").is_some_and(|same| Arc::ptr_eq(&zone, &same)));
+        let zone = scope.names().zone(b"z").expect("text");
+        let node = scope.node(b"n").expect("text");
+        assert!(scope.names().zone(b"z").is_some_and(|same| Arc::ptr_eq(&zone, &same)));
         assert!(scope.node(b"n").is_some_and(|same| Arc::ptr_eq(&node, &same)));
         assert!(scope.node(b"\xff").is_none());
         let profile = scope.profile(b"x", Profile::default);

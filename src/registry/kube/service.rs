@@ -1,6 +1,5 @@
 //! Services: names, ports, virtual and external addresses.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,8 +12,8 @@ use crate::apiserver::{
     Form, Identity, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, null_as_default,
 };
 use crate::model::{
-    ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service, TargetPort,
-    labels_match,
+    ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service, SortedMap,
+    TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -191,6 +190,13 @@ pub(super) struct KubeService {
     pub(super) persistent_sessions: bool,
 }
 
+/// Of a Service's labels only those are kept that make it a gateway. Whatever else they say, its
+/// selector is what finds its pods.
+fn means_something(label: &str) -> bool {
+    let (domain, _) = label.split_once('/').unwrap_or_default();
+    matches!(domain, "topology.istio.io" | "networking.istio.io")
+}
+
 impl KubeService {
     /// The service with the addresses that `nodes` give it, in a stable order.
     pub(super) fn reached_by<'a>(&self, nodes: impl Iterator<Item = &'a Node>) -> Arc<Service> {
@@ -240,7 +246,7 @@ impl Reads for KubeService {
         }
 
         let mut ports = Vec::with_capacity(spec.ports.len());
-        let mut node_ports = BTreeMap::new();
+        let mut node_ports = Vec::new();
         for port in spec.ports {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
@@ -259,7 +265,7 @@ impl Reads for KubeService {
                 },
             };
             if let Some(node_port) = port_number(port.node_port) {
-                node_ports.insert(number, node_port);
+                node_ports.push((number, node_port));
             }
             let app_protocol = port.app_protocol.given();
             let protocol = Protocol::of_port(&port.protocol, app_protocol, &port.name, number);
@@ -286,6 +292,8 @@ impl Reads for KubeService {
             )
             .collect();
 
+        let persistent_sessions =
+            PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
         let service = Service {
             hostname: Hostname::of_kubernetes_service(
                 &metadata.name,
@@ -299,7 +307,11 @@ impl Reads for KubeService {
                 Some(_) => Vec::new(),
                 None => ingress.chain(external_ips).map(Arc::from).collect(),
             },
-            external_ports: if node_selector.is_some() { node_ports } else { BTreeMap::new() },
+            external_ports: if node_selector.is_some() {
+                node_ports.into_iter().collect()
+            } else {
+                SortedMap::new()
+            },
             selector: scope.labels(spec.selector),
             service_accounts,
             export_to: annotation(EXPORT_TO)
@@ -310,10 +322,8 @@ impl Reads for KubeService {
             ports,
             name: Arc::clone(&key.name),
             namespace,
-            labels: scope.labels(metadata.labels),
+            labels: scope.labels(metadata.labels.only(means_something)),
         };
-        let persistent_sessions =
-            PERSISTENT_SESSIONS.iter().any(|label| service.labels.contains_key(*label));
         let value = Self { service: Arc::new(service), node_selector, persistent_sessions };
         Kept { key, value: Some(value), odd }
     }

@@ -1,107 +1,119 @@
 //! The EndpointSlices of a cluster, and which of them depend on what.
 //!
-//! Slices have numbers while they are here. What a slice names is kept as a hash with the slice's
-//! number: 8 bytes for a pod, where its name would be ten times that. Two names with one hash cost a
-//! look at a slice that has not changed, never a wrong answer.
+//! Slices have numbers while they are here. What a slice is called, belongs to and names is kept as a
+//! hash with the slice's number: 8 bytes for a pod, where its name would be ten times that. Two names
+//! with one hash cost a look at a slice that is not meant, never a wrong answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::endpoint_slice::Slice;
 use crate::apiserver::Key;
+use crate::model::WorkloadRef;
 
-/// What a slice depends on besides itself and its service.
+/// What a slice is found by.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reference<'a> {
-    /// A pod it names, by namespace and name.
-    Pod(&'a str, &'a str),
+    /// Itself.
+    Slice(&'a Key),
+    /// Its service.
+    Service(&'a Key),
+    /// A pod it names.
+    Pod(WorkloadRef<'a>),
     /// An address for which it names no pod, and its namespace.
     Address(&'a str, IpAddr),
-    /// A node it names.
-    Node(&'a str),
 }
 
 /// The slices of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
-    numbers: BTreeMap<Key, u32>,
     /// By number. The numbers of those that are gone are given again.
-    slots: Vec<Option<(Key, Slice)>>,
+    slots: Vec<Option<Box<(Key, Slice)>>>,
     free: Vec<u32>,
-    of_service: BTreeMap<Key, Vec<u32>>,
-    /// The hashes of what slices name, each with the number of the slice.
+    /// The hashes of what slices are found by, each with the number of the slice.
     named: BTreeSet<(u32, u32)>,
 }
 
 impl Slices {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.numbers.len()
+        self.slots.len() - self.free.len()
     }
 
     /// The keys of all.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.numbers.keys()
+        self.slots.iter().flatten().map(|held| &held.0)
     }
 
     /// The slice of this key.
     pub(super) fn get(&self, key: &Key) -> Option<&Slice> {
-        self.slot(*self.numbers.get(key)?).map(|(_, slice)| slice)
+        self.slot(self.number(key)?).map(|(_, slice)| slice)
     }
 
     /// The slices of a service, in order of their keys.
     pub(super) fn of_service(&self, service: &Key) -> impl Iterator<Item = &Slice> {
-        let numbers = self.of_service.get(service).into_iter().flatten();
-        let mut slices: Vec<&(Key, Slice)> =
-            numbers.filter_map(|number| self.slot(*number)).collect();
+        let found = self.numbers(Reference::Service(service));
+        let found = found.filter_map(|number| self.slot(number));
+        let mut slices: Vec<_> = found.filter(|(_, slice)| slice.service == *service).collect();
         slices.sort_by(|(a, _), (b, _)| a.cmp(b));
         slices.into_iter().map(|(_, slice)| slice)
     }
 
     /// The slices that name something, and perhaps others.
     pub(super) fn that_name(&self, reference: Reference<'_>) -> impl Iterator<Item = &Slice> {
-        let hash = hash(reference);
-        let entries = self.named.range((hash, 0)..=(hash, u32::MAX));
-        entries.filter_map(|(_, number)| self.slot(*number)).map(|(_, slice)| slice)
+        let found = self.numbers(reference).filter_map(|number| self.slot(number));
+        found.map(|(_, slice)| slice)
+    }
+
+    /// Whether a slice names something, or something with the same hash.
+    pub(super) fn may_name(&self, reference: Reference<'_>) -> bool {
+        self.numbers(reference).next().is_some()
+    }
+
+    /// The slices that name a node. All are looked through: a node that moves is rare, and their names
+    /// would take as much as those of all pods.
+    pub(super) fn on_node(&self, name: &str) -> impl Iterator<Item = &Slice> {
+        let slices = self.slots.iter().flatten().map(|held| &held.1);
+        slices.filter(move |slice| slice.names_node(name))
     }
 
     /// Puts a slice in the place of the one of that key, and returns that.
     pub(super) fn insert(&mut self, key: Key, slice: Slice) -> Option<Slice> {
-        let old = self.remove(&key);
+        let hashes = hashes(&key, &slice);
+        if let Some(number) = self.number(&key) {
+            let old = self.slots.get_mut(place(number))?.as_mut()?;
+            let old = std::mem::replace(&mut old.1, slice);
+            let before = self::hashes(&key, &old);
+            // Mostly they name the same.
+            for hash in before.iter().filter(|hash| hashes.binary_search(hash).is_err()) {
+                self.named.remove(&(*hash, number));
+            }
+            let new = hashes.iter().filter(|hash| before.binary_search(hash).is_err());
+            self.named.extend(new.map(|hash| (*hash, number)));
+            return Some(old);
+        }
         let number = self.free.pop().or_else(|| {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).ok()
         });
         // More than four billion slices don't fit in memory.
         let number = number?;
-        // Endpoints on one node name it once.
-        let mut hashes: Vec<u32> = references(&slice).map(hash).collect();
-        hashes.sort_unstable();
-        hashes.dedup();
         self.named.extend(hashes.into_iter().map(|hash| (hash, number)));
-        self.of_service.entry(slice.service.clone()).or_default().push(number);
-        self.numbers.insert(key.clone(), number);
         if let Some(slot) = self.slots.get_mut(place(number)) {
-            *slot = Some((key, slice));
+            *slot = Some(Box::new((key, slice)));
         }
-        old
+        None
     }
 
     /// Takes a slice out.
     pub(super) fn remove(&mut self, key: &Key) -> Option<Slice> {
-        let number = self.numbers.remove(key)?;
-        let (_, slice) = self.slots.get_mut(place(number))?.take()?;
+        let number = self.number(key)?;
+        let (_, slice) = *self.slots.get_mut(place(number))?.take()?;
         self.free.push(number);
-        for reference in references(&slice) {
-            self.named.remove(&(hash(reference), number));
-        }
-        if let Some(numbers) = self.of_service.get_mut(&slice.service) {
-            numbers.retain(|one| *one != number);
-            if numbers.is_empty() {
-                self.of_service.remove(&slice.service);
-            }
+        for hash in hashes(key, &slice) {
+            self.named.remove(&(hash, number));
         }
         Some(slice)
     }
@@ -109,15 +121,21 @@ impl Slices {
     /// Whether no trace of any slice is left.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
-        self.numbers.is_empty()
-            && self.slots.iter().all(Option::is_none)
-            && self.free.len() == self.slots.len()
-            && self.of_service.is_empty()
-            && self.named.is_empty()
+        self.len() == 0 && self.slots.iter().all(Option::is_none) && self.named.is_empty()
+    }
+
+    fn number(&self, key: &Key) -> Option<u32> {
+        let is_it = |number: &u32| self.slot(*number).is_some_and(|(held, _)| held == key);
+        self.numbers(Reference::Slice(key)).find(is_it)
+    }
+
+    fn numbers(&self, reference: Reference<'_>) -> impl Iterator<Item = u32> {
+        let hash = hash(reference);
+        self.named.range((hash, 0)..=(hash, u32::MAX)).map(|(_, number)| *number)
     }
 
     fn slot(&self, number: u32) -> Option<&(Key, Slice)> {
-        self.slots.get(place(number))?.as_ref()
+        self.slots.get(place(number))?.as_deref()
     }
 }
 
@@ -125,32 +143,37 @@ fn place(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-fn references(slice: &Slice) -> impl Iterator<Item = Reference<'_>> {
+/// The hashes of all that a slice is found by: sorted, each once.
+fn hashes(key: &Key, slice: &Slice) -> Vec<u32> {
     let namespace = &*slice.service.namespace;
-    slice.members.iter().flat_map(move |member| {
-        let pod = slice
-            .pod_of(member)
-            .map_or(Reference::Address(namespace, member.address), |(namespace, name)| {
-                Reference::Pod(namespace, name)
-            });
-        [Some(pod), member.node.as_ref().map(|node| Reference::Node(node))].into_iter().flatten()
-    })
+    let members = slice.members().map(|member| match member.pod {
+        Some(pod) => Reference::Pod(pod),
+        None => Reference::Address(namespace, member.address),
+    });
+    let own = [Reference::Slice(key), Reference::Service(&slice.service)];
+    let mut hashes: Vec<u32> = own.into_iter().chain(members).map(hash).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes
 }
 
-/// The lower half of 64 bits.
-fn hash(reference: Reference<'_>) -> u32 {
+/// By what it is entered: thirty bits, behind two that say of what.
+pub(super) fn hash(reference: Reference<'_>) -> u32 {
     let of = |bytes: &[u8]| xxh3_64(bytes);
-    let hash = match reference {
-        Reference::Pod(namespace, name) => {
-            of(namespace.as_bytes()).rotate_left(1) ^ of(name.as_bytes())
+    let of_key = |key: &Key| of(key.namespace.as_bytes()).rotate_left(1) ^ of(key.name.as_bytes());
+    let (kind, hash) = match reference {
+        Reference::Slice(key) => (0, of_key(key)),
+        Reference::Service(key) => (1, of_key(key)),
+        Reference::Pod(WorkloadRef { namespace, stem, tail }) => {
+            let of_name = of(stem.as_bytes()).rotate_left(2) ^ of(tail.as_bytes());
+            (2, of(namespace.as_str().as_bytes()).rotate_left(1) ^ of_name)
         }
         Reference::Address(namespace, IpAddr::V4(address)) => {
-            of(namespace.as_bytes()).rotate_left(2) ^ of(&address.octets())
+            (3, of(namespace.as_bytes()).rotate_left(1) ^ of(&address.octets()))
         }
         Reference::Address(namespace, IpAddr::V6(address)) => {
-            of(namespace.as_bytes()).rotate_left(2) ^ of(&address.octets())
+            (3, of(namespace.as_bytes()).rotate_left(1) ^ of(&address.octets()))
         }
-        Reference::Node(name) => of(name.as_bytes()).rotate_left(3),
     };
-    u32::try_from(hash & u64::from(u32::MAX)).unwrap_or_default()
+    kind << 30 | u32::try_from(hash & 0x3fff_ffff).unwrap_or_default()
 }

@@ -213,7 +213,9 @@ pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<Worklo
     let spec = object.get("spec").unwrap_or(&Value::Null);
     let form = WorkloadForm::deserialize(spec).map_err(|error| Fault::new("spec", error))?;
     let mut workload = workload(Some(Arc::new(name)), form, "spec")?;
-    workload.labels.extend(metadata.labels);
+    let labels = workload.labels.iter().chain(metadata.labels.iter());
+    let labels = labels.map(|(name, value)| (Arc::clone(name), Arc::clone(value)));
+    workload.labels = labels.collect();
     workload.complete();
     let checked = metadata.annotations.get(HEALTH_CHECKED).is_some_and(|text| &**text == "true");
     if checked && !is_healthy(object) {

@@ -14,7 +14,7 @@ use super::addresses;
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
 use crate::model::{
     ByName, Endpoint, Endpoints, Health, Hostname, Labels, NamedEndpoint, PodState, Port,
-    Resolution, Service, TargetPort, TlsMode, WorkloadKey,
+    Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -235,7 +235,7 @@ fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&Workload]) ->
     Resolution::ByName(ByName { just_then, endpoints })
 }
 
-fn ports_by_name(entry: &ServiceEntry, target: impl Fn(&Port) -> u16) -> BTreeMap<Arc<str>, u16> {
+fn ports_by_name(entry: &ServiceEntry, target: impl Fn(&Port) -> u16) -> SortedMap<Arc<str>, u16> {
     entry.ports.iter().map(|port| (Arc::clone(&port.name), target(port))).collect()
 }
 
@@ -320,7 +320,7 @@ impl<'a> Host<'a> {
             resolution,
             vips: entry.addresses.clone(),
             external_addresses: Vec::new(),
-            external_ports: BTreeMap::new(),
+            external_ports: Default::default(),
             // An entry is never a gateway of a network, whatever its labels.
             labels: Labels::new(),
             selector: Labels::new(),

@@ -243,7 +243,9 @@ fn names(spec: Value, others: &[Arc<Value>]) -> Vec<String> {
     let record = record(&contents, "db.example.com");
     assert!(record.endpoints.is_empty());
     let Resolution::ByName(found) = &record.service.resolution else { return Vec::new() };
-    let name = |one: &crate::model::NamedEndpoint| format!("{}:{}", one.address, one.ports["tcp"]);
+    let name = |one: &crate::model::NamedEndpoint| {
+        format!("{}:{}", one.address, one.ports.get("tcp").expect("a port"))
+    };
     found.endpoints.iter().map(name).collect()
 }
 

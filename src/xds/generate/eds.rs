@@ -7,33 +7,32 @@
 
 use std::io::Write;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::LazyLock;
 
 use super::cds::{SOCKET_MATCH, TLS_MODE};
 use crate::aggregate::MergedService;
 use crate::model::{Resolution, TlsMode};
 use crate::push::PushContext;
 use crate::push::view::{Group, Member, Role, ViewKey, assignment};
-use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
 #[cfg(test)]
 mod tests;
 
-/// The assignment of an upstream cluster.
+/// The assignment of the upstream cluster `name`, which is of this port of the service.
 pub(super) fn assigned(
     context: &PushContext,
     view: &ViewKey,
-    name: &OutboundName,
+    name: &str,
+    port: u16,
     service: &MergedService,
 ) -> Resource {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
-    let text: Arc<str> = name.to_string().into();
-    if alias || service.primary.port(name.port).is_none() {
-        return empty(&text);
+    if alias || service.primary.port(port).is_none() {
+        return empty(name);
     }
-    let groups = assignment(context, view, service, name.port).localities;
-    Resource::new(Arc::clone(&text), encoded(&text, view.role, &groups))
+    let groups = assignment(context, view, service, port).localities;
+    Resource::new(name, encoded(name, view.role, &groups))
 }
 
 /// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an
@@ -87,9 +86,9 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, member
     }
     let is_uniform = mtls == 0 || mtls == members.len();
     let explicit =
-        if is_uniform || role == Role::Gateway { Vec::new() } else { metadata(other(common)) };
+        if is_uniform || role == Role::Gateway { &[][..] } else { metadata(other(common)) };
     for member in members {
-        let metadata = if member.tls_mode == common { &[][..] } else { &explicit };
+        let metadata = if member.tls_mode == common { &[][..] } else { explicit };
         write_member(out, member, metadata);
     }
     if *priority != 0 {
@@ -98,7 +97,7 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, member
     }
     // Plain text is what an upstream cluster falls back to.
     if role == Role::Client && common == TlsMode::Istio {
-        write_block(out, tag(9), &metadata(common)); // metadata
+        write_block(out, tag(9), metadata(common)); // metadata
     }
 }
 
@@ -179,7 +178,16 @@ fn varint_size(number: u32) -> u8 {
 }
 
 /// A `Metadata` that says how an endpoint is spoken to.
-fn metadata(mode: TlsMode) -> Vec<u8> {
+fn metadata(mode: TlsMode) -> &'static [u8] {
+    static ISTIO: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Istio));
+    static DISABLED: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Disabled));
+    match mode {
+        TlsMode::Istio => &ISTIO,
+        TlsMode::Disabled => &DISABLED,
+    }
+}
+
+fn made_metadata(mode: TlsMode) -> Vec<u8> {
     let entry = |key: &str, value: &[u8]| {
         let mut entry = Vec::with_capacity(block_size(key.len()) + block_size(value.len()));
         write_text(&mut entry, tag(1), key); // key

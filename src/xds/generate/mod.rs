@@ -130,16 +130,19 @@ impl<'a> Picture<'a> {
     }
 
     fn assignment(&self, name: &str) -> Arc<Resource> {
-        let known = OutboundName::parse(name)
-            .and_then(|parsed| Some((self.context.services.get(&parsed.hostname)?, parsed)));
-        let Some((service, parsed)) = known else {
+        let context = self.context;
+        let known = OutboundName::parts(name)
+            .and_then(|(host, port, sni)| Some((context.services.get(host)?, port, sni)));
+        let Some((service, port, sni)) = known else {
             return Arc::new(eds::empty(name));
         };
-        let view = self.view.narrowed(self.context, service);
-        let inputs = ServiceInputs::of(self.context, service);
-        let key = (parsed.clone(), view.clone());
-        self.cache.assignments.get_or_make(key, inputs, || {
-            Arc::new(eds::assigned(self.context, &view, &parsed, service))
+        let parsed = OutboundName { hostname: service.hostname().clone(), port, sni };
+        let key = (parsed, self.view.narrowed(context, service));
+        let kept = &self.cache.assignments;
+        kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
+            let made = Arc::new(eds::assigned(context, &key.1, name, port, service));
+            kept.put(key, ServiceInputs::of(context, service), Arc::clone(&made));
+            made
         })
     }
 }

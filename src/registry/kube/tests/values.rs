@@ -238,7 +238,10 @@ fn an_endpoint_is_what_its_slice_pod_and_node_say() {
     assert_eq!((found.tls_mode, found.pod), (TlsMode::Istio, PodState::Known));
     assert_eq!(found.network_label, Some("n1".into()));
     assert_eq!(found.locality.to_string(), "r/z");
-    assert_eq!(found.node.as_deref(), Some("node-1"));
+    assert_eq!(found.node, None, "the node decides nothing");
+    let local = json!({"clusterIP": "10.0.0.1", "internalTrafficPolicy": "Local"});
+    apply(&mut index, service(local));
+    assert_eq!(endpoints(&mut index)[0].node.as_deref(), Some("node-1"));
 
     let all = index.everything();
     let workloads = all.workloads.expect("pods");

@@ -1,5 +1,7 @@
 //! The oracle: the same assignments as plain messages, encoded by prost.
 
+use std::sync::Arc;
+
 use prost::Message;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -1,0 +1,174 @@
+//! A map for few entries: one allocation of exactly what they take.
+//!
+//! A `BTreeMap` of two labels takes 364 bytes, and there are two such maps for each service of each
+//! cluster; here they take 64. Looking up is a binary search, adding copies: for values that are made
+//! once and then read.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Entries in order of their keys.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SortedMap<K, V>(Box<[(K, V)]>);
+
+impl<K: Ord, V> SortedMap<K, V> {
+    /// No entries.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value at `key`.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.get_key_value(key).map(|(_, value)| value)
+    }
+
+    /// The entry at `key`.
+    pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.0.binary_search_by(|(held, _)| held.borrow().cmp(key)).ok()?;
+        self.0.get(at).map(|(key, value)| (key, value))
+    }
+
+    /// Whether there is an entry at `key`.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// Puts a value in the place of the one at `key`, if there is one. Copies all entries.
+    pub fn insert(&mut self, key: K, value: V) {
+        let mut entries = std::mem::take(&mut self.0).into_vec();
+        match entries.binary_search_by(|(held, _)| held.cmp(&key)) {
+            Ok(at) => entries[at].1 = value,
+            Err(at) => entries.insert(at, (key, value)),
+        }
+        self.0 = entries.into();
+    }
+
+    /// The entries, in order of their keys.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> + Clone {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The keys, in order.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// The values, in order of their keys.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = &V> {
+        self.0.iter().map(|(_, value)| value)
+    }
+}
+
+impl<K, V> Default for SortedMap<K, V> {
+    fn default() -> Self {
+        Self(Box::default())
+    }
+}
+
+impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
+    /// Of entries with one key the last counts.
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        let mut entries: Vec<(K, V)> = entries.into_iter().collect();
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        entries.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            if same {
+                std::mem::swap(later, kept);
+            }
+            same
+        });
+        Self(entries.into())
+    }
+}
+
+impl<K: Ord, V, const N: usize> From<[(K, V); N]> for SortedMap<K, V> {
+    fn from(entries: [(K, V); N]) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
+impl<K: fmt::Debug + Ord, V: fmt::Debug> fmt::Debug for SortedMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl<K: Serialize + Ord, V: Serialize> Serialize for SortedMap<K, V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for SortedMap<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<K, V>(PhantomData<(K, V)>);
+        impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
+            type Value = SortedMap<K, V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(entries.into_iter().collect())
+            }
+        }
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_in_order_and_the_last_of_one_key_counts() {
+        let map: SortedMap<&str, i32> = [("b", 1), ("a", 2), ("b", 3), ("b", 4)].into();
+        assert_eq!(map.iter().collect::<Vec<_>>(), [(&"a", &2), (&"b", &4)]);
+        assert_eq!((map.get("b"), map.get("c"), map.len()), (Some(&4), None, 2));
+    }
+
+    #[test]
+    fn an_entry_is_added_at_its_place_or_replaced() {
+        let mut map = SortedMap::from([("b", 1)]);
+        for (key, value) in [("a", 2), ("c", 3), ("b", 4)] {
+            map.insert(key, value);
+        }
+        assert_eq!(map, [("a", 2), ("b", 4), ("c", 3)].into());
+    }
+
+    #[test]
+    fn it_is_a_map_in_json() {
+        let map = SortedMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        let json = serde_json::to_string(&map).expect("a map of numbers");
+        assert_eq!(json, r#"{"a":1,"b":2}"#);
+        assert_eq!(serde_json::from_str::<SortedMap<String, i32>>(&json).expect("JSON"), map);
+    }
+}
