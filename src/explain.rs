@@ -4,15 +4,19 @@
 //! words. Decides nothing itself.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::Serialize;
 
 use crate::aggregate::MergedService;
 use crate::codes;
-use crate::model::{EndpointRef, Health, Hostname, NetworkId, PodState, Port, Protocol, TlsMode};
+use crate::model::{
+    Distribution, EndpointRef, Health, Hostname, Namespace, NetworkId, PodState, Port, Protocol,
+    TlsMode,
+};
 use crate::network::{PlacedBy, ResolvedGateway};
 use crate::push::PushContext;
-use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide};
+use crate::push::view::{Reason, Role, Step, ViewKey, Way, assignment, decide};
 use crate::registry::{Provider, ShardKey};
 
 /// The answer of `/debug/explain` (interface.md, "Admin HTTP").
@@ -67,6 +71,9 @@ pub struct EndpointLine {
     /// The gateways' addresses, where it is reached through any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
+    /// Envoy's priority of what is sent, where the service prefers endpoints nearby: 0 comes first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
     /// The steps of the decision in order, up to the one that withheld it.
     pub steps: Vec<StepLine>,
 }
@@ -119,11 +126,23 @@ pub fn find_service<'a>(
     context: &'a PushContext,
     name: &str,
 ) -> Result<&'a MergedService, ExplainError> {
+    find_service_for(context, name, &Namespace::default())
+}
+
+/// The same, as proxies of `namespace` know it.
+///
+/// # Errors
+/// When no cluster has it.
+pub fn find_service_for<'a>(
+    context: &'a PushContext,
+    name: &str,
+    namespace: &Namespace,
+) -> Result<&'a MergedService, ExplainError> {
     let name = name.trim_end_matches('.');
     let long = |infix: &str| format!("{name}{infix}.{}", context.settings.domain);
     [name.to_owned(), long(".svc"), long("")]
-        .iter()
-        .find_map(|name| context.services.get(name.as_str()))
+        .into_iter()
+        .find_map(|name| context.service(&name.into(), namespace))
         .map(|service| &**service)
         .ok_or_else(|| ExplainError::UnknownService(name.to_owned()))
 }
@@ -141,8 +160,12 @@ pub fn explain(
     port: Option<u16>,
     address: Option<&str>,
 ) -> Result<Explanation, ExplainError> {
-    let service = find_service(context, hostname)?;
+    let service = match view.role {
+        Role::Client => find_service_for(context, hostname, &view.namespace)?,
+        Role::Gateway => find_service(context, hostname)?,
+    };
     let port = choose_port(service, port)?;
+    let ranks = ranks(context, view, service, port.number);
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), Group> = BTreeMap::new();
     let mut endpoints = Vec::new();
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
@@ -151,7 +174,9 @@ pub fn explain(
         let shown = endpoint.address.to_string();
         if address.is_none_or(|wanted| wanted == shown) {
             let asked = Asked { context, view, service, shard, endpoint, network };
-            endpoints.push(asked.line(&decided));
+            let mut line = asked.line(&decided);
+            line.priority = rank(&ranks, endpoint, &decided);
+            endpoints.push(line);
         }
     }
     Ok(Explanation {
@@ -164,6 +189,40 @@ pub fn explain(
             .collect(),
         endpoints,
     })
+}
+
+/// The priority of each address that is sent; empty where all come alike.
+fn ranks(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+    port: u16,
+) -> BTreeMap<SocketAddr, u32> {
+    if service.primary.prefers == Distribution::Any {
+        return BTreeMap::new();
+    }
+    let groups = assignment(context, view, service, port).localities;
+    let members = groups.iter().flat_map(|group| {
+        let sockets = group.members.iter();
+        sockets.map(|one| (SocketAddr::new(one.address, one.port), group.priority))
+    });
+    members.collect()
+}
+
+/// The first priority in which an endpoint, or a gateway to it, stands.
+fn rank(
+    ranks: &BTreeMap<SocketAddr, u32>,
+    endpoint: EndpointRef<'_>,
+    decided: &Result<Way<'_>, Reason>,
+) -> Option<u32> {
+    match decided {
+        Ok(Way::Direct) => ranks.get(&SocketAddr::new(endpoint.address, endpoint.port)).copied(),
+        Ok(Way::Gateways(gateways)) => {
+            let sockets = gateways.iter().map(|one| SocketAddr::new(one.address, one.port));
+            sockets.filter_map(|socket| ranks.get(&socket).copied()).min()
+        }
+        Err(_) => None,
+    }
 }
 
 fn choose_port(service: &MergedService, number: Option<u16>) -> Result<&Port, ExplainError> {
@@ -322,6 +381,7 @@ impl Asked<'_> {
             network: self.network.clone(),
             verdict,
             via,
+            priority: None,
             steps,
         }
     }
@@ -483,7 +543,7 @@ impl Asked<'_> {
 }
 
 fn socket(gateway: &ResolvedGateway) -> String {
-    std::net::SocketAddr::new(gateway.address, gateway.port).to_string()
+    SocketAddr::new(gateway.address, gateway.port).to_string()
 }
 
 /// The network's name; the empty one can be seen.

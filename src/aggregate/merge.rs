@@ -64,6 +64,8 @@ pub struct MergedService {
 pub struct ShardEndpoints {
     /// Which shard.
     pub key: ShardKey,
+    /// Its own object.
+    pub service: Arc<Service>,
     /// Its endpoints, shared with what the source sent.
     pub endpoints: Endpoints,
     /// The networks that they are in: one, nearly always.
@@ -111,9 +113,7 @@ impl MergedService {
     /// cluster that calls the port by another name than the first does still serves it: endpoints go
     /// by the name of their own cluster's port.
     pub fn shards_of_port(&self, number: u16) -> impl Iterator<Item = (&ShardEndpoints, &Port)> {
-        self.shards.iter().filter_map(move |shard| {
-            Some((shard, self.by_cluster.get(&shard.key.cluster)?.port(number)?))
-        })
+        self.shards.iter().filter_map(move |shard| Some((shard, shard.service.port(number)?)))
     }
 
     /// Whether any of it is at home in `cluster`.
@@ -125,7 +125,7 @@ impl MergedService {
     /// networks, so that everybody reaches them. (interface.md, "Networks".)
     pub fn is_outside(&self, shard: &ShardKey, network: &NetworkId) -> bool {
         let own = self.by_cluster.get(&shard.cluster);
-        network.is_empty() && own.is_some_and(|own| own.mesh_external)
+        network.is_empty() && is_of_no_cluster(shard) && own.is_some_and(|own| own.mesh_external)
     }
 
     /// Every endpoint with its shard and network.
@@ -141,19 +141,19 @@ impl ShardEndpoints {
     /// addresses decide.
     fn new(
         key: &ShardKey,
-        endpoints: &Endpoints,
+        record: &ServiceRecord,
         system_label: Option<&NetworkId>,
         place: &dyn Place,
     ) -> Self {
-        Self::placed(key, endpoints, |label, address| {
+        Self::placed(key, record, |label, address| {
             place.network_of(&key.cluster, system_label, label, address)
         })
     }
 
     /// Endpoints from outside the mesh: each in the network that it names itself, or in none. No
     /// cluster speaks for them, and a range of addresses is one inside the mesh.
-    fn outside(key: &ShardKey, endpoints: &Endpoints) -> Self {
-        Self::placed(key, endpoints, |label, _| Placed {
+    fn outside(key: &ShardKey, record: &ServiceRecord) -> Self {
+        Self::placed(key, record, |label, _| Placed {
             network: label.cloned().unwrap_or_default(),
             at_any_address: true,
         })
@@ -161,9 +161,10 @@ impl ShardEndpoints {
 
     fn placed(
         key: &ShardKey,
-        endpoints: &Endpoints,
+        record: &ServiceRecord,
         place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
     ) -> Self {
+        let endpoints = &record.endpoints;
         let mut of_kind: Vec<Option<Placed>> = vec![None; endpoints.kinds().len()];
         let mut networks = Vec::new();
         let mut places = Vec::new();
@@ -189,6 +190,7 @@ impl ShardEndpoints {
         }
         Self {
             key: key.clone(),
+            service: Arc::clone(&record.service),
             endpoints: endpoints.clone(),
             networks: networks.into(),
             places: places.into(),
@@ -222,7 +224,7 @@ pub(super) fn merge<'a>(
     let mut winner = None;
     for (key, record, system_label) in records {
         let service = &record.service;
-        debug_assert_eq!(service.hostname, *host);
+        debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
         let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
         if strange {
             disagree.entry("namespace").or_default().push(key.cluster.clone());
@@ -258,10 +260,10 @@ pub(super) fn merge<'a>(
         let kinds = record.endpoints.kinds().iter();
         let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
         merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
-        let shard = if service.mesh_external {
-            ShardEndpoints::outside(key, &record.endpoints)
+        let shard = if service.mesh_external && is_of_no_cluster(key) {
+            ShardEndpoints::outside(key, record)
         } else {
-            ShardEndpoints::new(key, &record.endpoints, system_label, place)
+            ShardEndpoints::new(key, record, system_label, place)
         };
         merged.shards.push(shard);
     }
@@ -276,6 +278,11 @@ pub(super) fn merge<'a>(
             .collect();
     }
     Some(merged)
+}
+
+/// Whether it is a shard of things that are in no cluster, which so have no network but one they name.
+fn is_of_no_cluster(shard: &ShardKey) -> bool {
+    shard.provider != Provider::Kubernetes && shard.cluster.is_empty()
 }
 
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use super::files::{Flaw, GENERATIONS, VERSION, open_file, to_file};
 use super::*;
 use crate::model::{
-    ByName, Endpoint, ExportTo, Health, Labels, Locality, NamedEndpoint, PodState, Port, Profile,
-    Protocol, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    ByName, Distribution, Endpoint, ExportTo, Health, Labels, Locality, NamedEndpoint, PodState,
+    Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
 };
 
 fn origin() -> Origin {
@@ -117,6 +117,7 @@ impl Dice {
             },
             created: self.0.random(),
             node_local: self.flip(),
+            prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
             publish_not_ready: self.flip(),
             mesh_external: self.flip(),
         }
@@ -310,7 +311,7 @@ fn a_file_is_refused_with_the_reason() {
     let other_domain = Origin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
-        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 2"),
+        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 3"),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
         ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),

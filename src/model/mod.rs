@@ -5,6 +5,7 @@
 
 mod endpoint;
 mod endpoints;
+mod facts;
 mod gateway;
 mod ids;
 mod known_clusters;
@@ -15,13 +16,14 @@ mod workloads;
 
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
 pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
+pub use facts::ClusterFacts;
 pub use gateway::{GatewayHost, GatewaySource};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
-    ByName, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service, TargetPort,
-    labels_match,
+    ByName, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service,
+    TargetPort, labels_match,
 };
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
 pub use workloads::Workloads;

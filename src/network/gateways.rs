@@ -445,6 +445,7 @@ mod tests {
             ports: vec![port("tls", 15443)],
             resolution: Resolution::ClientSide,
             vips: Vec::new(),
+            ranges: Vec::new(),
             external_addresses: addresses.iter().map(|address| Arc::from(*address)).collect(),
             external_ports: BTreeMap::new(),
             labels: Labels::new(),
@@ -453,6 +454,7 @@ mod tests {
             export_to: ExportTo::Public,
             created: 0,
             node_local: false,
+            prefers: Default::default(),
             publish_not_ready: false,
             mesh_external: false,
         }

@@ -12,22 +12,27 @@ use imbl::OrdMap;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use super::context::{Placement, PushContext, Settings};
+use super::context::{Placement, Private, PushContext, Settings};
 use super::debounce::Debounce;
 use super::interest::{Changes, Interest};
+use super::joins::Joins;
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterId, Hostname, IgnoredClaim, KnownClusters, NetworkId, Resolution, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
+    Resolution, WorkloadKey, Workloads,
 };
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::registry::RegistryUpdate;
+use crate::registry::service_entry::Selections;
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
 pub enum Event {
     /// A source's word.
     Registry(RegistryUpdate),
+    /// What entries select of clusters, and clusters of entries.
+    Selections(Arc<Selections>),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
     /// Mesh settings.
@@ -98,6 +103,9 @@ pub struct Mesh {
     services: OrdMap<Hostname, Arc<MergedService>>,
     network_labels: OrdMap<ClusterId, Option<NetworkId>>,
     workloads: OrdMap<ClusterId, Workloads>,
+    facts: OrdMap<ClusterId, ClusterFacts>,
+    private: Private,
+    joins: Joins,
     version: u64,
     definitions: u64,
     touched: Touched,
@@ -122,6 +130,9 @@ impl Mesh {
             services: OrdMap::new(),
             network_labels: OrdMap::new(),
             workloads: OrdMap::new(),
+            facts: OrdMap::new(),
+            private: OrdMap::new(),
+            joins: Joins::default(),
             version: 0,
             definitions: 0,
             touched: Touched::default(),
@@ -140,8 +151,10 @@ impl Mesh {
                 let touched = self.aggregate.apply(update);
                 self.networks_stale |= !touched.placements.is_empty()
                     || touched.objects.iter().any(|host| self.may_be_gateway(host));
+                self.joins.note(&touched);
                 self.touched.merge(touched);
             }
+            Event::Selections(selections) => self.joins.select(selections),
             Event::Clusters(clusters) if clusters != self.clusters => {
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
@@ -188,7 +201,11 @@ impl Mesh {
 
     /// Whether anything waits for the next version.
     pub fn is_dirty(&self) -> bool {
-        self.everything || self.networks_stale || self.all_hosts_stale || !self.touched.is_empty()
+        self.everything
+            || self.networks_stale
+            || self.all_hosts_stale
+            || self.joins.is_stale()
+            || !self.touched.is_empty()
     }
 
     /// Whether more than endpoints wait.
@@ -196,6 +213,7 @@ impl Mesh {
         self.everything
             || self.networks_stale
             || self.all_hosts_stale
+            || self.joins.is_stale()
             || !self.touched.objects.is_empty()
     }
 
@@ -205,7 +223,10 @@ impl Mesh {
         if !self.complete || !self.is_dirty() {
             return None;
         }
-        let touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.touched);
+        if self.joins.is_stale() {
+            touched.merge(self.joins.refresh(&mut self.aggregate));
+        }
         let mut changes =
             Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
         let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
@@ -213,6 +234,7 @@ impl Mesh {
             self.merge(&host, &mut changes);
         }
         self.refresh_workloads(&touched.workloads);
+        self.refresh_facts(&touched.facts);
         changes.workloads = touched.workloads;
         if !touched.placements.is_empty() {
             let labels = self.aggregate.network_labels();
@@ -240,6 +262,16 @@ impl Mesh {
             match self.aggregate.workloads(cluster) {
                 Some(pods) => self.workloads.insert(cluster.clone(), pods.clone()),
                 None => self.workloads.remove(cluster),
+            };
+        }
+    }
+
+    /// Takes over what clusters say of themselves.
+    fn refresh_facts(&mut self, touched: &BTreeSet<ClusterId>) {
+        for cluster in touched {
+            match self.aggregate.facts(cluster) {
+                Some(facts) => self.facts.insert(cluster.clone(), facts.clone()),
+                None => self.facts.remove(cluster),
             };
         }
     }
@@ -290,8 +322,11 @@ impl Mesh {
 
     fn merge(&mut self, host: &Hostname, changes: &mut Changes) {
         let placement = Placement { clusters: &self.clusters, mesh_networks: &self.mesh_networks };
-        let old = self.services.get(host);
         let new = self.aggregate.merge(host, &placement);
+        if let Some((host, namespace)) = host.split_private() {
+            return self.merge_private(host, namespace, new, changes);
+        }
+        let old = self.services.get(host);
         match (old, new) {
             (None, None) => {}
             (Some(old), Some(new)) if **old == new => {}
@@ -316,6 +351,30 @@ impl Mesh {
         }
     }
 
+    /// Takes over a definition that one namespace has for itself.
+    fn merge_private(
+        &mut self,
+        host: Hostname,
+        namespace: Namespace,
+        new: Option<MergedService>,
+        changes: &mut Changes,
+    ) {
+        let mut private = self.private.get(&host).cloned().unwrap_or_default();
+        match (private.get(&namespace), new) {
+            (None, None) => return,
+            (Some(old), Some(new)) if **old == new => return,
+            (_, Some(new)) => private.insert(namespace, Arc::new(new)),
+            (Some(_), None) => private.remove(&namespace),
+        };
+        if private.is_empty() {
+            self.private.remove(&host);
+        } else {
+            self.private.insert(host.clone(), private);
+        }
+        changes.definitions = true;
+        changes.endpoints.insert(host);
+    }
+
     fn may_be_gateway(&self, host: &Hostname) -> bool {
         let was = self.services.get(host).into_iter().flat_map(|old| old.by_cluster.values());
         was.chain(self.aggregate.services_of(host))
@@ -334,6 +393,8 @@ impl Mesh {
             network_labels: self.network_labels.clone(),
             services: self.services.clone(),
             workloads: self.workloads.clone(),
+            facts: self.facts.clone(),
+            private: self.private.clone(),
         }
     }
 }

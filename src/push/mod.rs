@@ -6,6 +6,8 @@ pub mod context;
 mod debounce;
 pub mod event_loop;
 pub mod interest;
+mod joins;
+mod near;
 pub mod proxy;
 pub mod view;
 

@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
+use super::near;
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{
-    ClusterId, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace, NetworkId, Packed,
-    PodState, Port, Proxy, Resolution, Service, TlsMode,
+    ClusterId, Distribution, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace,
+    NetworkId, Packed, PodState, Port, Proxy, Resolution, Service, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::registry::ShardKey;
@@ -159,6 +160,8 @@ pub struct ViewKey {
     pub ipv6: bool,
     /// The node it runs on, where known.
     pub node: Option<Arc<str>>,
+    /// Where that is, where known.
+    pub locality: Option<Arc<Locality>>,
     /// For whom the answer is.
     pub role: Role,
 }
@@ -182,8 +185,14 @@ impl ViewKey {
             ipv4: proxy.has_ipv4(),
             ipv6: proxy.has_ipv6(),
             node: proxy.node_name.clone(),
+            locality: None,
             role,
         }
+    }
+
+    /// The same, of a proxy that is known to be there.
+    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
+        Self { locality, ..self }
     }
 
     /// The view with all left out that can't matter for the endpoints of `service`, so that more
@@ -193,7 +202,11 @@ impl ViewKey {
         let cluster_local = context.mesh.cluster_local(service.hostname());
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
-            cluster: if cluster_local { self.cluster.clone() } else { ClusterId::default() },
+            cluster: if cluster_local || service.primary.prefers == Distribution::SameNode {
+                self.cluster.clone()
+            } else {
+                ClusterId::default()
+            },
             network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
@@ -202,7 +215,13 @@ impl ViewKey {
             namespace: if public { Namespace::default() } else { self.namespace.clone() },
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| service.primary.node_local),
+            node: self.node.clone().filter(|_| {
+                service.primary.node_local || service.primary.prefers == Distribution::SameNode
+            }),
+            locality: self
+                .locality
+                .clone()
+                .filter(|_| service.primary.prefers != Distribution::Any),
             role: self.role,
         }
     }
@@ -439,7 +458,7 @@ fn exported(
 /// What a proxy is given for one port of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assignment {
-    /// In the order of localities, each once, none without members.
+    /// In the order of priorities and localities, each once, none without members.
     pub localities: Vec<Group>,
 }
 
@@ -448,6 +467,8 @@ pub struct Assignment {
 pub struct Group {
     /// The locality.
     pub locality: Arc<Locality>,
+    /// Envoy's priority: 0 is used while there is any.
+    pub priority: u32,
     /// Endpoints by address and port, then gateways likewise.
     pub members: Vec<Member>,
 }
@@ -497,6 +518,14 @@ pub fn assignment(
         }
     }
     let weighed = weigh(&groups, &remote);
+    let prefers = service.primary.prefers != Distribution::Any && view.role == Role::Client;
+    if prefers && (view.locality.is_some() || view.node.is_some()) {
+        let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
+        fit(&mut groups, weighed);
+        let take = |at: usize| Some((std::mem::take(groups.get_mut(at)?), *direct.get(at)?));
+        let groups = order.into_iter().filter_map(take).collect();
+        return near::by_distance(view, service, port, groups);
+    }
     fit(&mut groups, weighed);
     let take = |at: usize| groups.get_mut(at).map(std::mem::take);
     let localities = order.into_iter().filter_map(take);
@@ -598,7 +627,7 @@ impl Found {
             Ok(rank) => self.order.get(rank).copied().unwrap_or_default(),
             Err(rank) => {
                 let at = self.groups.len();
-                self.groups.push(Group { locality: Arc::clone(locality), members: Vec::new() });
+                self.groups.push(Group { locality: Arc::clone(locality), ..Group::default() });
                 self.order.insert(rank, at);
                 at
             }

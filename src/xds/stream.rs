@@ -208,8 +208,8 @@ impl Stream {
         let context = self.shared.context()?;
         let withdrawn = admitted.is_withdrawn(&context);
         let proxy = &admitted.proxy;
-        let network = admitted.entry.connection().network();
-        let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
+        let (network, locality) = admitted.entry.connection().place();
+        let mut picture = Picture::new(&context, proxy, network, &self.shared.cache).at(locality);
         let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {

@@ -328,8 +328,12 @@ impl Findings {
             let placed = steps.iter().find(|step| step["step"] == json!("network"));
             let placed = placed.filter(|step| step["ok"] == json!(true));
             let _ = match placed {
-                Some(step) => writeln!(lines, "; {}", detail(step)),
-                None => writeln!(lines),
+                Some(step) => write!(lines, "; {}", detail(step)),
+                None => Ok(()),
+            };
+            let _ = match &line["priority"] {
+                Value::Null => writeln!(lines),
+                priority => writeln!(lines, "; priority {priority}"),
             };
         }
         lines

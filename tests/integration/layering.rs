@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clusters", &["model", "registry", "registry::kube", "apiserver", "store", "task", "codes"]),
     ("aggregate", &["model", "registry"]),
     ("network", &["model", "mesh", "codes", "task"]),
-    ("push", &["model", "mesh", "registry", "aggregate", "network"]),
+    ("push", &["model", "mesh", "registry", "registry::service_entry", "aggregate", "network"]),
     (
         "xds",
         &["model", "mesh", "registry", "aggregate", "network", "push", "identity", "task", "codes"],

@@ -13,13 +13,14 @@ use super::Skipped;
 use super::endpoint_slice::{Member, Slice};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
+use super::pod::Pod;
 use super::scope::Scope;
 use super::service::KubeService;
 use super::slices::{Reference, Slices};
 use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    Endpoint, Hostname, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadKey,
-    Workloads,
+    ClusterFacts, Distribution, Endpoint, Hostname, Locality, Namespace, NetworkId, PodState,
+    TlsMode, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -38,6 +39,7 @@ pub(super) struct Index {
     /// The pods at those addresses for which slices name no pod, by namespace and address.
     asked: BTreeMap<(Arc<str>, IpAddr), Asked>,
     nodes: BTreeMap<Arc<str>, Node>,
+    facts: ClusterFacts,
     namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
     /// Objects that make no sense, wholly or in part, and why.
     odd: BTreeMap<(Kind, Option<Key>), Box<str>>,
@@ -51,6 +53,7 @@ struct Said {
     services: BTreeMap<Key, ServiceRecord>,
     workloads: Option<Workloads>,
     network: Option<Option<NetworkId>>,
+    facts: Option<ClusterFacts>,
     endpoints: usize,
 }
 
@@ -104,6 +107,7 @@ pub(super) struct Touched {
     services: BTreeSet<Key>,
     workloads: bool,
     system_namespace: bool,
+    facts: bool,
 }
 
 impl Touched {
@@ -112,11 +116,12 @@ impl Touched {
         self.services.extend(other.services);
         self.workloads |= other.workloads;
         self.system_namespace |= other.system_namespace;
+        self.facts |= other.facts;
     }
 
     /// Whether it is nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.workloads && !self.system_namespace
+        self.services.is_empty() && !self.workloads && !self.system_namespace && !self.facts
     }
 }
 
@@ -190,6 +195,7 @@ impl Index {
             pods_listed: false,
             asked: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            facts: ClusterFacts::default(),
             namespaces: BTreeMap::new(),
             odd: BTreeMap::new(),
             last_odd: None,
@@ -289,9 +295,14 @@ impl Index {
                 contents.network_label = Some(network);
             }
         }
+        if touched.facts && self.said.facts.as_ref() != Some(&self.facts) {
+            self.said.facts = Some(self.facts.clone());
+            contents.facts = Some(self.facts.clone());
+        }
         let something = !contents.services.is_empty()
             || contents.workloads.is_some()
-            || contents.network_label.is_some();
+            || contents.network_label.is_some()
+            || contents.facts.is_some();
         something.then_some(contents)
     }
 
@@ -299,7 +310,7 @@ impl Index {
     pub(super) fn everything(&mut self) -> Contents {
         self.said = Said::default();
         let services = self.services.keys().cloned().collect();
-        let all = Touched { services, workloads: true, system_namespace: true };
+        let all = Touched { services, workloads: true, system_namespace: true, facts: true };
         self.contents(&all).unwrap_or_default()
     }
 
@@ -382,7 +393,9 @@ impl Index {
             endpoint
         });
         let endpoints = named.collect();
-        let service = found.reached_by(self.nodes.values());
+        let namespace = self.namespaces.get(&key.namespace);
+        let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
+        let service = found.reached_by(prefers, self.nodes.values());
         let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
         if let Some(said) = said {
@@ -480,6 +493,56 @@ impl Index {
         for address in pod.addresses.iter() {
             self.touch_slices(Reference::Address(&key.namespace, address), touched);
         }
+    }
+
+    /// Touches all services of a namespace.
+    fn touch_namespace(&self, name: &Arc<str>, touched: &mut Touched) {
+        let first = Key { namespace: Arc::clone(name), name: "".into() };
+        let services = self.services.range(first..).map(|(key, _)| key);
+        touched.services.extend(services.take_while(|key| key.namespace == *name).cloned());
+    }
+
+    /// Keeps whether a pod takes traffic.
+    fn note_ready(&mut self, key: &Key, ready: bool, touched: &mut Touched) {
+        if ready && self.facts.unready.is_empty() {
+            return;
+        }
+        let pod = WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), &*key.name);
+        touched.facts |= if ready {
+            self.facts.unready.remove(&pod).is_some()
+        } else {
+            self.facts.unready.insert(pod).is_none()
+        };
+    }
+
+    fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
+        let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
+        for address in pod.addresses.iter() {
+            let place = (Arc::clone(&key.namespace), address);
+            if let Some(asked) = self.asked.get_mut(&place) {
+                asked.pods.remove(&key.name);
+            }
+        }
+        self.touch_pod(key, &pod, touched);
+    }
+
+    /// Keeps where a node is.
+    fn note_locality(
+        &mut self,
+        name: &Arc<str>,
+        locality: Option<&Arc<Locality>>,
+        touched: &mut Touched,
+    ) {
+        let locality = locality.filter(|locality| !locality.is_empty());
+        if self.facts.localities.get(name) == locality {
+            return;
+        }
+        let localities = Arc::make_mut(&mut self.facts.localities);
+        match locality {
+            Some(locality) => localities.insert(Arc::clone(name), Arc::clone(locality)),
+            None => localities.remove(name),
+        };
+        touched.facts = true;
     }
 
     /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
@@ -594,27 +657,24 @@ impl Indexed for Slice {
     }
 }
 
-impl Indexed for Workload {
+impl Indexed for Pod {
     const KIND: Kind = Kind::Pods;
 
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
-        if index.pods.get(&key.namespace, &key.name) != Some(&self) {
-            Self::remove(&key, index, touched);
-            answer(&mut index.asked, &key.namespace, &key.name, &self);
-            index.touch_pod(&key, &self, touched);
-            index.pods.insert(&key.namespace, &key.name, self);
+        let Self { workload, ready } = self;
+        // Without an address it is nobody's endpoint, whatever else it is.
+        index.note_ready(&key, ready || workload.addresses.is_empty(), touched);
+        if index.pods.get(&key.namespace, &key.name) != Some(&workload) {
+            index.drop_pod(&key, touched);
+            answer(&mut index.asked, &key.namespace, &key.name, &workload);
+            index.touch_pod(&key, &workload, touched);
+            index.pods.insert(&key.namespace, &key.name, workload);
         }
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        let Some(pod) = index.pods.remove(&key.namespace, &key.name) else { return };
-        for address in pod.addresses.iter() {
-            let place = (Arc::clone(&key.namespace), address);
-            if let Some(asked) = index.asked.get_mut(&place) {
-                asked.pods.remove(&key.name);
-            }
-        }
-        index.touch_pod(key, &pod, touched);
+        index.note_ready(key, true, touched);
+        index.drop_pod(key, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
@@ -634,6 +694,7 @@ impl Indexed for Node {
         let before = index.nodes.get(&key.name);
         if before != Some(&self) {
             let moved = before.is_none_or(|before| before.locality != self.locality);
+            index.note_locality(&key.name, Some(&self.locality), touched);
             index.nodes.insert(Arc::clone(&key.name), self);
             index.touch_node(&key.name, moved, touched);
         }
@@ -641,6 +702,7 @@ impl Indexed for Node {
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         if index.nodes.remove(&key.name).is_some() {
+            index.note_locality(&key.name, None, touched);
             index.touch_node(&key.name, true, touched);
         }
     }
@@ -655,12 +717,19 @@ impl Indexed for NamespaceFacts {
 
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
+        let before = index.namespaces.get(&key.name).map(|facts| facts.prefers);
+        if before.unwrap_or_default() != self.prefers {
+            index.touch_namespace(&key.name, touched);
+        }
         index.namespaces.insert(key.name, self);
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
-        index.namespaces.remove(&key.name);
+        let before = index.namespaces.remove(&key.name);
+        if before.is_some_and(|facts| facts.prefers != Distribution::Any) {
+            index.touch_namespace(&key.name, touched);
+        }
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {

@@ -9,10 +9,10 @@ use super::endpoint_slice::Slice;
 use super::index::{Index, Indexed, Reading, Touched};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
+use super::pod::Pod;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
 use crate::apiserver::{Encoding, read_list, read_watch};
-use crate::model::Workload;
 use crate::registry::Contents;
 
 /// What is known of a cluster from the answers it was given.
@@ -55,7 +55,7 @@ impl Offline {
         match plural {
             "services" => self.take_as::<KubeService>(what, encoding, bytes),
             "endpointslices" => self.take_as::<Slice>(what, encoding, bytes),
-            "pods" => self.take_as::<Workload>(what, encoding, bytes),
+            "pods" => self.take_as::<Pod>(what, encoding, bytes),
             "nodes" => self.take_as::<Node>(what, encoding, bytes),
             "namespaces" => self.take_as::<NamespaceFacts>(what, encoding, bytes),
             _ => Ok(0),

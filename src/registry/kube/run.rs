@@ -14,11 +14,11 @@ use super::endpoint_slice::Slice;
 use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
+use super::pod::Pod;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
 use super::{Config, Status};
 use crate::apiserver::{Client, Event, Limits, Probed, Selection};
-use crate::model::Workload;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.
@@ -73,7 +73,7 @@ async fn read(client: &Client, scope: &Scope, sink: &mpsc::Sender<Input>) {
     tokio::join!(
         client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
         client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
-        client.read(Reading::<Workload>::with(scope), pods, limits, sink),
+        client.read(Reading::<Pod>::with(scope), pods, limits, sink),
         client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
         client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
         client.keep_probing(sink),
@@ -84,7 +84,7 @@ async fn read(client: &Client, scope: &Scope, sink: &mpsc::Sender<Input>) {
 enum Input {
     Service(Event<Kept<KubeService>>),
     Slice(Event<Kept<Slice>>),
-    Pod(Event<Kept<Workload>>),
+    Pod(Event<Kept<Pod>>),
     Node(Event<Kept<Node>>),
     Namespace(Event<Kept<NamespaceFacts>>),
     Probed(Probed),
@@ -103,7 +103,7 @@ macro_rules! inputs {
 inputs! {
     Event<Kept<KubeService>> => Service,
     Event<Kept<Slice>> => Slice,
-    Event<Kept<Workload>> => Pod,
+    Event<Kept<Pod>> => Pod,
     Event<Kept<Node>> => Node,
     Event<Kept<NamespaceFacts>> => Namespace,
     Probed => Probed,

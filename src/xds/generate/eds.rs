@@ -74,7 +74,7 @@ const GROUP_BYTES: usize = 128;
 ///
 /// Says once how all members are spoken to, where all are spoken to alike; else the majority's way
 /// once, and the others' each. A gateway passes bytes on and need not know.
-fn write_group(out: &mut Vec<u8>, role: Role, Group { locality, members }: &Group) {
+fn write_group(out: &mut Vec<u8>, role: Role, Group { locality, priority, members }: &Group) {
     let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
     let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
     if !locality.is_empty() {
@@ -91,6 +91,10 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { locality, members }: &Grou
     for member in members {
         let metadata = if member.tls_mode == common { &[][..] } else { &explicit };
         write_member(out, member, metadata);
+    }
+    if *priority != 0 {
+        out.push(5 << 3); // priority
+        write_size(out, *priority as usize);
     }
     // Plain text is what an upstream cluster falls back to.
     if role == Role::Client && common == TlsMode::Istio {

@@ -22,7 +22,10 @@ use self::cache::{Class, ServiceInputs};
 use self::tls::Secrets;
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
-use crate::model::{ClusterId, NetworkId, Proxy, ProxyType, Resolution};
+use crate::aggregate::MergedService;
+use crate::model::{
+    ClusterId, Hostname, Locality, Namespace, NetworkId, Proxy, ProxyType, Resolution,
+};
 use crate::push::PushContext;
 use crate::push::addresses::{Addresses, addresses};
 use crate::push::proxy::inbound_targets;
@@ -52,6 +55,11 @@ impl<'a> Picture<'a> {
         Self { context, proxy, view, east_west_port, cache }
     }
 
+    /// The same, of a proxy that is known to be there.
+    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
+        Self { view: self.view.at(locality), ..self }
+    }
+
     fn addresses(&self) -> Arc<Addresses> {
         let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
         self.cache.addresses.get_or_make(self.class(), self.context.definitions, || {
@@ -65,7 +73,13 @@ impl<'a> Picture<'a> {
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad();
         let wants_outbound = self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some();
-        for service in context.services.values().filter(|_| wants_outbound) {
+        // What a namespace has for itself no gateway carries.
+        let nobody = Namespace::default();
+        let namespace = match self.view.role {
+            Role::Client => &self.view.namespace,
+            Role::Gateway => &nobody,
+        };
+        for service in context.services_of(namespace).filter(|_| wants_outbound) {
             if self.view.role == Role::Client && !self.sees(service) {
                 continue;
             }
@@ -81,6 +95,7 @@ impl<'a> Picture<'a> {
                     ipv4: true,
                     ipv6: true,
                     node: None,
+                    locality: None,
                     ..view
                 };
             }
@@ -108,15 +123,22 @@ impl<'a> Picture<'a> {
     }
 
     /// Whether a client may use the service at all.
-    fn sees(&self, service: &crate::aggregate::MergedService) -> bool {
+    fn sees(&self, service: &MergedService) -> bool {
         service.primary.export_to.visible_to(&self.view.namespace)
             && (service.is_at_home_in(&self.view.cluster)
                 || !self.context.mesh.cluster_local(service.hostname()))
     }
 
+    fn service(&self, host: &Hostname) -> Option<&'_ Arc<MergedService>> {
+        match self.view.role {
+            Role::Client => self.context.service(host, &self.view.namespace),
+            Role::Gateway => self.context.services.get(host),
+        }
+    }
+
     fn assignment(&self, name: &str) -> Arc<Resource> {
         let known = OutboundName::parse(name)
-            .and_then(|parsed| Some((self.context.services.get(&parsed.hostname)?, parsed)));
+            .and_then(|parsed| Some((self.service(&parsed.hostname)?, parsed)));
         let Some((service, parsed)) = known else {
             return Arc::new(eds::empty(name));
         };

@@ -65,7 +65,7 @@ fn apply(index: &mut Index, arrives: Arrives) -> Touched {
     match arrives {
         Arrives::Service(value) => applied::<KubeService>(index, &value),
         Arrives::Slice(value) => applied::<Slice>(index, &value),
-        Arrives::Pod(value) => applied::<Workload>(index, &value),
+        Arrives::Pod(value) => applied::<Pod>(index, &value),
         Arrives::Node(value) => applied::<Node>(index, &value),
         Arrives::Namespace(value) => applied::<NamespaceFacts>(index, &value),
         Deleted(kind, namespace, name) => {
@@ -73,7 +73,7 @@ fn apply(index: &mut Index, arrives: Arrives) -> Touched {
             match kind {
                 "services" => deleted::<KubeService>(index, key),
                 "slices" => deleted::<Slice>(index, key),
-                "pods" => deleted::<Workload>(index, key),
+                "pods" => deleted::<Pod>(index, key),
                 "nodes" => deleted::<Node>(index, key),
                 _ => deleted::<NamespaceFacts>(index, key),
             }
@@ -81,7 +81,7 @@ fn apply(index: &mut Index, arrives: Arrives) -> Touched {
         Listed(kind, values) => match kind {
             "services" => listed::<KubeService>(index, &values),
             "slices" => listed::<Slice>(index, &values),
-            "pods" => listed::<Workload>(index, &values),
+            "pods" => listed::<Pod>(index, &values),
             "nodes" => listed::<Node>(index, &values),
             _ => listed::<NamespaceFacts>(index, &values),
         },

@@ -8,21 +8,18 @@ use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::google::protobuf::UInt32Value;
 
 use super::*;
-use crate::model::Locality;
 use crate::xds::generate::cds::tls_mode;
 
 fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAssignment {
     endpoint::ClusterLoadAssignment {
         cluster_name: name.into(),
-        endpoints: groups
-            .iter()
-            .map(|group| locality(role, &group.locality, &group.members))
-            .collect(),
+        endpoints: groups.iter().map(|group| locality(role, group)).collect(),
         ..Default::default()
     }
 }
 
-fn locality(role: Role, locality: &Locality, members: &[Member]) -> endpoint::LocalityLbEndpoints {
+fn locality(role: Role, group: &Group) -> endpoint::LocalityLbEndpoints {
+    let Group { locality, priority, members } = group;
     let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
     let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
     let metadata = |mode| core::Metadata {
@@ -36,6 +33,7 @@ fn locality(role: Role, locality: &Locality, members: &[Member]) -> endpoint::Lo
             zone: locality.zone.to_string(),
             sub_zone: locality.subzone.to_string(),
         }),
+        priority: *priority,
         // Plain text is what an upstream cluster falls back to.
         metadata: (role == Role::Client && common == TlsMode::Istio).then(|| metadata(common)),
         lb_endpoints: members
@@ -95,6 +93,7 @@ fn any_group(random: &mut StdRng) -> Group {
     let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
     Group {
         locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
+        priority: random.random_range(0..3) * 100,
         members: (0..count).map(|_| any_member(random)).collect(),
     }
 }
