@@ -386,6 +386,12 @@ impl Asked<'_> {
         }
     }
 
+    /// Whether the cluster keeps its endpoints for itself, by multi-cluster services.
+    fn keeps_home(&self) -> bool {
+        let own = self.service.shards.iter().find(|shard| shard.key == *self.shard);
+        own.is_some_and(|own| own.service.keeps_home)
+    }
+
     /// Whether the way there crosses no border between networks.
     fn same_network(&self) -> bool {
         self.is_outside() || *self.network == self.view.network
@@ -497,6 +503,10 @@ impl Asked<'_> {
             Reason::NotCarried => format!(
                 "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
                 self.service.hostname()
+            ),
+            Reason::ClusterLocal if self.keeps_home() => format!(
+                "cluster {} does not export it (ServiceExport), so only its own proxies are given this endpoint",
+                self.shard.cluster
             ),
             Reason::ClusterLocal => format!(
                 "{} is cluster-local: only proxies of cluster {} are given this endpoint",

@@ -50,6 +50,7 @@ pub(crate) fn service(name: &str) -> Service {
         created: 0,
         node_local: false,
         prefers: Default::default(),
+        keeps_home: false,
         publish_not_ready: false,
         mesh_external: false,
     }

@@ -38,6 +38,8 @@ pub struct Touched {
     pub placements: BTreeSet<ClusterId>,
     /// Clusters that say something else of themselves.
     pub facts: BTreeSet<ClusterId>,
+    /// Whether any declares other gateways.
+    pub gateways: bool,
 }
 
 impl Touched {
@@ -53,6 +55,7 @@ impl Touched {
         self.workloads.extend(later.workloads);
         self.placements.extend(later.placements);
         self.facts.extend(later.facts);
+        self.gateways |= later.gateways;
     }
 }
 
@@ -243,6 +246,7 @@ impl Shard {
                     (cluster.clone(), WorkloadKey::new(namespace, name))
                 }));
             }
+            touched.gateways |= self.facts.gateways != facts.gateways;
             self.facts = facts;
             touched.facts.insert(cluster.clone());
         }

@@ -1,6 +1,6 @@
 //! What the files say, field by field. A change to anything here is a new [`super::files::VERSION`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdSet;
@@ -9,10 +9,10 @@ use ipnet::IpNet;
 use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
 use super::{Members, Note, Origin, Shard};
 use crate::model::{
-    Addresses, ByName, ClusterFacts, ClusterId, Distribution, Endpoint, EndpointRef, Endpoints,
-    ExportTo, Health, Hostname, Locality, Mode, NamedEndpoint, Namespace, NetworkId, PodState,
-    Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
-    Workloads,
+    Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Distribution, Endpoint,
+    EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode, NamedEndpoint,
+    Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort,
+    TlsMode, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -36,7 +36,8 @@ fields!(Origin { domain, trust_domain, system_namespace });
 fields!(Members { members, mesh });
 fields!(Note { secret, network, mode, last_contact });
 fields!(Shard { cluster, uid, network_label, workloads, facts, services });
-fields!(ClusterFacts { localities, unready });
+fields!(ClusterFacts { localities, unready, gateways });
+fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
 fields!(WorkloadKey { namespace, name });
 fields!(ServiceRecord { service, endpoints });
 fields!(Service {
@@ -56,6 +57,7 @@ fields!(Service {
     created,
     node_local,
     prefers,
+    keeps_home,
     publish_not_ready,
     mesh_external,
 });
@@ -110,6 +112,54 @@ impl Stored for Arc<BTreeMap<Arc<str>, Arc<Locality>>> {
 
     fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         BTreeMap::read(from).map(Self::new)
+    }
+}
+
+impl Stored for Arc<BTreeMap<WorkloadKey, DeclaredGateway>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        BTreeMap::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        BTreeMap::read(from).map(Self::new)
+    }
+}
+
+impl Stored for GatewayHost {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::Address(address) => {
+                to.bytes.push(0);
+                to.put(*address);
+            }
+            Self::Name(name) => {
+                to.bytes.push(1);
+                name.write(to);
+            }
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => Stored::read(from).map(Self::Address),
+            1 => Stored::read(from).map(Self::Name),
+            _ => Err(Malformed("gateway")),
+        }
+    }
+}
+
+impl Stored for BTreeSet<(u16, u16)> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        for (port, hbone_port) in self {
+            port.write(to);
+            hbone_port.write(to);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = from.count()?;
+        (0..count).map(|_| Ok((u16::read(from)?, u16::read(from)?))).collect()
     }
 }
 

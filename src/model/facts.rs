@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdSet;
 
-use super::{Locality, WorkloadKey};
+use super::{DeclaredGateway, Locality, WorkloadKey};
 
 /// What a cluster says of itself besides its services and pods. A clone shares everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -14,6 +14,8 @@ pub struct ClusterFacts {
     pub localities: Arc<BTreeMap<Arc<str>, Arc<Locality>>>,
     /// Pods with an address that take no traffic: not ready, or going away.
     pub unready: OrdSet<WorkloadKey>,
+    /// Entrances of networks that it declares, by the name of the object.
+    pub gateways: Arc<BTreeMap<WorkloadKey, DeclaredGateway>>,
 }
 
 impl ClusterFacts {

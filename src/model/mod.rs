@@ -9,6 +9,8 @@ mod facts;
 mod gateway;
 mod ids;
 mod known_clusters;
+mod mcs;
+mod namespace_filter;
 mod proxy;
 mod service;
 mod workload;
@@ -17,9 +19,11 @@ mod workloads;
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
 pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
 pub use facts::ClusterFacts;
-pub use gateway::{GatewayHost, GatewaySource};
+pub use gateway::{DeclaredGateway, GatewayHost, GatewaySource};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
+pub use mcs::Mcs;
+pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
     ByName, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service,

@@ -53,6 +53,9 @@ pub struct Service {
     pub node_local: bool,
     /// Which endpoints come first (`trafficDistribution`).
     pub prefers: Distribution,
+    /// Whether its endpoints in this registry's cluster are for proxies of that cluster only, since it
+    /// isn't exported (multi-cluster services).
+    pub keeps_home: bool,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,
     /// Outside the mesh: no mTLS is expected.

@@ -2,6 +2,7 @@
 //!
 //! Made by the event loop only. Parts that did not change are shared with the version before.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub struct Settings {
     pub config_cluster: Option<ClusterId>,
     /// Whether a network without a gateway is reached directly, as the peer does.
     pub allow_direct_cross_network: bool,
+    /// Other names by which proxies may call a cluster.
+    pub cluster_aliases: BTreeMap<ClusterId, ClusterId>,
 }
 
 /// One version of the mesh.

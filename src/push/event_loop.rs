@@ -149,7 +149,8 @@ impl Mesh {
         match event {
             Event::Registry(update) => {
                 let touched = self.aggregate.apply(update);
-                self.networks_stale |= !touched.placements.is_empty()
+                self.networks_stale |= touched.gateways
+                    || !touched.placements.is_empty()
                     || touched.objects.iter().any(|host| self.may_be_gateway(host));
                 self.joins.note(&touched);
                 self.touched.merge(touched);
@@ -283,11 +284,14 @@ impl Mesh {
                 self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
             let labels = self.aggregate.network_labels();
             let labels = labels.filter_map(|(id, label)| Some((id.clone(), label?.clone())));
+            let facts = self.aggregate.clusters().map(|(id, _, facts)| (id, facts));
+            let facts: Vec<_> = facts.collect();
             let inputs = Inputs {
                 clusters: &self.clusters,
                 namespace_labels: &labels.collect(),
                 mesh: &self.mesh_networks,
                 names: &self.resolved,
+                facts: &facts,
             };
             let networks = Networks::build(services, inputs);
             if networks != *self.networks {

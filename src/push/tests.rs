@@ -18,6 +18,7 @@ fn settings() -> Arc<Settings> {
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        cluster_aliases: Default::default(),
     })
 }
 

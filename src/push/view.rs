@@ -199,7 +199,8 @@ impl ViewKey {
     /// proxies share it. It is given what the whole view is given.
     pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
         let public = service.primary.export_to == ExportTo::Public;
-        let cluster_local = context.mesh.cluster_local(service.hostname());
+        let cluster_local = context.mesh.cluster_local(service.hostname())
+            || service.shards.iter().any(|shard| shard.service.keeps_home);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
             cluster: if cluster_local || service.primary.prefers == Distribution::SameNode {
@@ -266,7 +267,9 @@ pub fn decide<'a>(
     endpoint: EndpointRef<'_>,
     network: &NetworkId,
 ) -> Result<Way<'a>, Reason> {
-    let local = context.mesh.cluster_local(service.hostname());
+    let own = service.shards.iter().find(|one| one.key == *shard);
+    let local = context.mesh.cluster_local(service.hostname())
+        || own.is_some_and(|own| own.service.keeps_home);
     let reach = Reach::new(context, view, service, local, shard, network);
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
     match reach.decide(Traits { health, pod, tls_mode, ipv4: address.is_ipv4(), node })? {
@@ -503,6 +506,7 @@ pub fn assignment(
     let local = context.mesh.cluster_local(service.hostname());
     let mut found = Found::default();
     for (shard, port) in service.shards_of_port(port) {
+        let local = local || shard.service.keeps_home;
         let networks = shard.networks().iter();
         let reaches: Vec<_> = networks
             .map(|network| Reach::new(context, view, service, local, &shard.key, network))

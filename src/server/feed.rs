@@ -13,7 +13,7 @@ use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
 use crate::codes;
 use crate::mesh;
-use crate::model::KnownClusters;
+use crate::model::{KnownClusters, NamespaceFilter};
 use crate::network::ResolvedNames;
 use crate::push::PushContext;
 use crate::push::event_loop::Event;
@@ -38,6 +38,8 @@ pub(super) struct Feed {
     pub(super) clusters: reconciler::Outputs,
     pub(super) mesh: MeshSource,
     pub(super) stores: Stores,
+    /// Which namespaces belong to the mesh.
+    pub(super) namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     pub(super) entries: service_entry::Index,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
@@ -53,8 +55,10 @@ impl Feed {
     pub(super) async fn run(self) {
         tell(&self.readiness, &self.clusters.settled.borrow(), &self.board.waiting_for());
         let settings = self.mesh.watch().await;
+        self.namespaces.send_replace(Some(Arc::clone(&settings.borrow().config.namespaces)));
         let objects = self.stores.watch(settings.clone()).await;
         let feed = Feeding {
+            namespaces: self.namespaces,
             events: self.events,
             updates: self.updates,
             clusters: self.clusters,
@@ -81,6 +85,7 @@ struct Feeding {
     /// The clusters as the event loop was last told.
     said: Arc<KnownClusters>,
     settings: watch::Receiver<mesh::Settings>,
+    namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
@@ -199,6 +204,12 @@ impl Feeding {
 
     async fn mesh(&mut self) -> Fed {
         let settings = self.settings.borrow_and_update().clone();
+        self.namespaces.send_if_modified(|held| {
+            let new = Some(Arc::clone(&settings.config.namespaces));
+            let differs = *held != new;
+            *held = new;
+            differs
+        });
         self.events.send(Event::MeshConfig(settings.config)).await?;
         self.events.send(Event::MeshNetworks(settings.networks)).await
     }
@@ -276,6 +287,7 @@ mod tests {
             clusters: reconciler::Outputs { statuses, known: known_seen, settled },
             said: Arc::default(),
             settings,
+            namespaces: watch::channel(None).0,
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,

@@ -227,6 +227,7 @@ mod tests {
             system_namespace: "strait-system".into(),
             config_cluster: None,
             allow_direct_cross_network: false,
+            cluster_aliases: Default::default(),
         }));
         let clusters = [(ClusterId::from("east"), member(fixed))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));

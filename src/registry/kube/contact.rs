@@ -24,6 +24,15 @@ pub(super) struct Contacts {
 }
 
 impl Contacts {
+    /// Of a cluster of which exports and imports of services are not read, if so.
+    pub(super) fn without(exports: bool) -> Self {
+        let mut contacts = Self::default();
+        if exports {
+            contacts.listed.extend([Kind::ServiceExports, Kind::ServiceImports]);
+        }
+        contacts
+    }
+
     /// A reader got what it asked for.
     pub(super) fn answered(&mut self, reader: Reader) {
         self.answered = true;
@@ -54,11 +63,17 @@ impl Contacts {
             )
     }
 
+    /// Whether the cluster doesn't know a kind that it needn't know.
+    fn is_absent(&self, kind: Kind) -> bool {
+        kind.may_be_absent()
+            && matches!(self.troubles.get(&Reader::Kind(kind)), Some(Error::NotFound(_)))
+    }
+
     /// What works less well than it should; sorted.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = Kind::ALL
             .into_iter()
-            .filter(|kind| self.does_without(*kind))
+            .filter(|kind| self.does_without(*kind) && !self.is_absent(*kind))
             .filter_map(|kind| {
                 let error = self.troubles.get(&Reader::Kind(kind))?;
                 Some(format!("{}: {error} ({})", kind.plural(), kind.optional()?))

@@ -4,12 +4,17 @@
 //! [`Index::contents`] says what the touched parts are now. What they are never depends on the order
 //! in which objects came: a slice may come before its pod, a pod before its node, a service last.
 
+mod about;
+mod shared;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use self::shared::Shared;
 use super::Skipped;
+use super::chosen::Chosen;
 use super::endpoint_slice::{Member, Slice};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
@@ -19,8 +24,8 @@ use super::service::KubeService;
 use super::slices::{Reference, Slices};
 use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    ClusterFacts, Distribution, Endpoint, Hostname, Locality, Namespace, NetworkId, PodState,
-    TlsMode, Workload, WorkloadKey, Workloads,
+    ClusterFacts, Endpoint, Hostname, Locality, Namespace, NetworkId, PodState, TlsMode, Workload,
+    WorkloadKey, Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -41,6 +46,8 @@ pub(super) struct Index {
     nodes: BTreeMap<Arc<str>, Node>,
     facts: ClusterFacts,
     namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
+    chosen: Chosen,
+    shared: Shared,
     /// Objects that make no sense, wholly or in part, and why.
     odd: BTreeMap<(Kind, Option<Key>), Box<str>>,
     last_odd: Option<String>,
@@ -73,12 +80,26 @@ pub(super) enum Kind {
     Pods,
     Nodes,
     Namespaces,
+    /// Of the Gateway API.
+    Gateways,
+    /// Of multi-cluster services.
+    ServiceExports,
+    /// The same.
+    ServiceImports,
 }
 
 impl Kind {
     /// All of them.
-    pub(super) const ALL: [Self; 5] =
-        [Self::Services, Self::EndpointSlices, Self::Pods, Self::Nodes, Self::Namespaces];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Services,
+        Self::EndpointSlices,
+        Self::Pods,
+        Self::Nodes,
+        Self::Namespaces,
+        Self::Gateways,
+        Self::ServiceExports,
+        Self::ServiceImports,
+    ];
 
     /// The kind in plural, as in paths.
     pub(super) const fn plural(self) -> &'static str {
@@ -88,7 +109,15 @@ impl Kind {
             Self::Pods => "pods",
             Self::Nodes => "nodes",
             Self::Namespaces => "namespaces",
+            Self::Gateways => "gateways",
+            Self::ServiceExports => "serviceexports",
+            Self::ServiceImports => "serviceimports",
         }
+    }
+
+    /// Whether a cluster may not know it at all, which is nobody's fault.
+    pub(super) const fn may_be_absent(self) -> bool {
+        matches!(self, Self::Gateways | Self::ServiceExports | Self::ServiceImports)
     }
 
     /// What is lost where it may not be read; `None` where nothing works without it.
@@ -96,6 +125,9 @@ impl Kind {
         match self {
             Self::Pods => Some("no identities, no labels, nothing crosses networks"),
             Self::Nodes => Some("no localities but the zones of slices, no NodePort gateways"),
+            Self::Gateways => Some("no network gateways of the Gateway API"),
+            Self::ServiceExports => Some("no service is for other clusters"),
+            Self::ServiceImports => Some("no addresses for services of other clusters"),
             Self::Services | Self::EndpointSlices | Self::Namespaces => None,
         }
     }
@@ -141,6 +173,9 @@ pub(super) trait Reads: Sized + Send + 'static {
     /// What is decoded of it.
     type Form<'a>: Form<'a>;
 
+    /// Whether there is a form in protobuf: not of what was installed.
+    const PROTOBUF: bool = true;
+
     /// Keeps what is needed.
     fn keep(form: Self::Form<'_>, scope: &Scope) -> Kept<Self>;
 }
@@ -158,7 +193,7 @@ impl<T: Reads> apiserver::Kind for Reading<'_, T> {
     type Form<'a> = T::Form<'a>;
     type Kept = Kept<T>;
 
-    const PROTOBUF: bool = true;
+    const PROTOBUF: bool = T::PROTOBUF;
 
     fn keep(&self, form: Self::Form<'_>) -> Kept<T> {
         T::keep(form, self.0)
@@ -197,6 +232,8 @@ impl Index {
             nodes: BTreeMap::new(),
             facts: ClusterFacts::default(),
             namespaces: BTreeMap::new(),
+            chosen: Chosen::default(),
+            shared: Shared::default(),
             odd: BTreeMap::new(),
             last_odd: None,
             said: Said::default(),
@@ -269,7 +306,11 @@ impl Index {
     pub(super) fn contents(&mut self, touched: &Touched) -> Option<Contents> {
         let mut contents = Contents::default();
         for key in &touched.services {
-            let record = self.record(key);
+            let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
+            let record = if belongs { self.record(key) } else { None };
+            if self.shared.has_set() {
+                self.say_in_set(key, record.as_ref(), &mut contents);
+            }
             if self.said.services.get(key) == record.as_ref() {
                 continue;
             }
@@ -283,9 +324,10 @@ impl Index {
             self.said.endpoints -= before.map_or(0, |record| record.endpoints.len());
             contents.services.insert(hostname, record);
         }
-        if touched.workloads && self.said.workloads.as_ref() != Some(&self.pods) {
-            self.said.workloads = Some(self.pods.clone());
-            contents.workloads = Some(self.pods.clone());
+        let pods = self.chosen.pods(&self.pods);
+        if touched.workloads && self.said.workloads.as_ref() != Some(pods) {
+            self.said.workloads = Some(pods.clone());
+            contents.workloads = Some(pods.clone());
         }
         if touched.system_namespace {
             let system = self.namespaces.get(&*self.scope.settings.system_namespace);
@@ -295,9 +337,12 @@ impl Index {
                 contents.network_label = Some(network);
             }
         }
-        if touched.facts && self.said.facts.as_ref() != Some(&self.facts) {
-            self.said.facts = Some(self.facts.clone());
-            contents.facts = Some(self.facts.clone());
+        if touched.facts {
+            let facts = self.chosen.facts(&self.facts, &self.namespaces);
+            if self.said.facts.as_ref() != Some(&facts) {
+                self.said.facts = Some(facts.clone());
+                contents.facts = Some(facts);
+            }
         }
         let something = !contents.services.is_empty()
             || contents.workloads.is_some()
@@ -309,7 +354,8 @@ impl Index {
     /// All there is.
     pub(super) fn everything(&mut self) -> Contents {
         self.said = Said::default();
-        let services = self.services.keys().cloned().collect();
+        self.shared.said.clear();
+        let services = self.services.keys().chain(self.imports()).cloned().collect();
         let all = Touched { services, workloads: true, system_namespace: true, facts: true };
         self.contents(&all).unwrap_or_default()
     }
@@ -331,6 +377,8 @@ impl Index {
             + self.pods.len()
             + self.nodes.len()
             + self.namespaces.len()
+            + self.facts.gateways.len()
+            + self.shared.len()
     }
 
     /// Objects that make no sense, wholly or in part.
@@ -396,6 +444,7 @@ impl Index {
         let namespace = self.namespaces.get(&key.namespace);
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
         let service = found.reached_by(prefers, self.nodes.values());
+        let service = self.shared.at_home(key, service);
         let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
         if let Some(said) = said {
@@ -495,28 +544,9 @@ impl Index {
         }
     }
 
-    /// Touches all services of a namespace.
-    fn touch_namespace(&self, name: &Arc<str>, touched: &mut Touched) {
-        let first = Key { namespace: Arc::clone(name), name: "".into() };
-        let services = self.services.range(first..).map(|(key, _)| key);
-        touched.services.extend(services.take_while(|key| key.namespace == *name).cloned());
-    }
-
-    /// Keeps whether a pod takes traffic.
-    fn note_ready(&mut self, key: &Key, ready: bool, touched: &mut Touched) {
-        if ready && self.facts.unready.is_empty() {
-            return;
-        }
-        let pod = WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), &*key.name);
-        touched.facts |= if ready {
-            self.facts.unready.remove(&pod).is_some()
-        } else {
-            self.facts.unready.insert(pod).is_none()
-        };
-    }
-
     fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
         let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
+        self.chosen.remove(&key.namespace, &key.name);
         for address in pod.addresses.iter() {
             let place = (Arc::clone(&key.namespace), address);
             if let Some(asked) = self.asked.get_mut(&place) {
@@ -524,25 +554,6 @@ impl Index {
             }
         }
         self.touch_pod(key, &pod, touched);
-    }
-
-    /// Keeps where a node is.
-    fn note_locality(
-        &mut self,
-        name: &Arc<str>,
-        locality: Option<&Arc<Locality>>,
-        touched: &mut Touched,
-    ) {
-        let locality = locality.filter(|locality| !locality.is_empty());
-        if self.facts.localities.get(name) == locality {
-            return;
-        }
-        let localities = Arc::make_mut(&mut self.facts.localities);
-        match locality {
-            Some(locality) => localities.insert(Arc::clone(name), Arc::clone(locality)),
-            None => localities.remove(name),
-        };
-        touched.facts = true;
     }
 
     /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
@@ -668,6 +679,8 @@ impl Indexed for Pod {
             index.drop_pod(&key, touched);
             answer(&mut index.asked, &key.namespace, &key.name, &workload);
             index.touch_pod(&key, &workload, touched);
+            let facts = index.namespaces.get(&key.namespace);
+            index.chosen.put(facts, &key.namespace, &key.name, &workload);
             index.pods.insert(&key.namespace, &key.name, workload);
         }
     }
@@ -717,19 +730,12 @@ impl Indexed for NamespaceFacts {
 
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
-        let before = index.namespaces.get(&key.name).map(|facts| facts.prefers);
-        if before.unwrap_or_default() != self.prefers {
-            index.touch_namespace(&key.name, touched);
-        }
-        index.namespaces.insert(key.name, self);
+        index.replace_namespace(&key.name, Some(self), touched);
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
-        let before = index.namespaces.remove(&key.name);
-        if before.is_some_and(|facts| facts.prefers != Distribution::Any) {
-            index.touch_namespace(&key.name, touched);
-        }
+        index.replace_namespace(&key.name, None, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
@@ -737,7 +743,10 @@ impl Indexed for NamespaceFacts {
     }
 }
 
-fn missing<'a>(keys: impl Iterator<Item = &'a Key>, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+pub(super) fn missing<'a>(
+    keys: impl Iterator<Item = &'a Key>,
+    present: &BTreeSet<(&str, &str)>,
+) -> Vec<Key> {
     keys.filter(|key| !present.contains(&(&*key.namespace, &*key.name))).cloned().collect()
 }
 

@@ -330,6 +330,7 @@ impl Reads for KubeService {
             created: metadata.creation_timestamp.seconds(),
             node_local: *spec.internal_traffic_policy == *"Local",
             prefers: said.unwrap_or_default(),
+            keeps_home: false,
             publish_not_ready: spec.publish_not_ready_addresses,
             ports,
             name: Arc::clone(&key.name),

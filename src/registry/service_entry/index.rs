@@ -403,6 +403,7 @@ impl<'a> Host<'a> {
             created: entry.created,
             node_local: false,
             prefers: Distribution::Any,
+            keeps_home: false,
             publish_not_ready: false,
             mesh_external: entry.external,
         };

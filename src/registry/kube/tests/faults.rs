@@ -105,6 +105,8 @@ fn config(
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
         system_namespace: "strait-system".into(),
+        mcs: Default::default(),
+        namespaces: watch::channel(Some(Arc::default())).1,
         epoch: Epoch(1),
         updates,
         status,

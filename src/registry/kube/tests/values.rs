@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::apiserver::{Event, Form, Key};
 use crate::model::{
     Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
-    Workload,
 };
 use crate::registry::kube::endpoint_slice::Slice;
 use crate::registry::kube::index::{Index, Indexed, Kept, Touched};
 use crate::registry::kube::namespace::NamespaceFacts;
 use crate::registry::kube::node::Node;
+use crate::registry::kube::pod::Pod;
 use crate::registry::kube::scope::{Scope, Settings};
 use crate::registry::kube::service::KubeService;
 use crate::registry::{Contents, ServiceRecord};
 
 const CART: &str = "cart.shop.svc.cluster.local";
 
-fn index() -> Index {
+pub(super) fn index() -> Index {
     Index::new(Arc::new(Scope::new(Settings {
         domain: "cluster.local".into(),
         trust_domain: "td".into(),
@@ -32,7 +32,7 @@ fn index() -> Index {
 
 /// Changes that arrive, as an API server writes them.
 #[derive(Debug, Clone)]
-enum Arrives {
+pub(super) enum Arrives {
     Service(Value),
     Slice(Value),
     Pod(Value),
@@ -50,7 +50,7 @@ fn kept<T: Indexed>(index: &Index, value: &Value) -> Kept<T> {
     T::keep(form, index.scope())
 }
 
-fn apply(index: &mut Index, arrives: Arrives) -> Touched {
+pub(super) fn apply(index: &mut Index, arrives: Arrives) -> Touched {
     fn applied<T: Indexed>(index: &mut Index, value: &Value) -> Touched {
         let object = kept::<T>(index, value);
         index.apply(Event::Applied(object))

@@ -8,6 +8,7 @@ use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::google::protobuf::UInt32Value;
 
 use super::*;
+use crate::model::Locality;
 use crate::xds::generate::cds::tls_mode;
 
 fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAssignment {
