@@ -9,7 +9,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
-use crate::model::{ClusterId, Health, Hostname, IgnoredClaim, NetworkId, Resolution};
+use crate::model::{
+    ClusterId, Distribution, Health, Hostname, IgnoredClaim, NetworkId, Resolution,
+};
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{Reason, ViewKey, decide};
@@ -27,6 +29,9 @@ pub(super) struct ServiceView<'a> {
     /// Ranges of addresses that lead to it (ServiceEntries).
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     address_ranges: &'a [IpNet],
+    /// Which endpoints come first, where any do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic_distribution: Option<&'static str>,
     external_addresses: &'a BTreeMap<ClusterId, Vec<Arc<str>>>,
     service_accounts: &'a BTreeSet<Arc<str>>,
     clusters: Vec<&'a ClusterId>,
@@ -89,6 +94,9 @@ fn service_view<'a>(
             .collect(),
         cluster_vips: &service.vips,
         address_ranges: &primary.ranges,
+        traffic_distribution: Some(primary.prefers)
+            .filter(|prefers| *prefers != Distribution::Any)
+            .map(Distribution::as_str),
         external_addresses: &service.external_addresses,
         service_accounts: &service.service_accounts,
         clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),

@@ -31,8 +31,8 @@ use crate::registry::service_entry::Selections;
 pub enum Event {
     /// A source's word.
     Registry(RegistryUpdate),
-    /// What entries select of clusters, and clusters of entries.
-    Selections(Arc<Selections>),
+    /// The word of entries, with what they select of clusters, and clusters of them.
+    Entries(RegistryUpdate, Arc<Selections>),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
     /// Mesh settings.
@@ -147,15 +147,11 @@ impl Mesh {
     /// Takes one event. What it changes waits for [`Self::next_version`].
     pub fn apply(&mut self, event: Event) {
         match event {
-            Event::Registry(update) => {
-                let touched = self.aggregate.apply(update);
-                self.networks_stale |= touched.gateways
-                    || !touched.placements.is_empty()
-                    || touched.objects.iter().any(|host| self.may_be_gateway(host));
-                self.joins.note(&touched);
-                self.touched.merge(touched);
+            Event::Registry(update) => self.hear(update),
+            Event::Entries(update, selections) => {
+                self.hear(update);
+                self.joins.select(selections);
             }
-            Event::Selections(selections) => self.joins.select(selections),
             Event::Clusters(clusters) if clusters != self.clusters => {
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
@@ -193,6 +189,15 @@ impl Mesh {
                 self.complete();
             }
         }
+    }
+
+    fn hear(&mut self, update: RegistryUpdate) {
+        let touched = self.aggregate.apply(update);
+        self.networks_stale |= touched.gateways
+            || !touched.placements.is_empty()
+            || touched.objects.iter().any(|host| self.may_be_gateway(host));
+        self.joins.note(&touched);
+        self.touched.merge(touched);
     }
 
     fn complete(&mut self) {

@@ -1,3 +1,5 @@
+mod joins;
+
 use std::sync::Arc;
 
 use super::context::{PushContext, Settings};

@@ -231,8 +231,8 @@ impl Feeding {
             epoch: Epoch(0),
             change: Change::Reset(contents),
         };
-        self.events.send(Event::Registry(update)).await?;
-        self.events.send(Event::Selections(Arc::clone(self.entries.selections()))).await
+        let selections = Arc::clone(self.entries.selections());
+        self.events.send(Event::Entries(update, selections)).await
     }
 
     async fn gateway_names(&mut self) -> Fed {

@@ -309,7 +309,7 @@ impl Index {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
             let record = if belongs { self.record(key) } else { None };
             if self.shared.has_set() {
-                self.say_in_set(key, record.as_ref(), &mut contents);
+                self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
             }
             if self.said.services.get(key) == record.as_ref() {
                 continue;

@@ -54,14 +54,14 @@ impl Shared {
         self.exports.len() + self.imports.len()
     }
 
-    /// The service as it is in the set, and its name there; `own` is the cluster's. One that the cluster
+    /// The service as it is in the set, by that name; `own` is the cluster's. One that the cluster
     /// neither exports nor imports isn't there.
     pub(super) fn in_set(
         &self,
         key: &Key,
+        hostname: &Hostname,
         own: Option<&ServiceRecord>,
-    ) -> (Hostname, Option<ServiceRecord>) {
-        let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, CLUSTERSET);
+    ) -> Option<ServiceRecord> {
         let (exported, import) = (self.exports.contains(key), self.imports.get(key));
         let record = match (own, import) {
             (Some(own), _) if exported || import.is_some() => {
@@ -83,9 +83,7 @@ impl Shared {
             }
             _ => None,
         };
-        let record = record
-            .map(|(service, endpoints)| ServiceRecord { service: Arc::new(service), endpoints });
-        (hostname, record)
+        record.map(|(service, endpoints)| ServiceRecord { service: Arc::new(service), endpoints })
     }
 }
 
@@ -116,14 +114,16 @@ fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
 }
 
 impl Index {
-    /// Says what has changed of a service as it is in the set.
+    /// Says what has changed of a service as it is in the set; `own` is the cluster's, `None` where its
+    /// namespace doesn't belong to the mesh.
     pub(super) fn say_in_set(
         &mut self,
         key: &Key,
-        own: Option<&ServiceRecord>,
+        own: Option<Option<&ServiceRecord>>,
         contents: &mut Contents,
     ) {
-        let (hostname, record) = self.shared.in_set(key, own);
+        let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, CLUSTERSET);
+        let record = own.and_then(|own| self.shared.in_set(key, &hostname, own));
         if self.shared.said.get(key) == record.as_ref() {
             return;
         }
