@@ -125,7 +125,7 @@ impl MergedService {
     /// networks, so that everybody reaches them. (interface.md, "Networks".)
     pub fn is_outside(&self, shard: &ShardKey, network: &NetworkId) -> bool {
         let own = self.by_cluster.get(&shard.cluster);
-        network.is_empty() && is_of_no_cluster(shard) && own.is_some_and(|own| own.mesh_external)
+        network.is_empty() && !shard.is_joined() && own.is_some_and(|own| own.mesh_external)
     }
 
     /// Every endpoint with its shard and network.
@@ -260,7 +260,8 @@ pub(super) fn merge<'a>(
         let kinds = record.endpoints.kinds().iter();
         let accounts = kinds.filter_map(|kind| kind.service_account.as_ref());
         merged.service_accounts.extend(service.service_accounts.iter().chain(accounts).cloned());
-        let shard = if service.mesh_external && is_of_no_cluster(key) {
+        // A pod is in its cluster, whoever selects it.
+        let shard = if service.mesh_external && !key.is_joined() {
             ShardEndpoints::outside(key, record)
         } else {
             ShardEndpoints::new(key, record, system_label, place)
@@ -278,11 +279,6 @@ pub(super) fn merge<'a>(
             .collect();
     }
     Some(merged)
-}
-
-/// Whether it is a shard of things that are in no cluster, which so have no network but one they name.
-fn is_of_no_cluster(shard: &ShardKey) -> bool {
-    shard.provider != Provider::Kubernetes && shard.cluster.is_empty()
 }
 
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {

@@ -73,7 +73,7 @@ impl Aggregate {
         match change {
             Change::Removed => {
                 if let Some(shard) = self.shards.remove(&key) {
-                    if key.provider == Provider::Kubernetes {
+                    if !key.is_joined() {
                         touched.placements.insert(key.cluster.clone());
                     }
                     touched.facts.insert(key.cluster.clone());
@@ -89,7 +89,7 @@ impl Aggregate {
                     Some(shard) if shard.epoch > epoch => return touched,
                     Some(shard) => shard,
                     None => {
-                        if key.provider == Provider::Kubernetes {
+                        if !key.is_joined() {
                             touched.placements.insert(key.cluster.clone());
                         }
                         self.shards.entry(key.clone()).or_insert_with(|| Shard::empty(epoch))
@@ -130,7 +130,7 @@ impl Aggregate {
 
     /// What the system namespace of a shard's cluster names as its network.
     fn system_label<'a>(&'a self, key: &ShardKey, shard: &'a Shard) -> Option<&'a NetworkId> {
-        if key.provider == Provider::Kubernetes {
+        if !key.is_joined() {
             return shard.network_label.as_ref();
         }
         let own = self.shards.get(&ShardKey::kubernetes(key.cluster.clone()))?;

@@ -72,6 +72,17 @@ impl ShardKey {
     }
 }
 
+impl ShardKey {
+    /// Whether it holds what came of one source selecting of another, rather than a source's own word.
+    pub fn is_joined(&self) -> bool {
+        match self.provider {
+            Provider::ServiceEntry => !self.cluster.is_empty(),
+            Provider::WorkloadEntry => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for ShardKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.provider.as_str(), self.cluster)
