@@ -65,7 +65,10 @@ impl Joins {
         let mut touched = Touched::default();
         let ended =
             |shard: &ShardKey| providers.contains(&shard.provider) && !found.contains_key(shard);
-        for shard in self.shards.extract_if(.., |shard| ended(shard)) {
+        let gone: Vec<ShardKey> =
+            self.shards.iter().filter(|shard| ended(shard)).cloned().collect();
+        for shard in gone {
+            self.shards.remove(&shard);
             touched.merge(aggregate.apply(said(shard, Change::Removed)));
         }
         for (shard, services) in found {
