@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
+use crate::model::{ClusterId, Mcs};
 use crate::registry::consul;
 
 /// `strait serve` (interface.md). Environment: `STRAIT_` and the flag's name.
@@ -103,6 +104,14 @@ pub struct ServeArgs {
     /// After this, a cluster that never synced no longer holds up readiness
     #[arg(long, env = "STRAIT_REMOTE_CLUSTER_TIMEOUT", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub remote_cluster_timeout: Duration,
+
+    /// Multi-cluster services (ServiceExport, ServiceImport): off, exports, clusterset or strict
+    #[arg(long, env = "STRAIT_MCS", value_name = "MODE", default_value = "off", value_parser = parse_mcs)]
+    pub mcs: Mcs,
+
+    /// Another name by which proxies may call a cluster, as ALIAS=ID; repeatable
+    #[arg(long, env = "STRAIT_CLUSTER_ALIAS", value_name = "ALIAS=ID", value_delimiter = ',', value_parser = parse_alias)]
+    pub cluster_alias: Vec<(ClusterId, ClusterId)>,
 
     /// After this long out of reach a cluster is called stale; no flag, only the demo has no time
     #[arg(skip = crate::clusters::status::STALE_AFTER)]
@@ -217,6 +226,26 @@ impl ServeArgs {
         let mut names = default_names(&self.namespace);
         names.extend(self.tls_san.iter().cloned());
         names
+    }
+}
+
+fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
+    let (alias, id) = text.split_once('=').ok_or("it is ALIAS=ID")?;
+    if alias.is_empty() {
+        return Err("the alias is empty".into());
+    }
+    let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
+    // The usual alias, Kubernetes, is itself no ID that a cluster may have.
+    Ok((alias.into(), id))
+}
+
+fn parse_mcs(text: &str) -> Result<Mcs, String> {
+    match text {
+        "off" => Ok(Mcs::Off),
+        "exports" => Ok(Mcs::Exports),
+        "clusterset" => Ok(Mcs::Clusterset),
+        "strict" => Ok(Mcs::Strict),
+        _ => Err("it is off, exports, clusterset or strict".into()),
     }
 }
 

@@ -4,18 +4,20 @@
 //! words. Decides nothing itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use serde::Serialize;
 
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{
-    EndpointRef, Health, Hostname, Mode, NetworkId, PodState, Port, Protocol, TlsMode,
+    Distribution, EndpointRef, Health, Hostname, Mode, Namespace, NetworkId, PodState, Port,
+    Protocol, TlsMode,
 };
 use crate::network::{PlacedBy, ResolvedGateway};
 use crate::policy::{Rank, Refused};
 use crate::push::PushContext;
-use crate::push::view::{Reason, Role, Step, ViewKey, Way, decide, preference};
+use crate::push::view::{Reason, Role, Step, ViewKey, Way, assignment, decide, preference};
 use crate::registry::{Provider, ShardKey};
 
 /// The answer of `/debug/explain` (interface.md, "Admin HTTP").
@@ -76,6 +78,9 @@ pub struct EndpointLine {
     /// The gateways' addresses, where it is reached through any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<String>,
+    /// Envoy's priority of what is sent, where the service prefers endpoints nearby: 0 comes first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
     /// The steps of the decision in order, up to the one that withheld it.
     pub steps: Vec<StepLine>,
 }
@@ -128,11 +133,23 @@ pub fn find_service<'a>(
     context: &'a PushContext,
     name: &str,
 ) -> Result<&'a MergedService, ExplainError> {
+    find_service_for(context, name, &Namespace::default())
+}
+
+/// The same, as proxies of `namespace` know it.
+///
+/// # Errors
+/// When no cluster has it.
+pub fn find_service_for<'a>(
+    context: &'a PushContext,
+    name: &str,
+    namespace: &Namespace,
+) -> Result<&'a MergedService, ExplainError> {
     let name = name.trim_end_matches('.');
     let long = |infix: &str| format!("{name}{infix}.{}", context.settings.domain);
     [name.to_owned(), long(".svc"), long("")]
-        .iter()
-        .find_map(|name| context.services.get(name.as_str()))
+        .into_iter()
+        .find_map(|name| context.service(&name, namespace))
         .map(|service| &**service)
         .ok_or_else(|| ExplainError::UnknownService(name.to_owned()))
 }
@@ -150,9 +167,13 @@ pub fn explain(
     port: Option<u16>,
     address: Option<&str>,
 ) -> Result<Explanation, ExplainError> {
-    let service = find_service(context, hostname)?;
+    let service = match view.role {
+        Role::Client => find_service_for(context, hostname, &view.namespace)?,
+        Role::Gateway => find_service(context, hostname)?,
+    };
     let port = choose_port(service, port)?;
     let preferred = preference(context, view, service);
+    let ranks = ranks(context, view, service, port.number);
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), Group> = BTreeMap::new();
     let mut endpoints = Vec::new();
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
@@ -165,7 +186,9 @@ pub fn explain(
         let shown = endpoint.address.to_string();
         if address.is_none_or(|wanted| wanted == shown) {
             let asked = Asked { context, view, service, shard, endpoint, network };
-            endpoints.push(asked.line(&decided));
+            let mut line = asked.line(&decided);
+            line.priority = rank(&ranks, endpoint, &decided);
+            endpoints.push(line);
         }
     }
     // Priorities have no gaps: a place without anything to send is none.
@@ -178,7 +201,8 @@ pub fn explain(
         clusters: groups
             .into_iter()
             .map(|((shard, network), group)| {
-                let rank = group.rank.filter(|_| group.sent > 0);
+                // Where nearness counts as well, priorities are those of endpoints.
+                let rank = group.rank.filter(|_| group.sent > 0 && ranks.is_empty());
                 let before = rank.map(|rank| tiers.range(..rank.tier).count());
                 ClusterLine {
                     priority: before.and_then(|before| u32::try_from(before).ok()),
@@ -189,6 +213,40 @@ pub fn explain(
             .collect(),
         endpoints,
     })
+}
+
+/// The priority of each address that is sent; empty where all come alike.
+fn ranks(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+    port: u16,
+) -> BTreeMap<SocketAddr, u32> {
+    if service.primary.prefers == Distribution::Any {
+        return BTreeMap::new();
+    }
+    let groups = assignment(context, view, service, port).localities;
+    let members = groups.iter().flat_map(|group| {
+        let sockets = group.members.iter();
+        sockets.map(|one| (SocketAddr::new(one.address, one.port), group.priority))
+    });
+    members.collect()
+}
+
+/// The first priority in which an endpoint, or a gateway to it, stands.
+fn rank(
+    ranks: &BTreeMap<SocketAddr, u32>,
+    endpoint: EndpointRef<'_>,
+    decided: &Result<Way<'_>, Reason>,
+) -> Option<u32> {
+    match decided {
+        Ok(Way::Direct) => ranks.get(&SocketAddr::new(endpoint.address, endpoint.port)).copied(),
+        Ok(Way::Gateways(gateways)) => {
+            let sockets = gateways.iter().map(|one| SocketAddr::new(one.address, one.port));
+            sockets.filter_map(|socket| ranks.get(&socket).copied()).min()
+        }
+        Err(_) => None,
+    }
 }
 
 fn choose_port(service: &MergedService, number: Option<u16>) -> Result<&Port, ExplainError> {
@@ -360,8 +418,15 @@ impl Asked<'_> {
             network: self.network.clone(),
             verdict,
             via,
+            priority: None,
             steps,
         }
+    }
+
+    /// Whether the cluster keeps its endpoints for itself, by multi-cluster services.
+    fn keeps_home(&self) -> bool {
+        let own = self.service.shards.iter().find(|shard| shard.key == *self.shard);
+        own.is_some_and(|own| own.service.keeps_home)
     }
 
     /// Whether the way there crosses no border between networks.
@@ -504,6 +569,10 @@ impl Asked<'_> {
                 "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
                 self.service.hostname()
             ),
+            Reason::ClusterLocal if self.keeps_home() => format!(
+                "cluster {} does not export it (ServiceExport), so only its own proxies are given this endpoint",
+                self.shard.cluster
+            ),
             Reason::ClusterLocal => format!(
                 "{} is cluster-local: only proxies of cluster {} are given this endpoint",
                 self.service.hostname(),
@@ -549,7 +618,7 @@ impl Asked<'_> {
 }
 
 fn socket(gateway: &ResolvedGateway) -> String {
-    std::net::SocketAddr::new(gateway.address, gateway.port).to_string()
+    SocketAddr::new(gateway.address, gateway.port).to_string()
 }
 
 /// The network's name; the empty one can be seen.

@@ -41,6 +41,7 @@ pub(crate) fn service(name: &str) -> Service {
         ports: vec![port("http", 80, 8080)],
         resolution: Resolution::ClientSide,
         vips: Vec::new(),
+        ranges: Vec::new(),
         external_addresses: Vec::new(),
         external_ports: Default::default(),
         labels: Labels::new(),
@@ -49,6 +50,8 @@ pub(crate) fn service(name: &str) -> Service {
         export_to: ExportTo::Public,
         created: 0,
         node_local: false,
+        prefers: Default::default(),
+        keeps_home: false,
         publish_not_ready: false,
         mesh_external: false,
     }

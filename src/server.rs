@@ -198,6 +198,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         board: board.clone(),
     };
     consul::start(consuls, &tasks);
+    // Registries say nothing before the mesh config has been read.
+    let (namespaces, namespaces_seen) = watch::channel(None);
     let clusters = reconciler::start(
         reconciler::Config {
             objects: objects.clone(),
@@ -206,6 +208,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             system_namespace: args.namespace.clone(),
             domain: args.domain.clone(),
             trust_domain: args.trust_domain.clone(),
+            mcs: args.mcs,
+            namespaces: namespaces_seen,
             removal_grace: args.cluster_removal_grace,
             sync_timeout: args.remote_cluster_timeout,
             stale_after: args.stale_after,
@@ -227,6 +231,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         system_namespace: args.namespace.clone(),
         config_cluster: source.config_cluster_id(),
         allow_direct_cross_network: args.allow_direct_cross_network,
+        cluster_aliases: args.cluster_alias.iter().cloned().collect(),
     }));
     let outputs = event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
     tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs));
@@ -267,6 +272,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         mesh: mesh_source,
         stores: source::Stores::of(args, objects, board.clone(), &tasks),
         policy: policy.policy.clone(),
+        namespaces,
         entries: registry::service_entry::Index::new(&args.trust_domain),
         faulty,
         board: board.clone(),

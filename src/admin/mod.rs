@@ -228,7 +228,7 @@ async fn endpoints(
     let context = current(&sources)?;
     let service = find_service(&context, &query.hostname)
         .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
-    Ok(pretty(StatusCode::OK, &views::endpoints(service)))
+    Ok(pretty(StatusCode::OK, &views::endpoints(&context, service.hostname())))
 }
 
 /// Where services and objects come from, beside the member clusters.
@@ -348,7 +348,8 @@ fn view_of(context: &PushContext, connection: &Connection) -> ViewKey {
     let proxy = connection.proxy();
     let is_gateway = east_west_port(context, proxy).is_some();
     let role = if is_gateway { Role::Gateway } else { Role::Client };
-    ViewKey::of(proxy, connection.network(), role)
+    let (network, locality) = connection.place();
+    ViewKey::of(proxy, network, role).at(locality)
 }
 
 fn bad(text: &str) -> Failure {

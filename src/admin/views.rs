@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
-use crate::model::{ClusterId, Hostname, IgnoredClaim, NetworkId, Resolution};
+use crate::model::{
+    ClusterId, Distribution, Health, Hostname, IgnoredClaim, NetworkId, Resolution,
+};
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{Reason, ViewKey, decide};
@@ -23,6 +26,12 @@ pub(super) struct ServiceView<'a> {
     ports: Vec<Value>,
     #[serde(rename = "clusterVIPs")]
     cluster_vips: BTreeMap<&'a ClusterId, &'a [IpAddr]>,
+    /// Ranges of addresses that lead to it (ServiceEntries).
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    address_ranges: &'a [IpNet],
+    /// Which endpoints come first, where any do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic_distribution: Option<&'static str>,
     external_addresses: BTreeMap<&'a ClusterId, &'a [Arc<str>]>,
     service_accounts: &'a [Arc<str>],
     clusters: Vec<&'a ClusterId>,
@@ -35,12 +44,13 @@ pub(super) fn services<'a>(
     hostname: Option<&str>,
 ) -> Vec<ServiceView<'a>> {
     let dropped = dropped_addresses(context);
-    context
-        .services
-        .iter()
-        .filter(|(host, _)| hostname.is_none_or(|wanted| host.as_str() == wanted))
-        .map(|(host, service)| service_view(host, service, &dropped))
-        .collect()
+    let mut all: Vec<_> = context
+        .all_services()
+        .filter(|service| hostname.is_none_or(|wanted| service.hostname().as_str() == wanted))
+        .collect();
+    // Those that one namespace has for itself stand behind the one that others have.
+    all.sort_by_key(|service| service.hostname());
+    all.into_iter().map(|service| service_view(service.hostname(), service, &dropped)).collect()
 }
 
 fn service_view<'a>(
@@ -83,6 +93,10 @@ fn service_view<'a>(
             })
             .collect(),
         cluster_vips: service.vips().collect(),
+        address_ranges: &primary.ranges,
+        traffic_distribution: Some(primary.prefers)
+            .filter(|prefers| *prefers != Distribution::Any)
+            .map(Distribution::as_str),
         external_addresses: service.external_addresses().collect(),
         service_accounts: &service.service_accounts,
         clusters: service.by_cluster.keys().filter(|cluster| !cluster.is_empty()).collect(),
@@ -101,8 +115,15 @@ fn dropped_addresses(context: &PushContext) -> Vec<(ClusterId, DroppedAddress)> 
     dropped
 }
 
-/// The endpoints of one service.
-pub(super) fn endpoints(service: &MergedService) -> Vec<Value> {
+/// The endpoints of one name: of the definition that others see first, then of those that namespaces
+/// have for themselves; those that proxies find by names behind the others.
+pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<Value> {
+    let definitions = context.all_services().filter(|service| service.hostname() == hostname);
+    definitions.flat_map(|service| [sent(service), by_name(service)].concat()).collect()
+}
+
+/// Those that the control plane sends.
+fn sent(service: &MergedService) -> Vec<Value> {
     service
         .endpoints()
         .map(|(shard, endpoint, network)| {
@@ -122,6 +143,33 @@ pub(super) fn endpoints(service: &MergedService) -> Vec<Value> {
             })
         })
         .collect()
+}
+
+/// Those that proxies find by names, for each port. Only ready ones are known.
+fn by_name(service: &MergedService) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for shard in &service.shards {
+        let Resolution::ByName(by_name) = &shard.service.resolution else { continue };
+        for endpoint in &by_name.endpoints {
+            rows.extend(endpoint.ports.iter().map(|(port_name, port)| {
+                json!({
+                    "address": endpoint.address,
+                    "port": port,
+                    "portName": port_name,
+                    "cluster": shard.key.cluster,
+                    "network": endpoint.network.clone().unwrap_or_default(),
+                    "locality": endpoint.locality.to_string(),
+                    "health": Health::Healthy.as_str(),
+                    "weight": endpoint.weight,
+                    "serviceAccount": null,
+                    "tlsMode": endpoint.tls_mode.as_str(),
+                    "workload": null,
+                    "provider": shard.key.provider.as_str(),
+                })
+            }));
+        }
+    }
+    rows
 }
 
 /// Every network that has clusters, endpoints or gateways, be it ones that can't be dialled yet.

@@ -91,6 +91,8 @@ pub struct MergedService {
 pub struct ShardEndpoints {
     /// Which shard.
     pub key: ShardKey,
+    /// Its own object.
+    pub service: Arc<Service>,
     /// Its endpoints, shared with what the source sent.
     pub endpoints: Endpoints,
     /// The networks that they are in: one, nearly always. One that holds endpoints which are barred is
@@ -172,9 +174,7 @@ impl MergedService {
     /// cluster that calls the port by another name than the first does still serves it: endpoints go
     /// by the name of their own cluster's port.
     pub fn shards_of_port(&self, number: u16) -> impl Iterator<Item = (&ShardEndpoints, &Port)> {
-        self.shards.iter().filter_map(move |shard| {
-            Some((shard, self.by_cluster.get(&shard.key.cluster)?.port(number)?))
-        })
+        self.shards.iter().filter_map(move |shard| Some((shard, shard.service.port(number)?)))
     }
 
     /// Whether any of it is at home in `cluster`.
@@ -186,7 +186,7 @@ impl MergedService {
     /// networks, so that everybody reaches them. (interface.md, "Networks".)
     pub fn is_outside(&self, shard: &ShardKey, network: &NetworkId) -> bool {
         let own = self.by_cluster.get(&shard.cluster);
-        network.is_empty() && own.is_some_and(|own| own.mesh_external)
+        network.is_empty() && !shard.is_joined() && own.is_some_and(|own| own.mesh_external)
     }
 
     /// Every endpoint with its shard and network.
@@ -202,21 +202,21 @@ impl ShardEndpoints {
     /// addresses decide.
     fn new(
         key: &ShardKey,
-        endpoints: &Endpoints,
+        record: &ServiceRecord,
         system_label: Option<&NetworkId>,
         place: &dyn Place,
     ) -> Self {
         // What an operator writes into an entry is no claim of a cluster.
         let claims = (key.provider == Provider::Kubernetes).then_some(place);
-        Self::placed(key, endpoints, claims, |label, address| {
+        Self::placed(key, record, claims, |label, address| {
             place.network_of(&key.cluster, system_label, label, address)
         })
     }
 
     /// Endpoints from outside the mesh: each in the network that it names itself, or in none. No
     /// cluster speaks for them, and a range of addresses is one inside the mesh.
-    fn outside(key: &ShardKey, endpoints: &Endpoints) -> Self {
-        Self::placed(key, endpoints, None, |label, _| Placed {
+    fn outside(key: &ShardKey, record: &ServiceRecord) -> Self {
+        Self::placed(key, record, None, |label, _| Placed {
             network: label.cloned().unwrap_or_default(),
             at_any_address: true,
         })
@@ -224,10 +224,11 @@ impl ShardEndpoints {
 
     fn placed(
         key: &ShardKey,
-        endpoints: &Endpoints,
+        record: &ServiceRecord,
         claims: Option<&dyn Place>,
         place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
     ) -> Self {
+        let endpoints = &record.endpoints;
         let mut networks: Vec<NetworkId> = Vec::new();
         let mut bars: Vec<Option<Bar>> = Vec::new();
         let mut entered = |network: &NetworkId, strange: bool| {
@@ -288,6 +289,7 @@ impl ShardEndpoints {
         }
         Self {
             key: key.clone(),
+            service: Arc::clone(&record.service),
             endpoints: endpoints.clone(),
             networks: networks.into(),
             bars: bars.into(),
@@ -341,7 +343,7 @@ pub(super) fn merge<'a>(
     let mut accounts = BTreeSet::new();
     for (refused, key, record, system_label) in records {
         let service = &record.service;
-        debug_assert_eq!(service.hostname, *host);
+        debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
         let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
         if strange {
             disagree.entry("namespace").or_default().push(key.cluster.clone());
@@ -370,10 +372,11 @@ pub(super) fn merge<'a>(
             let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
             accounts.extend(service.service_accounts.iter().chain(of_endpoints));
         }
-        let shard = if service.mesh_external {
-            ShardEndpoints::outside(key, &record.endpoints)
+        // A pod is in its cluster, whoever selects it.
+        let shard = if service.mesh_external && !key.is_joined() {
+            ShardEndpoints::outside(key, record)
         } else {
-            ShardEndpoints::new(key, &record.endpoints, system_label, place)
+            ShardEndpoints::new(key, record, system_label, place)
         };
         merged.shards.push(shard);
     }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
-use crate::model::{ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads};
+use crate::model::{
+    ClusterFacts, ClusterId, Hostname, Namespace, NetworkId, Service, WorkloadKey, Workloads,
+};
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
 /// All shards.
@@ -20,6 +22,7 @@ struct Shard {
     services: BTreeMap<Hostname, ServiceRecord>,
     workloads: Workloads,
     network_label: Option<NetworkId>,
+    facts: ClusterFacts,
 }
 
 /// What an update changed.
@@ -33,6 +36,10 @@ pub struct Touched {
     pub workloads: BTreeSet<(ClusterId, WorkloadKey)>,
     /// Clusters whose system namespace names another network, or that came or went.
     pub placements: BTreeSet<ClusterId>,
+    /// Clusters that say something else of themselves.
+    pub facts: BTreeSet<ClusterId>,
+    /// Whether any declares other gateways.
+    pub gateways: bool,
 }
 
 impl Touched {
@@ -47,6 +54,8 @@ impl Touched {
         self.objects.extend(later.objects);
         self.workloads.extend(later.workloads);
         self.placements.extend(later.placements);
+        self.facts.extend(later.facts);
+        self.gateways |= later.gateways;
     }
 }
 
@@ -64,7 +73,10 @@ impl Aggregate {
         match change {
             Change::Removed => {
                 if let Some(shard) = self.shards.remove(&key) {
-                    touched.placements.insert(key.cluster.clone());
+                    if !key.is_joined() {
+                        touched.placements.insert(key.cluster.clone());
+                    }
+                    touched.facts.insert(key.cluster.clone());
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
                 }
@@ -74,14 +86,13 @@ impl Aggregate {
                     Some(shard) if shard.epoch > epoch => return touched,
                     Some(shard) => shard,
                     None => {
-                        touched.placements.insert(key.cluster.clone());
-                        let new = Shard {
-                            epoch,
-                            services: BTreeMap::new(),
-                            workloads: contents.workloads.take().unwrap_or_default(),
-                            network_label: None,
-                        };
-                        contents.workloads = Some(new.workloads.clone());
+                        if !key.is_joined() {
+                            touched.placements.insert(key.cluster.clone());
+                        }
+                        // Nobody has looked a workload up in vain yet: none of them is news.
+                        let workloads = contents.workloads.take().unwrap_or_default();
+                        contents.workloads = Some(workloads.clone());
+                        let new = Shard { workloads, ..Shard::empty(epoch) };
                         self.shards.entry(key.clone()).or_insert(new)
                     }
                 };
@@ -92,6 +103,7 @@ impl Aggregate {
                 }
                 contents.workloads.get_or_insert_default();
                 contents.network_label.get_or_insert(None);
+                contents.facts.get_or_insert_default();
                 shard.apply(&key.cluster, contents, &mut touched);
             }
             Change::Update(contents) => {
@@ -110,10 +122,20 @@ impl Aggregate {
         merge(
             host,
             self.in_order().filter_map(|(key, shard)| {
-                shard.services.get(host).map(|record| (key, record, shard.network_label.as_ref()))
+                let record = shard.services.get(host)?;
+                Some((key, record, self.system_label(key, shard)))
             }),
             place,
         )
+    }
+
+    /// What the system namespace of a shard's cluster names as its network.
+    fn system_label<'a>(&'a self, key: &ShardKey, shard: &'a Shard) -> Option<&'a NetworkId> {
+        if !key.is_joined() {
+            return shard.network_label.as_ref();
+        }
+        let own = self.shards.get(&ShardKey::kubernetes(key.cluster.clone()))?;
+        own.network_label.as_ref()
     }
 
     /// Every name that any shard has.
@@ -130,6 +152,23 @@ impl Aggregate {
     /// The pods of a cluster; `None` where nothing is known of it.
     pub fn workloads(&self, cluster: &ClusterId) -> Option<&Workloads> {
         self.shards.get(&ShardKey::kubernetes(cluster.clone())).map(|shard| &shard.workloads)
+    }
+
+    /// What a cluster says of itself.
+    pub fn facts(&self, cluster: &ClusterId) -> Option<&ClusterFacts> {
+        self.shards.get(&ShardKey::kubernetes(cluster.clone())).map(|shard| &shard.facts)
+    }
+
+    /// Every Kubernetes cluster with its pods, and what it says of itself.
+    pub fn clusters(&self) -> impl Iterator<Item = (&ClusterId, &Workloads, &ClusterFacts)> {
+        let clusters = self.shards.iter().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        clusters.map(|(key, shard)| (&key.cluster, &shard.workloads, &shard.facts))
+    }
+
+    /// The service objects of Kubernetes clusters, in merging order.
+    pub fn kubernetes_services(&self) -> impl Iterator<Item = &Arc<Service>> {
+        let shards = self.in_order().filter(|(key, _)| key.provider == Provider::Kubernetes);
+        shards.flat_map(|(_, shard)| shard.services.values().map(|record| &record.service))
     }
 
     /// The network that each Kubernetes cluster's system namespace names.
@@ -152,13 +191,26 @@ impl Aggregate {
     }
 
     fn in_order(&self) -> impl Iterator<Item = (&ShardKey, &Shard)> {
-        let is_config = |key: &ShardKey| Some(&key.cluster) == self.config_cluster.as_ref();
+        let is_config = |key: &ShardKey| {
+            key.provider == Provider::Kubernetes
+                && Some(&key.cluster) == self.config_cluster.as_ref()
+        };
         let first = self.shards.iter().filter(move |(key, _)| is_config(key));
         first.chain(self.shards.iter().filter(move |(key, _)| !is_config(key)))
     }
 }
 
 impl Shard {
+    fn empty(epoch: Epoch) -> Self {
+        Self {
+            epoch,
+            services: BTreeMap::new(),
+            workloads: Workloads::default(),
+            network_label: None,
+            facts: ClusterFacts::default(),
+        }
+    }
+
     fn apply(&mut self, cluster: &ClusterId, contents: Contents, touched: &mut Touched) {
         for (host, record) in contents.services {
             let old = self.services.get(&host);
@@ -180,6 +232,24 @@ impl Shard {
             let differ = self.workloads.differences(&workloads).into_iter();
             touched.workloads.extend(differ.map(|pod| (cluster.clone(), pod)));
             self.workloads = workloads;
+        }
+        if let Some(facts) = contents.facts
+            && self.facts != facts
+        {
+            // Proxies are where their nodes are.
+            let (old, new) = (&self.facts.localities, &facts.localities);
+            let moved = |node: &Arc<str>| old.get(node) != new.get(node);
+            if old != new {
+                let pods = self.workloads.iter();
+                let pods = pods.filter(|(_, _, pod)| pod.node.as_ref().is_some_and(|at| moved(at)));
+                touched.workloads.extend(pods.map(|(namespace, name, _)| {
+                    let namespace = Namespace::new(Arc::clone(namespace));
+                    (cluster.clone(), WorkloadKey::new(namespace, name))
+                }));
+            }
+            touched.gateways |= self.facts.gateways != facts.gateways;
+            self.facts = facts;
+            touched.facts.insert(cluster.clone());
         }
         if let Some(label) = contents.network_label
             && self.network_label != label

@@ -125,6 +125,9 @@ pub struct Meta<'a> {
     /// When it was made.
     #[serde(borrow)]
     pub creation_timestamp: Moment<'a>,
+    /// When it was to go, if it is to go; 0 else.
+    #[serde(borrow)]
+    pub deletion_timestamp: Moment<'a>,
     /// Labels.
     #[serde(borrow)]
     pub labels: Pairs<'a>,
@@ -153,6 +156,7 @@ impl<'a> Message<'a> for Meta<'a> {
             5 => self.uid = value.text()?,
             6 => self.resource_version = value.text()?,
             8 => value.message(&mut self.creation_timestamp)?,
+            9 => value.message(&mut self.deletion_timestamp)?,
             11 => self.labels.take(value)?,
             12 => self.annotations.take_wanted(value, means_something)?,
             _ => {}

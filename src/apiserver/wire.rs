@@ -10,6 +10,11 @@ use super::text::Text;
 #[error("malformed protobuf: {0}")]
 pub struct Malformed(pub(super) &'static str);
 
+impl Malformed {
+    /// Of a kind that is never written in this way.
+    pub const NO_FORM: Self = Self("no object of this kind is written in protobuf");
+}
+
 /// What a field holds.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {

@@ -28,7 +28,7 @@ use super::remembered::Remembered;
 use super::secret::MemberSecret;
 use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
 use crate::apiserver::{Access, Limits, Loopback};
-use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
+use crate::model::{ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId};
 use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{self, Status};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
@@ -67,6 +67,10 @@ pub struct Config {
     pub domain: String,
     /// The trust domain of workloads.
     pub trust_domain: String,
+    /// Which namespaces belong to the mesh; `None` until that is known.
+    pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
+    /// What exports and imports of services mean.
+    pub mcs: Mcs,
     /// How long a cluster's data outlives its Secret.
     pub removal_grace: Duration,
     /// After this a cluster that never synced no longer holds up readiness.

@@ -53,6 +53,8 @@ impl Mesh {
             system_namespace: SYSTEM.to_owned(),
             domain: "cluster.local".to_owned(),
             trust_domain: "cluster.local".to_owned(),
+            mcs: Default::default(),
+            namespaces: watch::channel(Some(Default::default())).1,
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,
             stale_after: super::status::STALE_AFTER,

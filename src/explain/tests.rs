@@ -15,6 +15,7 @@ fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        cluster_aliases: Default::default(),
     }));
     for (epoch, (cluster, address)) in
         [("east", "10.0.0.1"), ("west", "10.0.0.2")].into_iter().enumerate()

@@ -1,13 +1,18 @@
 //! What the files say, field by field. A change to anything here is a new [`super::files::VERSION`].
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+use imbl::OrdSet;
+use ipnet::IpNet;
 
 use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
 use super::{Members, Note, Origin, Shard};
 use crate::model::{
-    Addresses, ByName, ClusterId, Endpoint, EndpointRef, Endpoints, ExportTo, Health, Hostname,
-    Mode, NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution,
-    Service, TargetPort, TlsMode, Workload, WorkloadKey, Workloads,
+    Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Distribution, Endpoint,
+    EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode, NamedEndpoint,
+    Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort,
+    TlsMode, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -30,7 +35,10 @@ names!(ClusterId, Hostname, Namespace, NetworkId);
 fields!(Origin { domain, trust_domain, system_namespace });
 fields!(Members { members, mesh });
 fields!(Note { secret, network, mode, last_contact });
-fields!(Shard { cluster, uid, network_label, workloads, services });
+fields!(Shard { cluster, uid, network_label, workloads, facts, services });
+fields!(ClusterFacts { localities, unready, gateways });
+fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
+fields!(WorkloadKey { namespace, name });
 fields!(ServiceRecord { service, endpoints });
 fields!(Service {
     hostname,
@@ -39,6 +47,7 @@ fields!(Service {
     ports,
     resolution,
     vips,
+    ranges,
     external_addresses,
     external_ports,
     labels,
@@ -47,6 +56,8 @@ fields!(Service {
     export_to,
     created,
     node_local,
+    prefers,
+    keeps_home,
     publish_not_ready,
     mesh_external,
 });
@@ -67,6 +78,7 @@ fields!(Workload { profile, addresses, node });
 numbers!(Mode { 0 => Normal, 1 => Drain, 2 => Pause });
 numbers!(TlsMode { 0 => Disabled, 1 => Istio });
 numbers!(Health { 0 => Healthy, 1 => Unhealthy, 2 => Draining, 3 => Terminating });
+numbers!(Distribution { 0 => Any, 1 => SameZone, 2 => SameNode });
 numbers!(PodState { 0 => Known, 1 => Missing, 2 => Unnamed });
 numbers!(Protocol {
     0 => Http,
@@ -90,6 +102,88 @@ impl Stored for Arc<Service> {
 
     fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Service::read(from).map(Self::new)
+    }
+}
+
+impl Stored for Arc<BTreeMap<Arc<str>, Arc<Locality>>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        BTreeMap::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        BTreeMap::read(from).map(Self::new)
+    }
+}
+
+impl Stored for Arc<BTreeMap<WorkloadKey, DeclaredGateway>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        BTreeMap::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        BTreeMap::read(from).map(Self::new)
+    }
+}
+
+impl Stored for GatewayHost {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::Address(address) => {
+                to.bytes.push(0);
+                to.put(*address);
+            }
+            Self::Name(name) => {
+                to.bytes.push(1);
+                name.write(to);
+            }
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => Stored::read(from).map(Self::Address),
+            1 => Stored::read(from).map(Self::Name),
+            _ => Err(Malformed("gateway")),
+        }
+    }
+}
+
+impl Stored for BTreeSet<(u16, u16)> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        for (port, hbone_port) in self {
+            port.write(to);
+            hbone_port.write(to);
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = from.count()?;
+        (0..count).map(|_| Ok((u16::read(from)?, u16::read(from)?))).collect()
+    }
+}
+
+impl Stored for OrdSet<WorkloadKey> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.number(self.len() as u64);
+        self.iter().for_each(|one| one.write(to));
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let count = from.count()?;
+        (0..count).map(|_| WorkloadKey::read(from)).collect()
+    }
+}
+
+impl Stored for IpNet {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.put(self.addr());
+        to.bytes.push(self.prefix_len());
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let address = Stored::read(from)?;
+        Self::new(address, from.byte()?).map_err(|_| Malformed("range"))
     }
 }
 

@@ -27,7 +27,7 @@ pub use files::{Refused, Store};
 pub use writer::Writer;
 
 use crate::clusters::Remembered;
-use crate::model::{ClusterId, Hostname, Mode, NetworkId, Workloads};
+use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, Workloads};
 use crate::registry::{Contents, ServiceRecord};
 
 /// What the names and identities in a file depend on: with other settings it is not read.
@@ -52,6 +52,8 @@ pub struct Shard {
     pub network_label: Option<NetworkId>,
     /// Its pods.
     pub workloads: Workloads,
+    /// What else it said of itself.
+    pub facts: ClusterFacts,
     /// Its services.
     pub services: BTreeMap<Hostname, ServiceRecord>,
 }
@@ -117,7 +119,7 @@ fn restore(store: &mut Store) -> Restored {
 }
 
 fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Remembered {
-    let Shard { uid, network_label, workloads, services, .. } = shard;
+    let Shard { uid, network_label, workloads, facts, services, .. } = shard;
     let endpoints = services.values().map(|record| record.endpoints.len()).sum();
     let services: BTreeMap<_, _> =
         services.into_iter().map(|(host, record)| (host, Some(record))).collect();
@@ -137,6 +139,7 @@ fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Rem
             services,
             workloads: Some(workloads),
             network_label: Some(network_label),
+            facts: Some(facts),
         },
     }
 }

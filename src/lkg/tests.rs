@@ -9,8 +9,9 @@ use tempfile::TempDir;
 use super::files::{Flaw, GENERATIONS, VERSION, open_file, to_file};
 use super::*;
 use crate::model::{
-    ByName, Endpoint, ExportTo, Health, Labels, Locality, NamedEndpoint, PodState, Port, Profile,
-    Protocol, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    ByName, ClusterFacts, DeclaredGateway, Distribution, Endpoint, ExportTo, GatewayHost, Health,
+    Labels, Locality, NamedEndpoint, PodState, Port, Profile, Protocol, Resolution, Service,
+    TargetPort, TlsMode, Workload, WorkloadKey,
 };
 
 fn origin() -> Origin {
@@ -75,6 +76,34 @@ impl Dice {
         Arc::new(Locality::parse(self.of(&["", "r/z/s", "r/z", "q//s"])))
     }
 
+    fn facts(&mut self) -> ClusterFacts {
+        let names = |dice: &mut Self| WorkloadKey::new(&*dice.text(), dice.text());
+        ClusterFacts {
+            localities: Arc::new(self.some(|dice| (dice.text(), dice.locality()))),
+            unready: self.some(names),
+            gateways: Arc::new(self.some(|dice| {
+                let gateway = DeclaredGateway {
+                    network: dice.text().as_ref().into(),
+                    of_config_cluster_only: dice.flip(),
+                    addresses: dice.some(|dice| {
+                        if dice.flip() {
+                            GatewayHost::Address(dice.address())
+                        } else {
+                            GatewayHost::Name(dice.text())
+                        }
+                    }),
+                    entrances: dice.some(|dice| (dice.0.random(), dice.0.random())),
+                };
+                (names(dice), gateway)
+            })),
+        }
+    }
+
+    fn range(&mut self) -> ipnet::IpNet {
+        let (address, length) = (self.address(), self.upto(33));
+        ipnet::IpNet::new(address, u8::try_from(length).expect("small")).expect("at most 32")
+    }
+
     fn labels(&mut self) -> Labels {
         self.some(|dice| (dice.text(), dice.text()))
     }
@@ -105,6 +134,7 @@ impl Dice {
                 _ => Resolution::Alias(Hostname::new(self.text())),
             },
             vips: self.some(Self::address),
+            ranges: self.some(Self::range),
             external_addresses: self.some(Self::text),
             external_ports: self.some(|dice| (dice.0.random(), dice.0.random())),
             labels: self.labels(),
@@ -117,6 +147,8 @@ impl Dice {
             },
             created: self.0.random(),
             node_local: self.flip(),
+            prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
+            keeps_home: self.flip(),
             publish_not_ready: self.flip(),
             mesh_external: self.flip(),
         }
@@ -184,6 +216,7 @@ impl Dice {
             uid: self.maybe(Self::text),
             network_label: self.maybe(|dice| dice.text().as_ref().into()),
             workloads: self.workloads(),
+            facts: self.facts(),
             services,
         }
     }
@@ -275,6 +308,7 @@ impl Dice {
             uid: None,
             network_label: None,
             workloads: Workloads::default(),
+            facts: self.facts(),
             services: services.into(),
         }
     }
@@ -310,7 +344,7 @@ fn a_file_is_refused_with_the_reason() {
     let other_domain = Origin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
-        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 2"),
+        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 3"),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
         ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),
@@ -450,5 +484,6 @@ fn large(count: u32) -> Shard {
         let record = ServiceRecord { service: Arc::new(service), endpoints: endpoints.into() };
         services.insert(hostname, record);
     }
-    Shard { cluster: "east".into(), uid: None, network_label: None, workloads, services }
+    let (uid, network_label, facts) = (None, None, ClusterFacts::default());
+    Shard { cluster: "east".into(), uid, network_label, workloads, facts, services }
 }

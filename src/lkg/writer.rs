@@ -218,6 +218,11 @@ fn changed(before: Option<&PushContext>, now: &PushContext) -> Option<BTreeSet<C
             changed.insert(id.clone());
         }
     }
+    for (id, facts) in &now.facts {
+        if before.facts.get(id) != Some(facts) {
+            changed.insert(id.clone());
+        }
+    }
     for (id, label) in &now.network_labels {
         if before.network_labels.get(id) != Some(label) {
             changed.insert(id.clone());
@@ -231,8 +236,9 @@ fn record(service: &MergedService, id: &ClusterId) -> Option<ServiceRecord> {
     let of = |shard: &&crate::aggregate::ShardEndpoints| {
         shard.key.provider == Provider::Kubernetes && shard.key.cluster == *id
     };
-    let endpoints = service.shards.iter().find(of)?.endpoints.clone();
-    Some(ServiceRecord { service: Arc::clone(service.by_cluster.get(id)?), endpoints })
+    let shard = service.shards.iter().find(of)?;
+    let (service, endpoints) = (Arc::clone(&shard.service), shard.endpoints.clone());
+    Some(ServiceRecord { service, endpoints })
 }
 
 /// What the mesh holds of these clusters, each with its UID. Shares everything with the mesh.
@@ -246,6 +252,7 @@ pub(super) fn shards<'a>(
             uid,
             network_label: context.network_labels.get(id).cloned().flatten(),
             workloads: context.workloads.get(id).cloned().unwrap_or_default(),
+            facts: context.facts.get(id).cloned().unwrap_or_default(),
             services: BTreeMap::new(),
         };
         (id.clone(), shard)

@@ -4,15 +4,17 @@
 //! others, so that nobody believes they have an effect.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::discovery::{self, RawSelector};
 use super::sources::ConfigSource;
 use super::yaml::{Fields, Invalid};
 use super::{format_duration, parse_duration};
-use crate::model::Hostname;
+use crate::model::{Hostname, NamespaceFilter};
 
 /// The effective settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct MeshConfig {
     pub proxy_inbound_listen_port: u16,
     /// `configSources`: where objects of the mesh come from, the first first.
     pub config_sources: Vec<ConfigSource>,
+    /// `discoverySelectors`: the namespaces whose services and pods belong to the mesh.
+    pub namespaces: Arc<NamespaceFilter>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
 }
@@ -117,6 +121,7 @@ impl MeshConfig {
             proxy_listen_port: 15001,
             proxy_inbound_listen_port: 15006,
             config_sources: Vec::new(),
+            namespaces: Arc::default(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
@@ -163,6 +168,9 @@ impl MeshConfig {
             config_sources: fields
                 .take_with("configSources", ConfigSource::read_all)?
                 .unwrap_or_default(),
+            namespaces: fields
+                .take_with("discoverySelectors", |raw: Vec<RawSelector>| discovery::read(raw))?
+                .map_or(base.namespaces, Arc::new),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -220,6 +228,7 @@ impl MeshConfig {
         json!({
             "accessLogFile": self.access_log_file,
             "configSources": self.config_sources.iter().map(ConfigSource::to_json).collect::<Vec<_>>(),
+            "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
             "enableAutoMtls": self.enable_auto_mtls,
             "outboundTrafficPolicy": {"mode": policy},
@@ -366,6 +375,11 @@ mod tests {
             ),
             ("serviceSettings: {}\n", "line 1, serviceSettings: ", "expected a sequence"),
             ("tcpKeepalive: {time: soon}\n", "line 1, tcpKeepalive: ", "soon"),
+            (
+                "discoverySelectors: [{matchExpressions: [{key: a, operator: Is}]}]\n",
+                "line 1, discoverySelectors: ",
+                "Is",
+            ),
             ("a: b\na: c\n", "line 2: ", "a"),
             ("trustDomain: {\n", "line ", ""),
             ("just text\n", "line 1: ", ""),
@@ -407,7 +421,11 @@ mod tests {
 
     #[test]
     fn the_effective_config_reads_back_as_itself() {
-        let config = parse("connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n").config;
+        let config = parse(
+            "connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n\
+             discoverySelectors: [{matchLabels: {mesh: in}}]\n",
+        )
+        .config;
         let again = parse(&config.to_json().to_string());
         assert_eq!(again, ParsedConfig { config, ignored: Vec::new() });
     }

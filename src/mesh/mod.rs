@@ -5,6 +5,7 @@
 //! before stays.
 
 mod config;
+mod discovery;
 mod duration;
 mod networks;
 mod sources;

@@ -1,8 +1,11 @@
 //! An east-west gateway: where traffic enters a network.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use super::NetworkId;
 
 /// An address, or a name that DNS turns into addresses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,11 +35,26 @@ impl fmt::Display for GatewayHost {
     }
 }
 
+/// A gateway that a cluster declares by an object of its own, without a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeclaredGateway {
+    /// The network it leads into.
+    pub network: NetworkId,
+    /// Whether it stands elsewhere, which only the config cluster may say.
+    pub of_config_cluster_only: bool,
+    /// Where it is reached.
+    pub addresses: Vec<GatewayHost>,
+    /// The port that takes mTLS by SNI, and the HBONE port; 0 for none.
+    pub entrances: BTreeSet<(u16, u16)>,
+}
+
 /// Where a gateway was learned, shown in `/debug/networks`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GatewaySource {
     /// A Service that carries the network label: `namespace/name`.
     Service(Arc<str>),
+    /// A `Gateway` of the Gateway API that carries the network label: `namespace/name`.
+    Gateway(Arc<str>),
     /// MeshNetworks, `registryServiceName`: the service's hostname.
     RegistryService(Arc<str>),
     /// MeshNetworks, `address`.
@@ -47,6 +65,7 @@ impl fmt::Display for GatewaySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(name) => write!(f, "service {name}"),
+            Self::Gateway(name) => write!(f, "gateway {name}"),
             Self::RegistryService(host) => write!(f, "meshNetworks registryServiceName {host}"),
             Self::MeshNetworks => f.write_str("meshNetworks address"),
         }

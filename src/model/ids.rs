@@ -141,6 +141,18 @@ impl Hostname {
     pub fn of_kubernetes_service(name: &str, namespace: &str, domain: &str) -> Self {
         Self::from(format!("{name}.{namespace}.svc.{domain}"))
     }
+
+    /// The key of a definition of this name that is for `namespace` alone, beside one for others. No
+    /// name of a service holds `@`.
+    pub fn private_to(&self, namespace: &Namespace) -> Self {
+        Self::from(format!("{self}@{namespace}"))
+    }
+
+    /// What [`Self::private_to`] made a key of.
+    pub fn split_private(&self) -> Option<(Self, Namespace)> {
+        let (name, namespace) = self.as_str().split_once('@')?;
+        Some((name.into(), namespace.into()))
+    }
 }
 
 #[cfg(test)]

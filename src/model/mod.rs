@@ -5,9 +5,12 @@
 
 mod endpoint;
 mod endpoints;
+mod facts;
 mod gateway;
 mod ids;
 mod known_clusters;
+mod mcs;
+mod namespace_filter;
 mod proxy;
 mod service;
 mod sorted;
@@ -16,13 +19,16 @@ mod workloads;
 
 pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
 pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
-pub use gateway::{GatewayHost, GatewaySource};
+pub use facts::ClusterFacts;
+pub use gateway::{DeclaredGateway, GatewayHost, GatewaySource};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
+pub use mcs::Mcs;
+pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
-    ByName, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service, TargetPort,
-    labels_match,
+    ByName, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service,
+    TargetPort, labels_match,
 };
 pub use sorted::SortedMap;
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::{Hostname, Locality, Namespace, NetworkId, SortedMap, TlsMode};
 
 /// Labels or a selector, in a stable order.
@@ -29,6 +31,8 @@ pub struct Service {
     pub resolution: Resolution,
     /// Virtual addresses in the registry's own cluster, first one first. Empty for headless ones.
     pub vips: Vec<IpAddr>,
+    /// Ranges of addresses that lead to it, whatever the cluster (ServiceEntries only).
+    pub ranges: Vec<IpNet>,
     /// Addresses that reach it from outside the cluster: load balancer addresses (IP, else host
     /// name), then `externalIPs`, in the source's order.
     pub external_addresses: Vec<Arc<str>>,
@@ -46,6 +50,11 @@ pub struct Service {
     pub created: i64,
     /// `internalTrafficPolicy: Local`: only endpoints on the proxy's own node.
     pub node_local: bool,
+    /// Which endpoints come first (`trafficDistribution`).
+    pub prefers: Distribution,
+    /// Whether its endpoints in this registry's cluster are for proxies of that cluster only, since it
+    /// isn't exported (multi-cluster services).
+    pub keeps_home: bool,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,
     /// Outside the mesh: no mTLS is expected.
@@ -214,6 +223,39 @@ pub struct NamedEndpoint {
     pub network: Option<NetworkId>,
     /// Whether it takes mTLS.
     pub tls_mode: TlsMode,
+}
+
+/// Which endpoints of a service come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distribution {
+    /// All alike.
+    #[default]
+    Any,
+    /// Those in the proxy's zone, then those in its region.
+    SameZone,
+    /// Those on the proxy's node, then as above.
+    SameNode,
+}
+
+impl Distribution {
+    /// Reads `spec.trafficDistribution` or the annotation `networking.istio.io/traffic-distribution`, in
+    /// whatever case. What it doesn't know prefers nothing.
+    pub fn parse(text: &str) -> Self {
+        match text.to_ascii_lowercase().as_str() {
+            "preferclose" | "prefersamezone" => Self::SameZone,
+            "prefersamenode" => Self::SameNode,
+            _ => Self::Any,
+        }
+    }
+
+    /// The name as users see it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "Any",
+            Self::SameZone => "PreferSameZone",
+            Self::SameNode => "PreferSameNode",
+        }
+    }
 }
 
 /// Who may see a service: `networking.istio.io/exportTo`.

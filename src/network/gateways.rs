@@ -4,6 +4,7 @@
 //! | source | address | port |
 //! |---|---|---|
 //! | a Service labelled `topology.istio.io/network` | its external addresses | label `networking.istio.io/gatewayPort`, else 15443 |
+//! | a Gateway (Gateway API) with that label | its `spec.addresses` | each listener that passes mTLS on, or has that port |
 //! | MeshNetworks `registryServiceName` | that Service's external addresses, in clusters that the network names by `fromRegistry`; a label on the Service overrides | as configured |
 //! | MeshNetworks `address` | as configured | as configured |
 //!
@@ -20,13 +21,13 @@ use super::names::ResolvedNames;
 use super::placement::PlacedBy;
 use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
 use crate::model::{
-    ClusterId, GatewayHost, GatewaySource, IgnoredClaim, KnownClusters, NetworkId, Port, Protocol,
-    Service,
+    ClusterFacts, ClusterId, GatewayHost, GatewaySource, IgnoredClaim, KnownClusters, NetworkId,
+    Port, Protocol, Service,
 };
 use crate::policy::Policy;
 
 /// The label that names a network.
-const NETWORK_LABEL: &str = "topology.istio.io/network";
+pub(super) const NETWORK_LABEL: &str = "topology.istio.io/network";
 /// The label that names a gateway Service's mTLS port.
 const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 /// The mTLS port where nothing else is said.
@@ -95,6 +96,8 @@ pub struct Inputs<'a> {
     pub policy: &'a Policy,
     /// What DNS says.
     pub names: &'a ResolvedNames,
+    /// What clusters say of themselves.
+    pub facts: &'a [(&'a ClusterId, &'a ClusterFacts)],
 }
 
 /// The names DNS is asked for on a cluster's behalf.
@@ -102,13 +105,13 @@ type NamesByCluster = BTreeMap<ClusterId, BTreeSet<Arc<str>>>;
 
 /// A gateway before its host is turned into addresses.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
-    network: NetworkId,
-    cluster: Option<ClusterId>,
-    source: GatewaySource,
-    host: GatewayHost,
-    port: u16,
-    hbone_port: u16,
+pub(super) struct Found {
+    pub(super) network: NetworkId,
+    pub(super) cluster: Option<ClusterId>,
+    pub(super) source: GatewaySource,
+    pub(super) host: GatewayHost,
+    pub(super) port: u16,
+    pub(super) hbone_port: u16,
 }
 
 impl Networks {
@@ -124,6 +127,7 @@ impl Networks {
         for (cluster, service) in services {
             networks.of_service(cluster, service, inputs, &mut found);
         }
+        networks.of_declared(inputs, &mut found);
         for (network, gateway) in mesh.gateways() {
             if let GatewayTarget::Address(host) = &gateway.target {
                 found.insert(Found {
@@ -213,7 +217,12 @@ impl Networks {
         }
     }
 
-    fn ignore(&mut self, cluster: &ClusterId, claim: String, network: &NetworkId) {
+    /// Notes a gateway that can't be dialled yet.
+    pub(super) fn pend(&mut self, pending: Pending) {
+        self.pending.insert(pending);
+    }
+
+    pub(super) fn ignore(&mut self, cluster: &ClusterId, claim: String, network: &NetworkId) {
         let claim = IgnoredClaim { claim, network: network.clone() };
         self.ignored.insert((cluster.clone(), claim));
     }
@@ -471,6 +480,7 @@ mod tests {
             ports: vec![port("tls", 15443)],
             resolution: Resolution::ClientSide,
             vips: Vec::new(),
+            ranges: Vec::new(),
             external_addresses: addresses.iter().map(|address| Arc::from(*address)).collect(),
             external_ports: Default::default(),
             labels: Labels::new(),
@@ -479,6 +489,8 @@ mod tests {
             export_to: ExportTo::Public,
             created: 0,
             node_local: false,
+            prefers: Default::default(),
+            keeps_home: false,
             publish_not_ready: false,
             mesh_external: false,
         }
@@ -513,6 +525,7 @@ mod tests {
             mesh: &mesh,
             policy: &Policy::default(),
             names,
+            facts: &[],
         };
         Networks::build(services.iter().map(|(id, service)| (id, *service)), inputs)
     }

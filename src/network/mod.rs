@@ -4,6 +4,7 @@
 //! mesh networks, and the DNS answers behind gateway names. Never decides what a proxy gets: the view
 //! does that, with what is here.
 
+mod declared;
 mod gateways;
 mod names;
 mod placement;

@@ -47,8 +47,7 @@ pub fn addresses(
 ) -> Addresses {
     let speaks = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
     let mut services: Vec<&Arc<MergedService>> = context
-        .services
-        .values()
+        .services_of(namespace)
         .filter(|service| service.primary.export_to.visible_to(namespace))
         .filter(|service| {
             service.is_at_home_in(cluster)

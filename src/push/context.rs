@@ -2,6 +2,7 @@
 //!
 //! Made by the event loop only. Parts that did not change are shared with the version before.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use imbl::OrdMap;
 use crate::aggregate::{Bar, MergedService, Place, Placed};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterId, Hostname, KnownClusters, NetworkId, Proxy, Service, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Hostname, KnownClusters, Locality, Namespace, NetworkId, Proxy,
+    Service, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
@@ -29,6 +31,8 @@ pub struct Settings {
     pub config_cluster: Option<ClusterId>,
     /// Whether a network without a gateway is reached directly, as the peer does.
     pub allow_direct_cross_network: bool,
+    /// Other names by which proxies may call a cluster.
+    pub cluster_aliases: BTreeMap<ClusterId, ClusterId>,
 }
 
 /// One version of the mesh.
@@ -56,9 +60,42 @@ pub struct PushContext {
     pub services: OrdMap<Hostname, Arc<MergedService>>,
     /// Pods of synced clusters.
     pub workloads: OrdMap<ClusterId, Workloads>,
+    /// What synced clusters say of themselves.
+    pub facts: OrdMap<ClusterId, ClusterFacts>,
+    /// Definitions that one namespace has for itself, of names that others have as well.
+    pub private: Private,
 }
 
+/// By name and namespace. Nearly always empty.
+pub type Private = OrdMap<Hostname, OrdMap<Namespace, Arc<MergedService>>>;
+
 impl PushContext {
+    /// The service of this name, as proxies of `namespace` know it.
+    pub fn service(&self, host: &str, namespace: &Namespace) -> Option<&Arc<MergedService>> {
+        let private = self.private.get(host).and_then(|private| private.get(namespace));
+        private.or_else(|| self.services.get(host))
+    }
+
+    /// All services, as proxies of `namespace` know them, be they visible to it or not.
+    pub fn services_of<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+    ) -> impl Iterator<Item = &'a Arc<MergedService>> {
+        let shown = self.services.iter().map(move |(host, service)| {
+            let private = self.private.get(host).and_then(|private| private.get(namespace));
+            private.unwrap_or(service)
+        });
+        // A name that nobody else has any more, for the moment.
+        let alone = self.private.iter().filter(|(host, _)| !self.services.contains_key(*host));
+        shown.chain(alone.filter_map(move |(_, private)| private.get(namespace)))
+    }
+
+    /// All definitions there are, those that one namespace has for itself behind the others.
+    pub fn all_services(&self) -> impl Iterator<Item = &Arc<MergedService>> {
+        let private = self.private.values().flat_map(|private| private.values());
+        self.services.values().chain(private)
+    }
+
     /// The network of something in `cluster` at `address` that carries `label`, and which rule said
     /// so.
     pub fn place(
@@ -103,6 +140,18 @@ impl PushContext {
         let fixed = known.and_then(|known| known.fixed_network.as_ref());
         let label = self.network_labels.get(cluster).and_then(Option::as_ref);
         fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
+    }
+
+    /// Where a proxy is: where its pod says it is, else its node, else as it says itself.
+    pub fn locality_of(&self, proxy: &Proxy) -> Option<Arc<Locality>> {
+        let pod = self.workload_of(proxy);
+        let node = || match pod {
+            Some(pod) => pod.node.as_ref().map(|node| &***node),
+            None => proxy.node_name.as_deref(),
+        };
+        let of_node = || self.facts.get(&proxy.cluster)?.localities.get(node()?).cloned();
+        let claimed = || Some(Arc::new(proxy.locality.clone())).filter(|one| !one.is_empty());
+        pod.and_then(|pod| pod.locality.clone()).or_else(of_node).or_else(claimed)
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.

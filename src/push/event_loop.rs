@@ -12,23 +12,28 @@ use imbl::OrdMap;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use super::context::{Placement, PushContext, Settings};
+use super::context::{Placement, Private, PushContext, Settings};
 use super::debounce::Debounce;
 use super::interest::{Changes, Interest};
+use super::joins::Joins;
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterId, Hostname, IgnoredClaim, KnownClusters, NetworkId, Resolution, Workloads,
+    ClusterFacts, ClusterId, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
+    Resolution, Workloads,
 };
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::policy::Policy;
 use crate::registry::RegistryUpdate;
+use crate::registry::service_entry::Selections;
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
 pub enum Event {
     /// A source's word.
     Registry(RegistryUpdate),
+    /// The word of entries, with what they select of clusters, and clusters of them.
+    Entries(RegistryUpdate, Arc<Selections>),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
     /// Mesh settings.
@@ -102,6 +107,9 @@ pub struct Mesh {
     services: OrdMap<Hostname, Arc<MergedService>>,
     network_labels: OrdMap<ClusterId, Option<NetworkId>>,
     workloads: OrdMap<ClusterId, Workloads>,
+    facts: OrdMap<ClusterId, ClusterFacts>,
+    private: Private,
+    joins: Joins,
     version: u64,
     definitions: u64,
     touched: Touched,
@@ -127,6 +135,9 @@ impl Mesh {
             services: OrdMap::new(),
             network_labels: OrdMap::new(),
             workloads: OrdMap::new(),
+            facts: OrdMap::new(),
+            private: OrdMap::new(),
+            joins: Joins::default(),
             version: 0,
             definitions: 0,
             touched: Touched::default(),
@@ -141,11 +152,10 @@ impl Mesh {
     /// Takes one event. What it changes waits for [`Self::next_version`].
     pub fn apply(&mut self, event: Event) {
         match event {
-            Event::Registry(update) => {
-                let touched = self.aggregate.apply(update);
-                self.networks_stale |= !touched.placements.is_empty()
-                    || touched.objects.iter().any(|host| self.may_be_gateway(host));
-                self.touched.merge(touched);
+            Event::Registry(update) => self.hear(update),
+            Event::Entries(update, selections) => {
+                self.hear(update);
+                self.joins.select(selections);
             }
             Event::Clusters(clusters) if clusters != self.clusters => {
                 self.clusters = clusters;
@@ -192,6 +202,15 @@ impl Mesh {
         }
     }
 
+    fn hear(&mut self, update: RegistryUpdate) {
+        let touched = self.aggregate.apply(update);
+        self.networks_stale |= touched.gateways
+            || !touched.placements.is_empty()
+            || touched.objects.iter().any(|host| self.may_be_gateway(host));
+        self.joins.note(&touched);
+        self.touched.merge(touched);
+    }
+
     fn complete(&mut self) {
         self.everything |= !self.complete;
         self.complete = true;
@@ -199,7 +218,11 @@ impl Mesh {
 
     /// Whether anything waits for the next version.
     pub fn is_dirty(&self) -> bool {
-        self.everything || self.networks_stale || self.all_hosts_stale || !self.touched.is_empty()
+        self.everything
+            || self.networks_stale
+            || self.all_hosts_stale
+            || self.joins.is_stale()
+            || !self.touched.is_empty()
     }
 
     /// Whether more than endpoints wait.
@@ -207,6 +230,7 @@ impl Mesh {
         self.everything
             || self.networks_stale
             || self.all_hosts_stale
+            || self.joins.is_stale()
             || !self.touched.objects.is_empty()
     }
 
@@ -216,7 +240,10 @@ impl Mesh {
         if !self.complete || !self.is_dirty() {
             return None;
         }
-        let touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.touched);
+        if self.joins.is_stale() {
+            touched.merge(self.joins.refresh(&mut self.aggregate));
+        }
         let mut changes =
             Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
         self.refresh_workloads(&touched);
@@ -224,6 +251,7 @@ impl Mesh {
         for host in hosts {
             self.merge(&host, &mut changes);
         }
+        self.refresh_facts(&touched.facts);
         changes.workloads = touched.workloads;
         if !touched.placements.is_empty() {
             let labels = self.aggregate.network_labels();
@@ -256,6 +284,16 @@ impl Mesh {
         }
     }
 
+    /// Takes over what clusters say of themselves.
+    fn refresh_facts(&mut self, touched: &BTreeSet<ClusterId>) {
+        for cluster in touched {
+            match self.aggregate.facts(cluster) {
+                Some(facts) => self.facts.insert(cluster.clone(), facts.clone()),
+                None => self.facts.remove(cluster),
+            };
+        }
+    }
+
     /// Finds the gateways again where anything they depend on changed.
     fn refresh_networks(&mut self) {
         if std::mem::take(&mut self.networks_stale) {
@@ -263,12 +301,15 @@ impl Mesh {
                 self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
             let labels = self.aggregate.network_labels();
             let labels = labels.filter_map(|(id, label)| Some((id.clone(), label?.clone())));
+            let facts = self.aggregate.clusters().map(|(id, _, facts)| (id, facts));
+            let facts: Vec<_> = facts.collect();
             let inputs = Inputs {
                 clusters: &self.clusters,
                 namespace_labels: &labels.collect(),
                 mesh: &self.mesh_networks,
                 policy: &self.policy,
                 names: &self.resolved,
+                facts: &facts,
             };
             let networks = Networks::build(services, inputs);
             if networks != *self.networks {
@@ -307,8 +348,11 @@ impl Mesh {
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
         };
-        let old = self.services.get(host);
         let new = self.aggregate.merge(host, &placement);
+        if let Some((host, namespace)) = host.split_private() {
+            return self.merge_private(host, namespace, new, changes);
+        }
+        let old = self.services.get(host);
         match (old, new) {
             (None, None) => {}
             (Some(old), Some(new)) if **old == new => {}
@@ -333,6 +377,30 @@ impl Mesh {
         }
     }
 
+    /// Takes over a definition that one namespace has for itself.
+    fn merge_private(
+        &mut self,
+        host: Hostname,
+        namespace: Namespace,
+        new: Option<MergedService>,
+        changes: &mut Changes,
+    ) {
+        let mut private = self.private.get(&host).cloned().unwrap_or_default();
+        match (private.get(&namespace), new) {
+            (None, None) => return,
+            (Some(old), Some(new)) if **old == new => return,
+            (_, Some(new)) => private.insert(namespace, Arc::new(new)),
+            (Some(_), None) => private.remove(&namespace),
+        };
+        if private.is_empty() {
+            self.private.remove(&host);
+        } else {
+            self.private.insert(host.clone(), private);
+        }
+        changes.definitions = true;
+        changes.endpoints.insert(host);
+    }
+
     fn may_be_gateway(&self, host: &Hostname) -> bool {
         let was = self.services.get(host).into_iter().flat_map(|old| old.by_cluster.values());
         was.chain(self.aggregate.services_of(host))
@@ -352,6 +420,8 @@ impl Mesh {
             network_labels: self.network_labels.clone(),
             services: self.services.clone(),
             workloads: self.workloads.clone(),
+            facts: self.facts.clone(),
+            private: self.private.clone(),
         }
     }
 }

@@ -6,9 +6,12 @@ pub mod context;
 mod debounce;
 pub mod event_loop;
 pub mod interest;
+mod joins;
+mod near;
 pub mod proxy;
 mod shares;
 pub mod view;
+mod weights;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::MergedService;
-use crate::model::{Labels, Port, Protocol, Proxy, ProxyType, Service, TargetPort, labels_match};
+use crate::model::{
+    ClusterId, Labels, Port, Protocol, Proxy, ProxyType, Service, TargetPort, labels_match,
+};
 
 /// The label that names a network, on Services, pods and namespaces.
 const NETWORK_LABEL: &str = "topology.istio.io/network";
@@ -35,13 +37,18 @@ pub fn labels<'a>(context: &'a PushContext, proxy: &'a Proxy) -> &'a Labels {
 /// first.
 ///
 /// Services of its namespace in its own cluster whose selector matches its labels; named target ports
-/// are looked up on its pod. A service without a selector counts where an endpoint of it is the pod.
+/// are looked up on its pod. A service without a selector counts where an endpoint of it is the pod, and
+/// so does what ServiceEntries describe, for pods and for machines outside Kubernetes.
 pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<InboundTarget<'a>> {
     let labels = labels(context, proxy);
+    // What the proxy's own cluster has, and what is in no cluster.
+    let nowhere = ClusterId::default();
     let mut candidates: Vec<_> = context
-        .services
-        .values()
-        .filter_map(|merged| Some((merged, merged.by_cluster.get(&proxy.cluster)?)))
+        .services_of(proxy.namespace())
+        .flat_map(|merged| {
+            let own = [&proxy.cluster, &nowhere].map(|cluster| merged.by_cluster.get(cluster));
+            own.into_iter().flatten().map(move |own| (merged, own))
+        })
         .filter(|(_, own)| own.namespace == *proxy.namespace())
         .collect();
     candidates.sort_by_key(|(_, own)| (own.created, own.hostname.clone()));
@@ -50,7 +57,7 @@ pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<In
         // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
         for port in own.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
             let target = if own.selector.is_empty() {
-                endpoint_port(service, port, proxy)
+                endpoint_port(context, service, port, proxy)
             } else if labels_match(&own.selector, labels) {
                 target_number(context, proxy, port)
             } else {
@@ -71,14 +78,25 @@ fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u1
     }
 }
 
-fn endpoint_port(service: &MergedService, port: &Port, proxy: &Proxy) -> Option<u16> {
-    let mut of_cluster = service.endpoints().filter(|(key, _, _)| key.cluster == proxy.cluster);
-    of_cluster.find_map(|(_, endpoint, _)| {
-        let is_pod = match endpoint.workload {
-            Some(workload) => workload == proxy.workload,
-            None => proxy.addresses.contains(&endpoint.address),
+fn endpoint_port(
+    context: &PushContext,
+    service: &MergedService,
+    port: &Port,
+    proxy: &Proxy,
+) -> Option<u16> {
+    let is_pod = context.workload_of(proxy).is_some();
+    let mut near = service.endpoints().filter(|(key, _, _)| {
+        // A pod is in its cluster; its address may be that of a machine elsewhere.
+        key.cluster == proxy.cluster || (key.cluster.is_empty() && !is_pod)
+    });
+    near.find_map(|(_, endpoint, _)| {
+        let is_it = match endpoint.workload {
+            Some(workload) if workload == proxy.workload => true,
+            // A machine's proxy may be called otherwise than its WorkloadEntry.
+            Some(_) if is_pod => false,
+            _ => proxy.addresses.contains(&endpoint.address),
         };
-        (is_pod && *endpoint.port_name == port.name).then_some(endpoint.port)
+        (is_it && *endpoint.port_name == port.name).then_some(endpoint.port)
     })
 }
 

@@ -1,3 +1,4 @@
+mod joins;
 mod policy;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ fn settings() -> Arc<Settings> {
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        cluster_aliases: Default::default(),
     })
 }
 

@@ -5,16 +5,17 @@
 //! in the order of [`Step`]; the first that fails withholds the endpoint.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
+use super::near;
 pub use super::shares::preference;
+use super::weights::{fit, weigh};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
-    ClusterId, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace, NetworkId, Packed,
-    PodState, Port, Proxy, Resolution, Service, TlsMode,
+    ClusterId, Distribution, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace,
+    NetworkId, Packed, PodState, Port, Proxy, Resolution, Service, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::policy::Rank;
@@ -178,6 +179,8 @@ pub struct ViewKey {
     pub ipv6: bool,
     /// The node it runs on, where known.
     pub node: Option<Arc<str>>,
+    /// Where that is, where known.
+    pub locality: Option<Arc<Locality>>,
     /// For whom the answer is.
     pub role: Role,
 }
@@ -201,21 +204,27 @@ impl ViewKey {
             ipv4: proxy.has_ipv4(),
             ipv6: proxy.has_ipv6(),
             node: proxy.node_name.clone(),
+            locality: None,
             role,
         }
+    }
+
+    /// The same, of a proxy that is known to be there.
+    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
+        Self { locality, ..self }
     }
 
     /// The view with all left out that can't matter for the endpoints of `service`, so that more
     /// proxies share it. It is given what the whole view is given.
     pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
         let public = service.primary.export_to == ExportTo::Public;
-        let (host, namespace) = (service.hostname(), &service.primary.namespace);
-        let by_cluster = context.mesh.cluster_local(host)
-            || !service.refused.is_empty()
-            || context.policy.prefers(host.as_str(), namespace.as_str());
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
-            cluster: if by_cluster { self.cluster.clone() } else { ClusterId::default() },
+            cluster: if is_by_cluster(context, service) {
+                self.cluster.clone()
+            } else {
+                ClusterId::default()
+            },
             network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
@@ -224,7 +233,13 @@ impl ViewKey {
             namespace: if public { Namespace::default() } else { self.namespace.clone() },
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| service.primary.node_local),
+            node: self.node.clone().filter(|_| {
+                service.primary.node_local || service.primary.prefers == Distribution::SameNode
+            }),
+            locality: self
+                .locality
+                .clone()
+                .filter(|_| service.primary.prefers != Distribution::Any),
             role: self.role,
         }
     }
@@ -232,6 +247,16 @@ impl ViewKey {
     fn speaks(&self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
     }
+}
+
+/// Whether it matters for the endpoints of `service` in which cluster a proxy is.
+pub fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
+    let (host, namespace) = (service.hostname(), &service.primary.namespace);
+    context.mesh.cluster_local(host)
+        || service.shards.iter().any(|shard| shard.service.keeps_home)
+        || service.primary.prefers == Distribution::SameNode
+        || !service.refused.is_empty()
+        || context.policy.prefers(host.as_str(), namespace.as_str())
 }
 
 fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> bool {
@@ -269,7 +294,9 @@ pub fn decide<'a>(
     endpoint: EndpointRef<'_>,
     network: &NetworkId,
 ) -> Result<Way<'a>, Reason> {
-    let local = context.mesh.cluster_local(service.hostname());
+    let own = service.shards.iter().find(|one| one.key == *shard);
+    let local = context.mesh.cluster_local(service.hostname())
+        || own.is_some_and(|own| own.service.keeps_home);
     let bar = context.bar(shard, network, endpoint.address);
     let reach = Reach::new(context, view, service, local, shard, (network, bar));
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
@@ -514,7 +541,7 @@ pub struct Member {
 }
 
 /// An address and a port.
-type Socket = (IpAddr, u16);
+pub(super) type Socket = (IpAddr, u16);
 
 /// What a proxy is given for a port of `service`.
 ///
@@ -535,6 +562,7 @@ pub fn assignment(
     let mut found = Found::default();
     let mut shares = super::shares::Shares::default();
     for (shard, port) in service.shards_of_port(port) {
+        let local = local || shard.service.keeps_home;
         let networks = shard.networks().iter().enumerate();
         let reaches: Vec<_> = networks
             .map(|(at, network)| {
@@ -564,6 +592,14 @@ pub fn assignment(
         }
     }
     let weighed = weigh(&groups, &remote);
+    let prefers = service.primary.prefers != Distribution::Any && view.role == Role::Client;
+    if prefers && (view.locality.is_some() || view.node.is_some()) {
+        let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
+        fit(&mut groups, weighed);
+        let take = |at: usize| Some((std::mem::take(groups.get_mut(at)?), *direct.get(at)?));
+        let groups = order.into_iter().filter_map(take).collect();
+        return near::by_distance(view, service, port, groups);
+    }
     fit(&mut groups, weighed);
     let take = |at: usize| groups.get_mut(at).map(std::mem::take);
     let localities = order.into_iter().filter_map(take);
@@ -603,7 +639,7 @@ pub(super) struct Remote {
     pub(super) group: usize,
     pub(super) weight: u64,
     /// Sorted, each once.
-    gateways: Vec<Socket>,
+    pub(super) gateways: Vec<Socket>,
 }
 
 impl Found {
@@ -684,117 +720,11 @@ impl Found {
                 self.groups.push(Group {
                     priority: tier,
                     locality: Arc::clone(locality),
-                    members: Vec::new(),
+                    ..Group::default()
                 });
                 self.order.insert(rank, at);
                 at
             }
-        }
-    }
-}
-
-/// A priority and a locality.
-type Place<'a> = (u32, &'a Arc<Locality>);
-
-/// Gateways with their weights, each in the group where it stands.
-struct Weighed {
-    gateways: BTreeMap<Socket, (usize, u64)>,
-    /// Weights are counted in units of 1/scale, so that splitting them is exact.
-    scale: u64,
-}
-
-fn weigh(groups: &[Group], remote: &[Remote]) -> Weighed {
-    let scale = remote.iter().fold(1, |scale, one| lcm(scale, one.gateways.len() as u64));
-    let mut through: BTreeMap<Socket, BTreeMap<Place<'_>, (usize, u64)>> = BTreeMap::new();
-    for Remote { group, weight, gateways } in remote {
-        let share = weight.saturating_mul(scale) / gateways.len() as u64;
-        let Some(Group { priority, locality, .. }) = groups.get(*group) else { continue };
-        for gateway in gateways {
-            let by_locality = through.entry(*gateway).or_default();
-            let (_, sum) = by_locality.entry((*priority, locality)).or_insert((*group, 0));
-            *sum = sum.saturating_add(share);
-        }
-    }
-    let gateways = through.into_iter().filter_map(|(socket, mut by_locality)| {
-        // Envoy takes an address once: in the first priority that has it.
-        let first = by_locality.first_key_value().map(|((priority, _), _)| *priority);
-        by_locality.retain(|(priority, _), _| Some(*priority) == first);
-        let sum = by_locality.values().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
-        // The first of the greatest: max_by_key would take the last.
-        let (home, _) = by_locality
-            .into_values()
-            .reduce(|best, next| if next.1 > best.1 { next } else { best })?;
-        Some((socket, (home, rounded(sum))))
-    });
-    Weighed { gateways: gateways.collect(), scale }
-}
-
-/// A weight with all but its seven leading binary digits rounded away: exact up to 128.
-///
-/// Many changes behind a gateway of a large service then leave its weight as it was, so that they are
-/// news inside that network only. The error is less than one part in 128.
-/// (docs/decisions/0009-rounded-gateway-weights.md)
-fn rounded(weight: u64) -> u64 {
-    let spare = (u64::BITS - weight.leading_zeros()).saturating_sub(7);
-    if spare == 0 {
-        return weight;
-    }
-    let step = 1_u64 << spare;
-    weight.saturating_add(step / 2) & !(step - 1)
-}
-
-/// Puts gateways into their groups. Counts weights in whole endpoints again where the split came out
-/// even, else in the largest unit that fits all; then scales them down, never below 1, so that their
-/// sum fits into 32 bits.
-fn fit(groups: &mut [Group], Weighed { gateways, scale }: Weighed) {
-    // A direct weight counted in units is a multiple of the scale.
-    let common = gateways.values().fold(scale, |common, (_, weight)| gcd(common, *weight)).max(1);
-    let whole = u128::from(scale / common);
-    let direct = groups.iter().flat_map(|group| &group.members);
-    let (count, direct) = direct.fold((gateways.len(), 0_u128), |(count, sum), member| {
-        (count + 1, sum + u128::from(member.weight) * whole)
-    });
-    let total =
-        gateways.values().fold(direct, |sum, (_, weight)| sum + u128::from(weight / common));
-    // Rounding up to 1 may add one for each member.
-    let room = u128::from(u32::MAX) - (count as u128).min(u128::from(u32::MAX) / 2);
-    let fitted = |weight: u128| -> u32 {
-        let weight = if total > room { weight * room / total } else { weight };
-        u32::try_from(weight.max(1)).unwrap_or(u32::MAX)
-    };
-    if whole != 1 || total > room {
-        for member in groups.iter_mut().flat_map(|group| &mut group.members) {
-            member.weight = fitted(u128::from(member.weight) * whole);
-        }
-    }
-    for ((address, port), (home, weight)) in gateways {
-        let weight = fitted(u128::from(weight / common));
-        if let Some(group) = groups.get_mut(home) {
-            group.members.push(Member { address, port, weight, tls_mode: TlsMode::Istio });
-        }
-    }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-fn lcm(a: u64, b: u64) -> u64 {
-    // Gateway groups are few and small; should they not be, an inexact split beats an overflow.
-    (a / gcd(a, b).max(1)).saturating_mul(b).min(1 << 24)
-}
-
-#[cfg(test)]
-mod rounding {
-    use super::rounded;
-
-    #[test]
-    fn weights_are_exact_up_to_128_and_close_above() {
-        for weight in 0..=128 {
-            assert_eq!(rounded(weight), weight);
-        }
-        for weight in [129, 1_000, 1_001, 123_456, u64::from(u32::MAX)] {
-            assert!(rounded(weight).abs_diff(weight) * 128 < weight, "{weight}");
         }
     }
 }

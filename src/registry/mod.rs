@@ -13,15 +13,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads};
+use crate::model::{ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads};
 
 /// The kind of source a shard comes from. The order is the order in which sources are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Provider {
     /// A Kubernetes cluster.
     Kubernetes,
-    /// ServiceEntries and WorkloadEntries.
+    /// ServiceEntries and WorkloadEntries, and the pods that ServiceEntries select.
     ServiceEntry,
+    /// WorkloadEntries that Kubernetes Services select.
+    WorkloadEntry,
     /// A datacentre of Consul.
     Consul,
 }
@@ -32,6 +34,7 @@ impl Provider {
         match self {
             Self::Kubernetes => "Kubernetes",
             Self::ServiceEntry => "ServiceEntry",
+            Self::WorkloadEntry => "WorkloadEntry",
             Self::Consul => "Consul",
         }
     }
@@ -66,6 +69,17 @@ impl ShardKey {
     /// Whether a proxy of `cluster` finds this at home, as it does what belongs to no cluster.
     pub fn is_at_home_in(&self, cluster: &ClusterId) -> bool {
         self.cluster.is_empty() || self.cluster == *cluster
+    }
+}
+
+impl ShardKey {
+    /// Whether it holds what came of one source selecting of another, rather than a source's own word.
+    pub fn is_joined(&self) -> bool {
+        match self.provider {
+            Provider::ServiceEntry => !self.cluster.is_empty(),
+            Provider::WorkloadEntry => true,
+            _ => false,
+        }
     }
 }
 
@@ -113,6 +127,8 @@ pub struct Contents {
     /// The network named by the label of the cluster's system namespace, where the word is about
     /// it: `Some(None)` says there is no label.
     pub network_label: Option<Option<NetworkId>>,
+    /// What else the cluster says of itself, where the word is about it.
+    pub facts: Option<ClusterFacts>,
 }
 
 /// A service with all the endpoints that its shard gives it, in a stable order.

@@ -13,7 +13,7 @@ use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
 use crate::codes;
 use crate::mesh;
-use crate::model::KnownClusters;
+use crate::model::{KnownClusters, NamespaceFilter};
 use crate::network::ResolvedNames;
 use crate::policy::Policy;
 use crate::push::PushContext;
@@ -40,6 +40,8 @@ pub(super) struct Feed {
     pub(super) mesh: MeshSource,
     pub(super) stores: Stores,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
+    /// Which namespaces belong to the mesh.
+    pub(super) namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     pub(super) entries: service_entry::Index,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
@@ -55,8 +57,10 @@ impl Feed {
     pub(super) async fn run(self) {
         tell(&self.readiness, &self.clusters.settled.borrow(), &self.board.waiting_for());
         let settings = self.mesh.watch().await;
+        self.namespaces.send_replace(Some(Arc::clone(&settings.borrow().config.namespaces)));
         let objects = self.stores.watch(settings.clone()).await;
         let feed = Feeding {
+            namespaces: self.namespaces,
             events: self.events,
             updates: self.updates,
             clusters: self.clusters,
@@ -85,6 +89,7 @@ struct Feeding {
     said: Arc<KnownClusters>,
     settings: watch::Receiver<mesh::Settings>,
     policy: watch::Receiver<Arc<Policy>>,
+    namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
@@ -205,6 +210,12 @@ impl Feeding {
 
     async fn mesh(&mut self) -> Fed {
         let settings = self.settings.borrow_and_update().clone();
+        self.namespaces.send_if_modified(|held| {
+            let new = Some(Arc::clone(&settings.config.namespaces));
+            let differs = *held != new;
+            *held = new;
+            differs
+        });
         self.events.send(Event::MeshConfig(settings.config)).await?;
         self.events.send(Event::MeshNetworks(settings.networks)).await
     }
@@ -231,7 +242,8 @@ impl Feeding {
             epoch: Epoch(0),
             change: Change::Reset(contents),
         };
-        self.events.send(Event::Registry(update)).await
+        let selections = Arc::clone(self.entries.selections());
+        self.events.send(Event::Entries(update, selections)).await
     }
 
     async fn gateway_names(&mut self) -> Fed {
@@ -287,6 +299,7 @@ mod tests {
             said: Arc::default(),
             settings,
             policy: crate::policy::Watched::none().policy,
+            namespaces: watch::channel(None).0,
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,

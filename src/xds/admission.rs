@@ -4,10 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::codes::{self, Code};
 use crate::identity::SpiffeId;
-use crate::model::{NetworkId, Proxy, Workload};
+use crate::model::{Locality, NetworkId, Proxy, Workload};
 use crate::network::PlacedBy;
 use crate::push::PushContext;
 
@@ -18,6 +19,8 @@ pub struct Admitted {
     pub network: NetworkId,
     /// Whether its cluster's registry has its pod, and the pod agrees.
     pub verified: bool,
+    /// Where it is, where that is known.
+    pub locality: Option<Arc<Locality>>,
 }
 
 /// A claim that doesn't hold.
@@ -110,7 +113,8 @@ pub fn admit(
         ),
         _ => {
             let network = network(context, proxy);
-            Ok(Admitted { network, verified: workload.is_some() })
+            let locality = context.locality_of(proxy);
+            Ok(Admitted { network, verified: workload.is_some(), locality })
         }
     }
 }
@@ -130,6 +134,7 @@ pub fn readmit(
     Admitted {
         network: if belongs { network(context, proxy) } else { before },
         verified: workload.is_some_and(|pod| matches_pod(proxy, identity, pod).is_ok()),
+        locality: context.locality_of(proxy),
     }
 }
 
@@ -222,6 +227,7 @@ mod tests {
             system_namespace: "strait-system".into(),
             config_cluster: None,
             allow_direct_cross_network: false,
+            cluster_aliases: Default::default(),
         }));
         let clusters = [(ClusterId::from("east"), member(fixed))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
@@ -250,7 +256,8 @@ mod tests {
     fn a_proxy_that_says_the_truth_is_let_in() {
         let context = context(None, None);
         let web = admit(&context, &sidecar("web.ns", "east"), &own()).expect("let in");
-        assert_eq!(web, Admitted { network: "by-namespace".into(), verified: true });
+        let expected = Admitted { network: "by-namespace".into(), verified: true, locality: None };
+        assert_eq!(web, expected);
         let unknown = admit(&context, &sidecar("other.ns", "east"), &own()).expect("let in");
         assert!(!unknown.verified);
     }

@@ -13,7 +13,7 @@ use super::resource::{ResourceType, Version};
 use super::session::{Form, Session, joined};
 use super::subscription::{Held, Progress};
 use crate::identity::SpiffeId;
-use crate::model::{NetworkId, Proxy};
+use crate::model::{Locality, NetworkId, Proxy};
 
 /// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while.
 const PER_NODE_MAX: usize = 4;
@@ -110,6 +110,12 @@ impl Connection {
     /// The network it is in.
     pub fn network(&self) -> NetworkId {
         lock(&self.admitted).network.clone()
+    }
+
+    /// The network it is in, and where it runs, where that is known.
+    pub fn place(&self) -> (NetworkId, Option<Arc<Locality>>) {
+        let admitted = lock(&self.admitted);
+        (admitted.network.clone(), admitted.locality.clone())
     }
 
     /// A name for this stream alone: `name.namespace-number`.

@@ -208,8 +208,8 @@ impl Stream {
         let context = self.shared.context()?;
         let withdrawn = admitted.is_withdrawn(&context);
         let proxy = &admitted.proxy;
-        let network = admitted.entry.connection().network();
-        let mut picture = Picture::new(&context, proxy, network, &self.shared.cache);
+        let (network, locality) = admitted.entry.connection().place();
+        let mut picture = Picture::new(&context, proxy, network, &self.shared.cache).at(locality);
         let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {
@@ -287,7 +287,7 @@ impl Stream {
             warn!(identity = %self.line.peer.id(), "proxy refused: {text}");
             text
         };
-        let proxy = node::read(node).map_err(|error| {
+        let mut proxy = node::read(node).map_err(|error| {
             let status = match &error {
                 // Well-formed, but not both claims can be true.
                 NodeError::Namespace { .. } => {
@@ -297,6 +297,10 @@ impl Stream {
             };
             Ended::by("refused", status)
         })?;
+        let settings = Arc::clone(&self.context()?.settings);
+        if let Some(id) = settings.cluster_aliases.get(&proxy.cluster) {
+            proxy.cluster = id.clone();
+        }
         let key = (proxy.cluster.clone(), proxy.workload.clone());
         // Entered before the context is read, so that no change is missed.
         let subscription = self.shared.interest.subscribe(Some(key));
@@ -468,6 +472,7 @@ mod tests {
             system_namespace: "strait-system".into(),
             config_cluster: None,
             allow_direct_cross_network: false,
+            cluster_aliases: Default::default(),
         }));
         let clusters = [(ClusterId::from("east"), member(None))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));

@@ -83,6 +83,8 @@ struct ProxyFile {
     namespace: String,
     service_account: String,
     cluster: String,
+    /// What the mesh calls that cluster, where `cluster` is an alias.
+    known_in: Option<String>,
     /// The first is the node id's.
     ips: Vec<String>,
     /// Without it, the control plane derives one.
@@ -245,7 +247,8 @@ impl Findings {
             let (sotw, delta) = (readable(collected), readable(&delta(&client.held())));
             let _ = write!(self.report, "SotW (-) and delta (+) differ:\n{}", diff(&sotw, &delta));
         }
-        let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
+        let cluster = proxy.known_in.as_ref().unwrap_or(&proxy.cluster);
+        let name = format!("{}.{}@{cluster}", proxy.name, proxy.namespace);
         let dump = estate.get(&format!("/debug/config_dump?proxy={name}")).await;
         for kind in ResourceType::ALL {
             let dumped: BTreeMap<&str, &Value> = dump[kind.short()]
@@ -268,7 +271,8 @@ impl Findings {
 
     /// What `/debug/explain` answers, in lines.
     async fn explained(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
-        let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
+        let cluster = proxy.known_in.as_ref().unwrap_or(&proxy.cluster);
+        let name = format!("{}.{}@{cluster}", proxy.name, proxy.namespace);
         let mut lines = String::new();
         for service in &proxy.explain {
             let (hostname, port) = match service.split_once(':') {
@@ -328,8 +332,12 @@ impl Findings {
             let placed = steps.iter().find(|step| step["step"] == json!("network"));
             let placed = placed.filter(|step| step["ok"] == json!(true));
             let _ = match placed {
-                Some(step) => writeln!(lines, "; {}", detail(step)),
-                None => writeln!(lines),
+                Some(step) => write!(lines, "; {}", detail(step)),
+                None => Ok(()),
+            };
+            let _ = match &line["priority"] {
+                Value::Null => writeln!(lines),
+                priority => writeln!(lines, "; priority {priority}"),
             };
         }
         lines

@@ -22,7 +22,7 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::json;
-use strait_sim::{Options, SimCluster};
+use strait_sim::{Family, Options, SimCluster};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -97,7 +97,7 @@ impl Estate {
         std::fs::create_dir(&config).expect("a directory");
         let mut clusters = Vec::new();
         for (id, objects) in &setup.clusters {
-            let cluster = SimCluster::start(id, Options::default()).await.expect("a free port");
+            let cluster = SimCluster::start(id, options(objects)).await.expect("a free port");
             for object in objects {
                 cluster.store().apply(object.clone()).expect("a sound object");
             }
@@ -194,6 +194,18 @@ impl Estate {
         self.clients.shut_down(LIMIT).await;
         self.bound.shut_down().await;
     }
+}
+
+/// A cluster that serves the APIs these objects are of, and no other.
+fn options(objects: &[Value]) -> Options {
+    let groups = objects.iter().filter_map(|object| object["apiVersion"].as_str());
+    let families = groups.filter_map(|version| match version.split('/').next() {
+        Some("networking.istio.io") => Some(Family::Istio),
+        Some("gateway.networking.k8s.io") => Some(Family::GatewayApi),
+        Some("multicluster.x-k8s.io") => Some(Family::MultiCluster),
+        _ => None,
+    });
+    Options { families: families.chain([Family::Core]).collect(), ..Options::default() }
 }
 
 /// Encoded resources by type and name.

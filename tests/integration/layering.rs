@@ -25,7 +25,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("aggregate", &["model", "registry"]),
     ("network", &["model", "mesh", "policy", "codes", "task"]),
-    ("push", &["model", "mesh", "policy", "registry", "aggregate", "network"]),
+    (
+        "push",
+        &["model", "mesh", "policy", "registry", "registry::service_entry", "aggregate", "network"],
+    ),
     (
         "xds",
         &[

@@ -175,6 +175,7 @@ fn mesh(
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        cluster_aliases: Default::default(),
     }));
     mesh.apply(known(clusters));
     let mut registries = Vec::new();

@@ -31,12 +31,15 @@ impl Rbac {
 
     /// API group and plural name of what the reader gets, lists and watches.
     pub(crate) fn resources(self) -> &'static [(&'static str, &'static str)] {
-        const ALL: [(&str, &str); 5] = [
+        const ALL: [(&str, &str); 8] = [
             ("", "services"),
             ("", "namespaces"),
             ("discovery.k8s.io", "endpointslices"),
             ("", "pods"),
             ("", "nodes"),
+            ("gateway.networking.k8s.io", "gateways"),
+            ("multicluster.x-k8s.io", "serviceexports"),
+            ("multicluster.x-k8s.io", "serviceimports"),
         ];
         match self {
             Self::Core => &ALL[..3],
@@ -55,7 +58,9 @@ pub(crate) fn reader(rbac: Rbac) -> Vec<Value> {
     let metadata = json!({ "name": READER, "labels": labels });
     let mut namespaced = metadata.clone();
     namespaced["namespace"] = json!(READER);
-    let groups = ["", "discovery.k8s.io"];
+    let mut groups =
+        vec!["", "discovery.k8s.io", "gateway.networking.k8s.io", "multicluster.x-k8s.io"];
+    groups.retain(|group| rbac.resources().iter().any(|(of, _)| of == group));
     let rules: Vec<Value> = groups
         .iter()
         .map(|group| {
@@ -92,7 +97,19 @@ mod tests {
     fn the_reader_reads_and_never_secrets() {
         for (rbac, expected) in [
             (Rbac::Core, vec!["services", "namespaces", "endpointslices"]),
-            (Rbac::Full, vec!["services", "namespaces", "pods", "nodes", "endpointslices"]),
+            (
+                Rbac::Full,
+                vec![
+                    "services",
+                    "namespaces",
+                    "pods",
+                    "nodes",
+                    "endpointslices",
+                    "gateways",
+                    "serviceexports",
+                    "serviceimports",
+                ],
+            ),
         ] {
             let role = &reader(rbac)[2];
             let rules = role["rules"].as_array().expect("rules");

@@ -335,6 +335,8 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         ca_dir: Some(ca_folder(folder)),
         state_dir: Some(folder.join("state")),
         remote_cluster_timeout: LIMIT,
+        mcs: Default::default(),
+        cluster_alias: Vec::new(),
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,
         allow_direct_cross_network: false,

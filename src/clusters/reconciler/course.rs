@@ -43,6 +43,8 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
             domain: shared.config.domain.clone(),
             trust_domain: shared.config.trust_domain.clone(),
             system_namespace: shared.config.system_namespace.clone(),
+            namespaces: shared.config.namespaces.clone(),
+            mcs: shared.config.mcs,
             epoch: shared.next_epoch(),
             updates,
             status: status.clone(),

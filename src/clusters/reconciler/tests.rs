@@ -143,6 +143,8 @@ impl World {
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
             trust_domain: "example.org".to_owned(),
+            mcs: Default::default(),
+            namespaces: watch::channel(Some(Arc::default())).1,
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
             stale_after: crate::clusters::status::STALE_AFTER,

@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use super::catalog::{Check, Instance, Place};
 use crate::model::{
-    ByName, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, Locality, NamedEndpoint,
-    Namespace, NetworkId, PodState, Port, Protocol, Resolution, Service, TargetPort, TlsMode,
-    WorkloadKey,
+    ByName, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, Locality,
+    NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol, Resolution, Service, TargetPort,
+    TlsMode, WorkloadKey,
 };
 use crate::registry::ServiceRecord;
 
@@ -100,6 +100,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         ports: ports.into_values().collect(),
         resolution,
         vips: virtual_address(&members).into_iter().collect(),
+        ranges: Vec::new(),
         external_addresses: Vec::new(),
         external_ports: Default::default(),
         // A service of Consul is never a gateway of a network, whatever its tags.
@@ -109,6 +110,8 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         export_to: ExportTo::Public,
         created: 0,
         node_local: false,
+        prefers: Distribution::Any,
+        keeps_home: false,
         publish_not_ready: false,
         mesh_external,
     };

@@ -24,6 +24,15 @@ pub(super) struct Contacts {
 }
 
 impl Contacts {
+    /// Of a cluster of which exports and imports of services are not read, if so.
+    pub(super) fn without(exports: bool) -> Self {
+        let mut contacts = Self::default();
+        if exports {
+            contacts.listed.extend([Kind::ServiceExports, Kind::ServiceImports]);
+        }
+        contacts
+    }
+
     /// A reader got what it asked for.
     pub(super) fn answered(&mut self, reader: Reader) {
         self.answered = true;
@@ -54,11 +63,17 @@ impl Contacts {
             )
     }
 
+    /// Whether the cluster doesn't know a kind that it needn't know.
+    fn is_absent(&self, kind: Kind) -> bool {
+        kind.may_be_absent()
+            && matches!(self.troubles.get(&Reader::Kind(kind)), Some(Error::NotFound(_)))
+    }
+
     /// What works less well than it should; sorted.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = Kind::ALL
             .into_iter()
-            .filter(|kind| self.does_without(*kind))
+            .filter(|kind| self.does_without(*kind) && !self.is_absent(*kind))
             .filter_map(|kind| {
                 let error = self.troubles.get(&Reader::Kind(kind))?;
                 Some(format!("{}: {error} ({})", kind.plural(), kind.optional()?))
@@ -147,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_cluster_works_on_without_pods_but_not_without_services() {
-        let mut contacts = Contacts::default();
+        let mut contacts = Contacts::without(true);
+        let gateways = Reader::Kind(Kind::Gateways);
+        contacts.failed(gateways, Error::NotFound("no such path".into()));
         for kind in [Kind::Services, Kind::EndpointSlices, Kind::Namespaces, Kind::Nodes] {
             assert!(!contacts.complete());
             contacts.answered(Reader::Kind(kind));
@@ -158,7 +175,7 @@ mod tests {
         contacts.failed(PODS, Error::Forbidden("pods is forbidden".into()));
         assert!(contacts.complete());
         assert_eq!(contacts.contact(), Contact::Good);
-        assert_eq!(contacts.degraded().len(), 1);
+        assert_eq!(contacts.degraded().len(), 1, "what isn't installed is nobody's fault");
         contacts.failed(SERVICES, Error::Forbidden("services is forbidden".into()));
         assert_eq!(
             contacts.contact(),

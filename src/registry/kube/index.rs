@@ -4,23 +4,29 @@
 //! [`Index::contents`] says what the touched parts are now. What they are never depends on the order
 //! in which objects came: a slice may come before its pod, a pod before its node, a service last.
 
+mod about;
+mod shared;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
+use self::shared::Shared;
 use super::Skipped;
+use super::chosen::Chosen;
 use super::endpoint_slice::{Member, Slice};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
+use super::pod::Pod;
 use super::scope::Scope;
 use super::service::KubeService;
 use super::slices::{Reference, Slices, hash};
 use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    EndpointRef, Health, Locality, Namespace, NetworkId, PodState, TlsMode, Workload, WorkloadRef,
-    Workloads,
+    ClusterFacts, Distribution, EndpointRef, Health, Locality, Namespace, NetworkId, PodState,
+    Service, TlsMode, Workload, WorkloadRef, Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -39,7 +45,10 @@ pub(super) struct Index {
     /// The names of the pods at addresses for which slices name no pod, by namespace and address.
     unnamed: Unnamed,
     nodes: BTreeMap<Arc<str>, Node>,
+    facts: ClusterFacts,
     namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
+    chosen: Chosen,
+    shared: Shared,
     /// Objects that make no sense, wholly or in part, and why.
     odd: BTreeMap<(Kind, Option<Key>), Box<str>>,
     last_odd: Option<String>,
@@ -52,6 +61,7 @@ struct Said {
     services: BTreeMap<Key, ServiceRecord>,
     workloads: Option<Workloads>,
     network: Option<Option<NetworkId>>,
+    facts: Option<ClusterFacts>,
     endpoints: usize,
 }
 
@@ -77,12 +87,26 @@ pub(super) enum Kind {
     Pods,
     Nodes,
     Namespaces,
+    /// Of the Gateway API.
+    Gateways,
+    /// Of multi-cluster services.
+    ServiceExports,
+    /// The same.
+    ServiceImports,
 }
 
 impl Kind {
     /// All of them.
-    pub(super) const ALL: [Self; 5] =
-        [Self::Services, Self::EndpointSlices, Self::Pods, Self::Nodes, Self::Namespaces];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Services,
+        Self::EndpointSlices,
+        Self::Pods,
+        Self::Nodes,
+        Self::Namespaces,
+        Self::Gateways,
+        Self::ServiceExports,
+        Self::ServiceImports,
+    ];
 
     /// The kind in plural, as in paths.
     pub(super) const fn plural(self) -> &'static str {
@@ -92,7 +116,15 @@ impl Kind {
             Self::Pods => "pods",
             Self::Nodes => "nodes",
             Self::Namespaces => "namespaces",
+            Self::Gateways => "gateways",
+            Self::ServiceExports => "serviceexports",
+            Self::ServiceImports => "serviceimports",
         }
+    }
+
+    /// Whether a cluster may not know it at all, which is nobody's fault.
+    pub(super) const fn may_be_absent(self) -> bool {
+        matches!(self, Self::Gateways | Self::ServiceExports | Self::ServiceImports)
     }
 
     /// What is lost where it may not be read; `None` where nothing works without it.
@@ -100,6 +132,9 @@ impl Kind {
         match self {
             Self::Pods => Some("no identities, no labels, nothing crosses networks"),
             Self::Nodes => Some("no localities but the zones of slices, no NodePort gateways"),
+            Self::Gateways => Some("no network gateways of the Gateway API"),
+            Self::ServiceExports => Some("no service is for other clusters"),
+            Self::ServiceImports => Some("no addresses for services of other clusters"),
             Self::Services | Self::EndpointSlices | Self::Namespaces => None,
         }
     }
@@ -111,6 +146,7 @@ pub(super) struct Touched {
     services: BTreeSet<Key>,
     workloads: bool,
     system_namespace: bool,
+    facts: bool,
 }
 
 impl Touched {
@@ -119,6 +155,7 @@ impl Touched {
         self.services.extend(other.services);
         self.workloads |= other.workloads;
         self.system_namespace |= other.system_namespace;
+        self.facts |= other.facts;
     }
 
     fn service(&mut self, key: &Key) {
@@ -129,7 +166,7 @@ impl Touched {
 
     /// Whether it is nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.workloads && !self.system_namespace
+        self.services.is_empty() && !self.workloads && !self.system_namespace && !self.facts
     }
 }
 
@@ -149,6 +186,9 @@ pub(super) trait Reads: Sized + Send + 'static {
     /// What is decoded of it.
     type Form<'a>: Form<'a>;
 
+    /// Whether there is a form in protobuf: not of what was installed.
+    const PROTOBUF: bool = true;
+
     /// Keeps what is needed.
     fn keep(form: Self::Form<'_>, scope: &Scope) -> Kept<Self>;
 }
@@ -166,7 +206,7 @@ impl<T: Reads> apiserver::Kind for Reading<'_, T> {
     type Form<'a> = T::Form<'a>;
     type Kept = Kept<T>;
 
-    const PROTOBUF: bool = true;
+    const PROTOBUF: bool = T::PROTOBUF;
 
     fn keep(&self, form: Self::Form<'_>) -> Kept<T> {
         T::keep(form, self.0)
@@ -210,7 +250,10 @@ impl Index {
             pods_listed: false,
             unnamed: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            facts: ClusterFacts::default(),
             namespaces: BTreeMap::new(),
+            chosen: Chosen::default(),
+            shared: Shared::default(),
             odd: BTreeMap::new(),
             last_odd: None,
             said: Said::default(),
@@ -286,7 +329,11 @@ impl Index {
     pub(super) fn contents(&mut self, touched: &Touched) -> Option<Contents> {
         let mut contents = Contents::default();
         for key in &touched.services {
-            let record = self.record(key);
+            let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
+            let record = if belongs { self.record(key) } else { None };
+            if self.shared.has_set() {
+                self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
+            }
             if self.said.services.get(key) == record.as_ref() {
                 continue;
             }
@@ -303,9 +350,10 @@ impl Index {
             self.said.endpoints -= before.map_or(0, |record| record.endpoints.len());
             contents.services.insert(hostname, record);
         }
-        if touched.workloads && self.said.workloads.as_ref() != Some(&self.pods) {
-            self.said.workloads = Some(self.pods.clone());
-            contents.workloads = Some(self.pods.clone());
+        let pods = self.chosen.pods(&self.pods);
+        if touched.workloads && self.said.workloads.as_ref() != Some(pods) {
+            self.said.workloads = Some(pods.clone());
+            contents.workloads = Some(pods.clone());
         }
         if touched.system_namespace {
             let system = self.namespaces.get(&*self.scope.settings.system_namespace);
@@ -315,17 +363,26 @@ impl Index {
                 contents.network_label = Some(network);
             }
         }
+        if touched.facts {
+            let facts = self.chosen.facts(&self.facts, &self.namespaces);
+            if self.said.facts.as_ref() != Some(&facts) {
+                self.said.facts = Some(facts.clone());
+                contents.facts = Some(facts);
+            }
+        }
         let something = !contents.services.is_empty()
             || contents.workloads.is_some()
-            || contents.network_label.is_some();
+            || contents.network_label.is_some()
+            || contents.facts.is_some();
         something.then_some(contents)
     }
 
     /// All there is.
     pub(super) fn everything(&mut self) -> Contents {
         self.said = Said::default();
-        let services = self.services.keys().cloned().collect();
-        let all = Touched { services, workloads: true, system_namespace: true };
+        self.shared.said.clear();
+        let services = self.services.keys().chain(self.imports()).cloned().collect();
+        let all = Touched { services, workloads: true, system_namespace: true, facts: true };
         self.contents(&all).unwrap_or_default()
     }
 
@@ -347,6 +404,9 @@ impl Index {
             Kind::Pods => self.pods.len(),
             Kind::Nodes => self.nodes.len(),
             Kind::Namespaces => self.namespaces.len(),
+            Kind::Gateways => self.facts.gateways.len(),
+            Kind::ServiceExports => self.exports().count(),
+            Kind::ServiceImports => self.imports().count(),
         }
     }
 
@@ -410,8 +470,11 @@ impl Index {
         listed.dedup_by(|a, b| a.member.address == b.member.address && a.port_name == b.port_name);
 
         let said = self.said.services.get(key);
-        let endpoints = listed.iter().map(|one| self.endpoint(found, one)).collect();
-        let service = found.reached_by(self.nodes.values());
+        let namespace = self.namespaces.get(&key.namespace);
+        let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
+        let service = found.reached_by(prefers, self.nodes.values());
+        let service = self.shared.at_home(key, service);
+        let endpoints = listed.iter().map(|one| self.endpoint(&service, one)).collect();
         let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
         if let Some(said) = said {
@@ -425,9 +488,9 @@ impl Index {
         Some(record)
     }
 
-    fn endpoint<'a>(&'a self, service: &'a KubeService, listed: &Listed<'a>) -> EndpointRef<'a> {
+    fn endpoint<'a>(&'a self, service: &'a Service, listed: &Listed<'a>) -> EndpointRef<'a> {
         let Listed { member, health, port_name, port } = *listed;
-        let service = &service.service;
+        let node_counts = service.node_local || service.prefers == Distribution::SameNode;
         let name = member.pod.or_else(|| self.pod_at(&service.namespace, member.address));
         let pod = name.and_then(|name| self.pods.find(name));
         let state = match (pod, member.pod) {
@@ -449,7 +512,7 @@ impl Index {
             workload: name,
             pod: state,
             // For others it decides nothing, and would take more than all the rest.
-            node: node.filter(|_| service.node_local).map(|node| &**node),
+            node: node.filter(|_| node_counts).map(|node| &**node),
         }
     }
 
@@ -504,6 +567,22 @@ impl Index {
         for address in pod.addresses.iter() {
             self.touch_slices(Reference::Address(namespace, address), touched);
         }
+    }
+
+    fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
+        let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
+        self.chosen.remove(&key.namespace, &key.name);
+        let listed = if self.unnamed.is_empty() { None } else { Some(pod.addresses.iter()) };
+        for address in listed.into_iter().flatten() {
+            let place = (Arc::clone(&key.namespace), address);
+            if let Entry::Occupied(mut pods) = self.unnamed.entry(place) {
+                pods.get_mut().remove(&key.name);
+                if pods.get().is_empty() {
+                    pods.remove();
+                }
+            }
+        }
+        self.touch_pod(&key.namespace, &key.name, &pod, touched);
     }
 
     /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
@@ -617,15 +696,20 @@ impl Indexed for Slice {
     }
 }
 
-impl Indexed for Workload {
+impl Indexed for Pod {
     const KIND: Kind = Kind::Pods;
 
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
-        if index.pods.get(&key.namespace, &key.name) != Some(&self) {
-            Self::remove(&key, index, touched);
-            enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, &self);
-            index.touch_pod(&key.namespace, &key.name, &self, touched);
-            index.pods.insert(&key.namespace, &key.name, self);
+        let Self { workload, ready } = self;
+        // Without an address it is nobody's endpoint, whatever else it is.
+        index.note_ready(&key, ready || workload.addresses.is_empty(), touched);
+        if index.pods.get(&key.namespace, &key.name) != Some(&workload) {
+            index.drop_pod(&key, touched);
+            enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, &workload);
+            index.touch_pod(&key.namespace, &key.name, &workload, touched);
+            let facts = index.namespaces.get(&key.namespace);
+            index.chosen.put(facts, &key.namespace, &key.name, &workload);
+            index.pods.insert(&key.namespace, &key.name, workload);
         }
     }
 
@@ -640,11 +724,15 @@ impl Indexed for Workload {
         let mut pods = BTreeMap::new();
         for Kept { key, value, odd } in objects {
             index.note_of(Self::KIND, &key, odd);
-            pods.insert(key, value);
+            let is_unready = |pod: &Self| !pod.ready && !pod.workload.addresses.is_empty();
+            index.note_ready(&key, !value.as_ref().is_some_and(is_unready), touched);
+            pods.insert(key, value.map(|pod| pod.workload));
         }
         let pods = pods.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
         let pods = pods.inspect(|(key, pod)| {
             enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, pod);
+            let facts = index.namespaces.get(&key.namespace);
+            index.chosen.put(facts, &key.namespace, &key.name, pod);
         });
         index.pods = pods.map(|(key, pod)| (key.namespace, key.name, pod)).collect();
         for (namespace, name, pod) in index.pods.iter() {
@@ -653,18 +741,8 @@ impl Indexed for Workload {
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        let Some(pod) = index.pods.remove(&key.namespace, &key.name) else { return };
-        let listed = if index.unnamed.is_empty() { None } else { Some(pod.addresses.iter()) };
-        for address in listed.into_iter().flatten() {
-            let place = (Arc::clone(&key.namespace), address);
-            if let Entry::Occupied(mut pods) = index.unnamed.entry(place) {
-                pods.get_mut().remove(&key.name);
-                if pods.get().is_empty() {
-                    pods.remove();
-                }
-            }
-        }
-        index.touch_pod(&key.namespace, &key.name, &pod, touched);
+        index.note_ready(key, true, touched);
+        index.drop_pod(key, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
@@ -684,6 +762,7 @@ impl Indexed for Node {
         let before = index.nodes.get(&key.name);
         if before != Some(&self) {
             let moved = before.is_none_or(|before| before.locality != self.locality);
+            index.note_locality(&key.name, Some(&self.locality), touched);
             index.nodes.insert(Arc::clone(&key.name), self);
             index.touch_node(&key.name, moved, touched);
         }
@@ -691,6 +770,7 @@ impl Indexed for Node {
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         if index.nodes.remove(&key.name).is_some() {
+            index.note_locality(&key.name, None, touched);
             index.touch_node(&key.name, true, touched);
         }
     }
@@ -705,12 +785,12 @@ impl Indexed for NamespaceFacts {
 
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
-        index.namespaces.insert(key.name, self);
+        index.replace_namespace(&key.name, Some(self), touched);
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
-        index.namespaces.remove(&key.name);
+        index.replace_namespace(&key.name, None, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
@@ -718,7 +798,10 @@ impl Indexed for NamespaceFacts {
     }
 }
 
-fn missing<'a>(keys: impl Iterator<Item = &'a Key>, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+pub(super) fn missing<'a>(
+    keys: impl Iterator<Item = &'a Key>,
+    present: &BTreeSet<(&str, &str)>,
+) -> Vec<Key> {
     keys.filter(|key| !present.contains(&(&*key.namespace, &*key.name))).cloned().collect()
 }
 

@@ -5,9 +5,12 @@
 //! what a proxy gets. `index.rs` is what it knows, as a plain value; [`run`] moves events in and
 //! updates out.
 
+mod chosen;
 mod contact;
 mod endpoint_slice;
+mod gateway_api;
 mod index;
+mod mcs;
 mod namespace;
 mod node;
 pub mod offline;
@@ -21,13 +24,14 @@ mod tests;
 
 pub use run::run;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tokio::sync::{mpsc, watch};
 
 use super::{Epoch, RegistryUpdate};
 use crate::apiserver::{Access, Limits};
-use crate::model::ClusterId;
+use crate::model::{ClusterId, Mcs, NamespaceFilter};
 
 /// What one run of a cluster's registry needs.
 pub struct Config {
@@ -43,6 +47,10 @@ pub struct Config {
     pub trust_domain: String,
     /// The namespace whose label names the cluster's network.
     pub system_namespace: String,
+    /// Which namespaces belong to the mesh. Nothing is said before that is known.
+    pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
+    /// What exports and imports of services mean.
+    pub mcs: Mcs,
     /// This run's epoch.
     pub epoch: Epoch,
     /// Where its words go. Bounded by the receiver; a full one makes this registry wait, which

@@ -6,8 +6,9 @@ use serde::Deserialize;
 
 use super::index::{Kept, Reads};
 use super::scope::Scope;
+use super::service::distribution;
 use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Value, null_as_default};
-use crate::model::NetworkId;
+use crate::model::{Distribution, Labels, NetworkId};
 
 /// The label that names a network, on namespaces, pods and Services.
 pub(super) const NETWORK_LABEL: &str = "topology.istio.io/network";
@@ -41,6 +42,9 @@ impl<'a> Form<'a> for NamespaceForm<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamespaceFacts {
     pub(super) network: Option<NetworkId>,
+    pub(super) labels: Labels,
+    /// Which endpoints come first of its services that don't say.
+    pub(super) prefers: Distribution,
     pub(super) uid: Arc<str>,
 }
 
@@ -50,13 +54,15 @@ impl Reads for NamespaceFacts {
     fn keep(form: NamespaceForm<'_>, scope: &Scope) -> Kept<Self> {
         let key = scope.key(form.metadata.identity());
         let uid = Arc::from(&*form.metadata.uid);
-        let facts = Self { network: network(&scope.labels(form.metadata.labels)), uid };
+        let prefers = distribution(&form.metadata).unwrap_or_default();
+        let labels = scope.labels(form.metadata.labels);
+        let facts = Self { network: network(&labels), labels, prefers, uid };
         Kept { key, value: Some(facts), odd: None }
     }
 }
 
 /// The network that labels name; an empty label names none.
-pub(super) fn network(labels: &crate::model::Labels) -> Option<NetworkId> {
+pub(super) fn network(labels: &Labels) -> Option<NetworkId> {
     let label = labels.get(NETWORK_LABEL).filter(|network| !network.is_empty())?;
     Some(NetworkId::new(Arc::clone(label)))
 }

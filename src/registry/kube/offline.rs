@@ -7,12 +7,14 @@ use std::sync::Arc;
 use super::Skipped;
 use super::endpoint_slice::Slice;
 use super::index::{Index, Indexed, Reading, Touched};
+use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
+use super::pod::Pod;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
 use crate::apiserver::{Encoding, read_list, read_watch};
-use crate::model::Workload;
+use crate::model::DeclaredGateway;
 use crate::registry::Contents;
 
 /// What is known of a cluster from the answers it was given.
@@ -55,9 +57,12 @@ impl Offline {
         match plural {
             "services" => self.take_as::<KubeService>(what, encoding, bytes),
             "endpointslices" => self.take_as::<Slice>(what, encoding, bytes),
-            "pods" => self.take_as::<Workload>(what, encoding, bytes),
+            "pods" => self.take_as::<Pod>(what, encoding, bytes),
             "nodes" => self.take_as::<Node>(what, encoding, bytes),
             "namespaces" => self.take_as::<NamespaceFacts>(what, encoding, bytes),
+            "serviceexports" => self.take_as::<Export>(what, encoding, bytes),
+            "serviceimports" => self.take_as::<Import>(what, encoding, bytes),
+            "gateways" => self.take_as::<DeclaredGateway>(what, encoding, bytes),
             _ => Ok(0),
         }
     }

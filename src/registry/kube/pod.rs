@@ -1,9 +1,11 @@
 //! Pods: identity, labels, network and ports of what runs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::index::{Kept, Reads};
 use super::namespace::network;
@@ -60,10 +62,53 @@ struct ContainerPort<'a> {
 struct Status<'a> {
     #[serde(borrow)]
     phase: Text<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    conditions: NotReady,
     #[serde(borrow, rename = "podIP")]
     pod_ip: Text<'a>,
     #[serde(borrow, rename = "podIPs", deserialize_with = "null_as_default")]
     pod_ips: Vec<PodIp<'a>>,
+}
+
+/// Whether there is a condition `Ready` that is not true. Of many conditions no other is kept.
+#[derive(Debug, Default, PartialEq)]
+struct NotReady(bool);
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Condition<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    status: Text<'a>,
+}
+
+impl NotReady {
+    fn note(&mut self, condition: &Condition<'_>) {
+        self.0 |= *condition.kind == *"Ready" && *condition.status != *"True";
+    }
+}
+
+impl<'de> Deserialize<'de> for NotReady {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Conditions;
+        impl<'de> Visitor<'de> for Conditions {
+            type Value = NotReady;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of conditions")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NotReady, A::Error> {
+                let mut found = NotReady::default();
+                while let Some(condition) = list.next_element::<Condition<'de>>()? {
+                    found.note(&condition);
+                }
+                Ok(found)
+            }
+        }
+        json.deserialize_seq(Conditions)
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -125,8 +170,24 @@ impl<'a> Message<'a> for Status<'a> {
     fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
         match number {
             1 => self.phase = value.text()?,
+            2 => {
+                let mut condition = Condition::default();
+                value.message(&mut condition)?;
+                self.conditions.note(&condition);
+            }
             6 => self.pod_ip = value.text()?,
             12 => value.push(&mut self.pod_ips)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Condition<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.kind = value.text()?,
+            2 => self.status = value.text()?,
             _ => {}
         }
         Ok(())
@@ -153,7 +214,15 @@ impl<'a> Form<'a> for PodForm<'a> {
     }
 }
 
-impl Reads for Workload {
+/// What is kept of a Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) workload: Workload,
+    /// Whether it takes traffic. One that says nothing of it does.
+    pub(super) ready: bool,
+}
+
+impl Reads for Pod {
     type Form<'a> = PodForm<'a>;
 
     fn keep(form: PodForm<'_>, scope: &Scope) -> Kept<Self> {
@@ -220,6 +289,8 @@ impl Reads for Workload {
         });
         let node = spec.node_name.given().and_then(|name| scope.node(name.as_bytes()));
         let addresses = addresses.into_iter().collect();
-        Kept { key, value: Some(Self { profile, addresses, node }), odd }
+        let ready = !status.conditions.0 && metadata.deletion_timestamp.seconds() == 0;
+        let workload = Workload { profile, addresses, node };
+        Kept { key, value: Some(Self { workload, ready }), odd }
     }
 }

@@ -13,13 +13,15 @@ use tokio::sync::{mpsc, watch};
 use super::contact::{Contacts, Reader, of_access};
 use super::endpoint_slice::Slice;
 use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
-use super::namespace::NamespaceFacts;
+use super::mcs::{Export, Import};
+use super::namespace::{NETWORK_LABEL, NamespaceFacts};
 use super::node::Node;
+use super::pod::Pod;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
 use super::{Config, Contact, Status};
 use crate::apiserver::{Client, Event, Key, Limits, Probed, Selection};
-use crate::model::Workload;
+use crate::model::{DeclaredGateway, Mcs, NamespaceFilter};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.
@@ -38,7 +40,9 @@ const CONTACT_RESOLUTION: Duration = Duration::from_secs(1);
 /// Reads a cluster and says what is in it: once everything, then what changes. Survives every
 /// error; ends when dropped, or when nobody takes its updates any more.
 pub async fn run(config: Config) {
-    let Config { cluster, access, limits, domain, trust_domain, system_namespace, .. } = config;
+    let Config {
+        cluster, access, limits, domain, trust_domain, system_namespace, namespaces, ..
+    } = config;
     let client = match Client::new(&access) {
         Ok(client) => client,
         Err(error) => {
@@ -50,8 +54,8 @@ pub async fn run(config: Config) {
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
     let scope = Arc::new(Scope::new(Settings { domain, trust_domain, system_namespace }));
     let member = Member {
-        index: Index::new(Arc::clone(&scope)),
-        contacts: Contacts::default(),
+        index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
+        contacts: Contacts::without(config.mcs == Mcs::Off),
         pending: Touched::default(),
         doubts: BTreeMap::new(),
         limits,
@@ -66,26 +70,50 @@ pub async fn run(config: Config) {
         updates: config.updates,
     };
     tokio::select! {
-        () = member.serve(inputs, &to) => {}
-        () = Box::pin(read(&client, &scope, limits, &sink)) => {}
+        () = member.serve(inputs, namespaces, &to) => {}
+        () = Box::pin(read(&client, &scope, (limits, config.mcs), &sink)) => {}
     }
 }
 
 /// Reads all kinds at once, for as long as anybody takes what they tell.
-async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sender<Input>) {
+async fn read(
+    client: &Client,
+    scope: &Scope,
+    (limits, mcs): (Limits, Mcs),
+    sink: &mpsc::Sender<Input>,
+) {
     let of = |kind: Kind| {
-        let group = if kind == Kind::EndpointSlices { "discovery.k8s.io" } else { "" };
+        let group = match kind {
+            Kind::EndpointSlices => "discovery.k8s.io",
+            Kind::Gateways => "gateway.networking.k8s.io",
+            Kind::ServiceExports | Kind::ServiceImports => {
+                return Selection::all("multicluster.x-k8s.io", "v1alpha1", kind.plural());
+            }
+            Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
+        };
         Selection::all(group, "v1", kind.plural())
     };
     let mut pods = of(Kind::Pods);
     // Pods that have ended stay for long and mean nothing here.
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
+    let mut gateways = of(Kind::Gateways);
+    gateways.labels = Some(NETWORK_LABEL.into());
+    let (exports, imports) = (of(Kind::ServiceExports), of(Kind::ServiceImports));
     tokio::join!(
         client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
         client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
-        client.read(Reading::<Workload>::with(scope), pods, limits, sink),
+        client.read(Reading::<Pod>::with(scope), pods, limits, sink),
         client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
         client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
+        client.read(Reading::<DeclaredGateway>::with(scope), gateways, limits, sink),
+        async {
+            if mcs != Mcs::Off {
+                tokio::join!(
+                    client.read(Reading::<Export>::with(scope), exports, limits, sink),
+                    client.read(Reading::<Import>::with(scope), imports, limits, sink),
+                );
+            }
+        },
         client.keep_probing(sink),
     );
 }
@@ -94,9 +122,12 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
 enum Input {
     Service(Event<Kept<KubeService>>),
     Slice(Event<Kept<Slice>>),
-    Pod(Event<Kept<Workload>>),
+    Pod(Event<Kept<Pod>>),
     Node(Event<Kept<Node>>),
     Namespace(Event<Kept<NamespaceFacts>>),
+    Gateway(Event<Kept<DeclaredGateway>>),
+    Export(Event<Kept<Export>>),
+    Import(Event<Kept<Import>>),
     Probed(Probed),
 }
 
@@ -113,10 +144,23 @@ macro_rules! inputs {
 inputs! {
     Event<Kept<KubeService>> => Service,
     Event<Kept<Slice>> => Slice,
-    Event<Kept<Workload>> => Pod,
+    Event<Kept<Pod>> => Pod,
     Event<Kept<Node>> => Node,
     Event<Kept<NamespaceFacts>> => Namespace,
+    Event<Kept<DeclaredGateway>> => Gateway,
+    Event<Kept<Export>> => Export,
+    Event<Kept<Import>> => Import,
     Probed => Probed,
+}
+
+/// Which namespaces belong to the mesh, once that is known.
+type Namespaces = watch::Receiver<Option<Arc<NamespaceFilter>>>;
+
+/// Waits for a change; for ever where none can come any more.
+async fn changed(namespaces: &mut Namespaces) {
+    if namespaces.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Where updates go, and in whose name.
@@ -149,12 +193,18 @@ struct Member {
 }
 
 impl Member {
-    async fn serve(mut self, mut inputs: mpsc::Receiver<Input>, to: &Receiver) {
+    async fn serve(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        mut namespaces: Namespaces,
+        to: &Receiver,
+    ) {
+        let mut known = self.filter(&mut namespaces);
         loop {
             let something_to_say = if self.status.synced {
                 !self.pending.is_empty()
             } else {
-                self.contacts.complete()
+                known && self.contacts.complete()
             };
             tokio::select! {
                 input = inputs.recv() => {
@@ -165,6 +215,7 @@ impl Member {
                         self.take(input);
                     }
                 }
+                () = changed(&mut namespaces) => known |= self.filter(&mut namespaces),
                 room = to.updates.reserve(), if something_to_say => {
                     let Ok(room) = room else { return };
                     if let Some(change) = self.change() {
@@ -177,6 +228,14 @@ impl Member {
         }
     }
 
+    /// Lets the namespaces be those that belong to the mesh now; whether that is known.
+    fn filter(&mut self, namespaces: &mut Namespaces) -> bool {
+        let Some(filter) = namespaces.borrow_and_update().clone() else { return false };
+        let touched = self.index.filter(filter);
+        self.pending.merge(touched);
+        true
+    }
+
     fn take(&mut self, input: Input) {
         match input {
             Input::Service(event) => self.event(event),
@@ -184,6 +243,9 @@ impl Member {
             Input::Pod(event) => self.event(event),
             Input::Node(event) => self.event(event),
             Input::Namespace(event) => self.event(event),
+            Input::Gateway(event) => self.event(event),
+            Input::Export(event) => self.event(event),
+            Input::Import(event) => self.event(event),
             Input::Probed(Probed(Ok(()))) => {
                 self.contacts.answered(Reader::Probe);
                 self.heard();

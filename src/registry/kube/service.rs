@@ -12,8 +12,8 @@ use crate::apiserver::{
     Form, Identity, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, null_as_default,
 };
 use crate::model::{
-    ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service, SortedMap,
-    TargetPort, labels_match,
+    Distribution, ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service,
+    SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -57,6 +57,8 @@ struct Spec<'a> {
     internal_traffic_policy: Text<'a>,
     #[serde(deserialize_with = "null_as_default")]
     publish_not_ready_addresses: bool,
+    #[serde(borrow)]
+    traffic_distribution: Text<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -123,6 +125,7 @@ impl<'a> Message<'a> for Spec<'a> {
             13 => self.publish_not_ready_addresses = value.flag()?,
             18 => self.cluster_ips.push(value.text()?),
             22 => self.internal_traffic_policy = value.text()?,
+            23 => self.traffic_distribution = value.text()?,
             _ => {}
         }
         Ok(())
@@ -186,6 +189,8 @@ pub(super) struct KubeService {
     /// The nodes by whose external addresses a NodePort gateway is reached; `None` for all other
     /// services.
     pub(super) node_selector: Option<Labels>,
+    /// Whether it leaves it to its namespace which endpoints come first.
+    pub(super) namespace_prefers: bool,
     /// Whether sessions outlive the readiness of their endpoint.
     pub(super) persistent_sessions: bool,
 }
@@ -198,10 +203,19 @@ fn means_something(label: &str) -> bool {
 }
 
 impl KubeService {
-    /// The service with the addresses that `nodes` give it, in a stable order.
-    pub(super) fn reached_by<'a>(&self, nodes: impl Iterator<Item = &'a Node>) -> Arc<Service> {
+    /// The service in a namespace that says this of all, with the addresses that `nodes` give it, in a
+    /// stable order.
+    pub(super) fn reached_by<'a>(
+        &self,
+        of_namespace: Distribution,
+        nodes: impl Iterator<Item = &'a Node>,
+    ) -> Arc<Service> {
+        let prefers = if self.namespace_prefers { of_namespace } else { self.service.prefers };
         let Some(selector) = &self.node_selector else {
-            return Arc::clone(&self.service);
+            if prefers == self.service.prefers {
+                return Arc::clone(&self.service);
+            }
+            return Arc::new(Service { prefers, ..Service::clone(&self.service) });
         };
         let mut addresses: Vec<IpAddr> = nodes
             .filter(|node| selector.is_empty() || labels_match(selector, &node.labels))
@@ -209,10 +223,16 @@ impl KubeService {
             .collect();
         addresses.sort();
         addresses.dedup();
-        let mut service = Service::clone(&self.service);
+        let mut service = Service { prefers, ..Service::clone(&self.service) };
         service.external_addresses = addresses.iter().map(|one| one.to_string().into()).collect();
         Arc::new(service)
     }
+}
+
+/// What the annotation of a Service or a Namespace says of which endpoints come first.
+pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
+    let text = metadata.annotations.get("networking.istio.io/traffic-distribution");
+    text.filter(|text| !text.is_empty()).map(Distribution::parse)
 }
 
 impl Reads for KubeService {
@@ -292,6 +312,8 @@ impl Reads for KubeService {
             )
             .collect();
 
+        let said = spec.traffic_distribution.given().map(Distribution::parse);
+        let said = said.or_else(|| distribution(&metadata));
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
         let service = Service {
@@ -303,6 +325,7 @@ impl Reads for KubeService {
             mesh_external: matches!(resolution, Resolution::Alias(_)),
             resolution,
             vips,
+            ranges: Vec::new(),
             external_addresses: match &node_selector {
                 Some(_) => Vec::new(),
                 None => ingress.chain(external_ips).map(Arc::from).collect(),
@@ -318,13 +341,20 @@ impl Reads for KubeService {
                 .map_or(ExportTo::Public, |text| ExportTo::parse(text, &namespace)),
             created: metadata.creation_timestamp.seconds(),
             node_local: *spec.internal_traffic_policy == *"Local",
+            prefers: said.unwrap_or_default(),
+            keeps_home: false,
             publish_not_ready: spec.publish_not_ready_addresses,
             ports,
             name: Arc::clone(&key.name),
             namespace,
             labels: scope.labels(metadata.labels.only(means_something)),
         };
-        let value = Self { service: Arc::new(service), node_selector, persistent_sessions };
+        let value = Self {
+            service: Arc::new(service),
+            node_selector,
+            namespace_prefers: said.is_none(),
+            persistent_sessions,
+        };
         Kept { key, value: Some(value), odd }
     }
 }

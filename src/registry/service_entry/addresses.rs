@@ -22,7 +22,7 @@ pub(super) fn give<'a>(services: impl Iterator<Item = &'a mut Service>) {
         taken.extend(service.vips.iter().copied());
         let usable = service.resolution != Resolution::Passthrough
             && !service.hostname.as_str().starts_with('*');
-        if service.vips.is_empty() && usable {
+        if service.vips.is_empty() && service.ranges.is_empty() && usable {
             without.push(service);
         }
     }

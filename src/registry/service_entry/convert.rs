@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -44,6 +45,8 @@ pub(super) struct ServiceEntry {
     /// Never empty.
     pub(super) hosts: Vec<Hostname>,
     pub(super) addresses: Vec<IpAddr>,
+    /// Addresses by the range.
+    pub(super) ranges: Vec<IpNet>,
     /// Numbers and names are each there once.
     pub(super) ports: Vec<Port>,
     pub(super) external: bool,
@@ -192,11 +195,13 @@ pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<Service
         let fact = format!("{host} is no name that can be resolved: give endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
+    let (addresses, ranges) = addresses(&spec.field::<Vec<String>>("addresses")?)?;
     Ok(ServiceEntry {
         created: created(&metadata),
         hosts,
         how,
-        addresses: addresses(&spec.field::<Vec<String>>("addresses")?)?,
+        addresses,
+        ranges,
         ports: ports(spec.field("ports")?)?,
         external,
         accounts: spec.field("subjectAltNames")?,
@@ -287,21 +292,26 @@ fn is_dns_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(fits)
 }
 
-fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Fault> {
-    let parsed = texts.iter().enumerate().map(|(index, text)| {
-        let single = text.strip_suffix("/32").or(text.strip_suffix("/128")).unwrap_or(text);
-        let address: IpAddr = single.parse().map_err(|_| {
-            let fact = format!("{text:?} is no single IP address; ranges are not supported");
-            Fault::new(format!("spec.addresses[{index}]"), fact)
-        })?;
+/// Single addresses, and ranges of them.
+fn addresses(texts: &[String]) -> Result<(Vec<IpAddr>, Vec<IpNet>), Fault> {
+    let (mut singles, mut ranges) = (Vec::new(), Vec::new());
+    for (index, text) in texts.iter().enumerate() {
+        let fault = |fact: &str| {
+            Fault::new(format!("spec.addresses[{index}]"), format!("{text:?} is {fact}"))
+        };
+        let found = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        let range = found.map_err(|_| fault("neither an IP address nor a range of them"))?.trunc();
         // Nobody is reached there, and a listener there would take everybody's connections.
-        if address.is_unspecified() || address.is_multicast() {
-            let fact = format!("{text:?} is no address of a service");
-            return Err(Fault::new(format!("spec.addresses[{index}]"), fact));
+        if range.addr().is_multicast() || range.prefix_len() == 0 || range.addr().is_unspecified() {
+            return Err(fault("no address of a service"));
         }
-        Ok(address)
-    });
-    parsed.collect()
+        if range.prefix_len() == range.max_prefix_len() {
+            singles.push(range.addr());
+        } else if !ranges.contains(&range) {
+            ranges.push(range);
+        }
+    }
+    Ok((singles, ranges))
 }
 
 fn ports(forms: Vec<PortForm>) -> Result<Vec<Port>, Fault> {

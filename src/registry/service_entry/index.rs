@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use super::addresses;
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
+use super::join::{Offered, PodsWanted, Selections};
 use crate::model::{
-    ByName, Endpoint, Endpoints, Health, Hostname, Labels, NamedEndpoint, PodState, Port,
-    Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
+    ByName, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, NamedEndpoint,
+    Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -64,6 +65,7 @@ pub struct Index {
     workloads: BTreeMap<WorkloadKey, Kept<Workload>>,
     /// Wrong in itself, or at odds with other entries.
     problems: Vec<Problem>,
+    selections: Arc<Selections>,
     heard: bool,
 }
 
@@ -84,6 +86,7 @@ impl Index {
             services: BTreeMap::new(),
             workloads: BTreeMap::new(),
             problems: Vec::new(),
+            selections: Arc::default(),
             heard: false,
         }
     }
@@ -112,13 +115,19 @@ impl Index {
         &self.problems
     }
 
+    /// What entries select of clusters, and what Services may select of them.
+    pub fn selections(&self) -> &Arc<Selections> {
+        &self.selections
+    }
+
     fn contents(&mut self) -> Contents {
         let mut problems = faults(Kind::Service, &self.services);
         problems.extend(faults(Kind::Workload, &self.workloads));
         let mut entries: Vec<&ServiceEntry> =
             self.services.values().filter_map(|kept| kept.good.as_ref()).collect();
         entries.sort_by_key(|entry| (entry.created, &entry.name));
-        let mut hosts: BTreeMap<&Hostname, Host<'_>> = BTreeMap::new();
+        let holders = Holders::of(&entries);
+        let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
         for entry in entries {
             let workloads = self.workloads_of(entry);
             let endpoints = match entry.how {
@@ -127,11 +136,12 @@ impl Index {
             };
             for (index, hostname) in entry.hosts.iter().enumerate() {
                 let resolution = resolution(entry, hostname, &workloads);
-                let joined = match hosts.get_mut(hostname) {
+                let key = holders.key(hostname, entry);
+                let joined = match hosts.get_mut(&key) {
                     Some(host) => host.join(entry, resolution, &endpoints),
                     None => {
                         let host = Host::new(entry, hostname, resolution, endpoints.clone());
-                        hosts.insert(hostname, host);
+                        hosts.insert(key, host);
                         Ok(())
                     }
                 };
@@ -146,9 +156,26 @@ impl Index {
             }
         }
         addresses::give(hosts.values_mut().map(|host| &mut host.service));
-        let services =
-            hosts.into_iter().map(|(name, host)| (name.clone(), Some(host.into_record())));
-        let contents = Contents { services: services.collect(), ..Contents::default() };
+        let mut selections = Selections { pods: Vec::new(), workloads: self.offered() };
+        let mut services = BTreeMap::new();
+        for (key, Host { service, endpoints, selecting, .. }) in hosts {
+            let service = Arc::new(service);
+            let selecting = selecting.into_iter().filter(|entry| entry.how == How::Static);
+            selections.pods.extend(selecting.filter_map(|entry| {
+                Some(PodsWanted {
+                    key: key.clone(),
+                    service: Arc::clone(&service),
+                    selector: entry.selector.clone()?,
+                    ports: entry.ports.clone(),
+                })
+            }));
+            let record = ServiceRecord { service, endpoints: Endpoints::from_iter(endpoints) };
+            services.insert(key, Some(record));
+        }
+        let contents = Contents { services, ..Contents::default() };
+        if *self.selections != selections {
+            self.selections = Arc::new(selections);
+        }
         problems.sort();
         self.problems = problems;
         contents
@@ -170,29 +197,33 @@ impl Index {
         let mut endpoints = Vec::new();
         for port in &entry.ports {
             for workload in workloads {
-                // A name is none of the addresses that a control plane could send.
-                let Address::Ip(address) = workload.address else { continue };
-                let account = workload.account.as_ref().map(|account| {
-                    let namespace = &entry.name.namespace;
-                    format!("spiffe://{}/ns/{namespace}/sa/{account}", self.trust_domain).into()
-                });
-                endpoints.push(Endpoint {
-                    address,
-                    port: workload.port(port),
-                    port_name: Arc::clone(&port.name),
-                    health: workload.health,
-                    weight: workload.weight,
-                    locality: Arc::clone(&workload.locality),
-                    network_label: workload.network.clone(),
-                    tls_mode: workload.tls_mode(entry.external),
-                    service_account: account,
-                    workload: workload.name.clone(),
-                    pod: if workload.name.is_some() { PodState::Known } else { PodState::Unnamed },
-                    node: None,
-                });
+                let account = workload.account.as_deref();
+                let identity = account.map(|account| self.identity(&entry.name.namespace, account));
+                let number = workload.port(port);
+                endpoints.extend(workload.endpoint(port, number, entry.external, identity));
             }
         }
         endpoints
+    }
+
+    /// The WorkloadEntries that Services can select: those at an address, with labels.
+    fn offered(&self) -> Vec<Offered> {
+        let good =
+            self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good.as_ref()?)));
+        let usable = good.filter(|(_, workload)| {
+            matches!(workload.address, Address::Ip(_)) && !workload.labels.is_empty()
+        });
+        let offered = usable.map(|(name, workload)| Offered {
+            namespace: name.namespace.clone(),
+            workload: workload.clone(),
+            identity: workload.account.as_deref().map(|one| self.identity(&name.namespace, one)),
+        });
+        offered.collect()
+    }
+
+    /// The SPIFFE ID of an account.
+    fn identity(&self, namespace: &Namespace, account: &str) -> Arc<str> {
+        format!("spiffe://{}/ns/{namespace}/sa/{account}", self.trust_domain).into()
     }
 }
 
@@ -298,11 +329,53 @@ fn faults<T>(kind: Kind, kept: &BTreeMap<WorkloadKey, Kept<T>>) -> Vec<Problem> 
         .collect()
 }
 
+/// Which namespace has a host for everybody.
+struct Holders<'a>(BTreeMap<&'a Hostname, &'a Namespace>);
+
+impl<'a> Holders<'a> {
+    /// The namespace of the oldest entry that others may see, else of the oldest. `entries` are sorted
+    /// by age.
+    fn of(entries: &[&'a ServiceEntry]) -> Self {
+        let mut holders: BTreeMap<&Hostname, &ServiceEntry> = BTreeMap::new();
+        for entry in entries {
+            for host in &entry.hosts {
+                let holder = holders.entry(host).or_insert(entry);
+                if is_private(holder) && !is_private(entry) {
+                    *holder = entry;
+                }
+            }
+        }
+        let holders = holders.into_iter().map(|(host, entry)| (host, &entry.name.namespace));
+        Self(holders.collect())
+    }
+
+    /// Under which name what an entry says of a host is kept. A definition that is private to another
+    /// namespace than the one that has the host is kept apart: that namespace sees its own.
+    fn key(&self, host: &Hostname, entry: &ServiceEntry) -> Hostname {
+        let own = &entry.name.namespace;
+        if is_private(entry) && self.0.get(host).is_some_and(|holder| *holder != own) {
+            host.private_to(own)
+        } else {
+            host.clone()
+        }
+    }
+}
+
+/// Whether an entry is for its own namespace alone.
+fn is_private(entry: &ServiceEntry) -> bool {
+    match &entry.export_to {
+        ExportTo::Public => false,
+        ExportTo::Namespaces(namespaces) => **namespaces == [entry.name.namespace.clone()],
+    }
+}
+
 /// One host while its entries are joined.
 struct Host<'a> {
     first: &'a ServiceEntry,
     service: Service,
     endpoints: Vec<Endpoint>,
+    /// The entries that select workloads.
+    selecting: Vec<&'a ServiceEntry>,
 }
 
 impl<'a> Host<'a> {
@@ -319,6 +392,7 @@ impl<'a> Host<'a> {
             ports: entry.ports.clone(),
             resolution,
             vips: entry.addresses.clone(),
+            ranges: entry.ranges.clone(),
             external_addresses: Vec::new(),
             external_ports: Default::default(),
             // An entry is never a gateway of a network, whatever its labels.
@@ -328,16 +402,19 @@ impl<'a> Host<'a> {
             export_to: entry.export_to.clone(),
             created: entry.created,
             node_local: false,
+            prefers: Distribution::Any,
+            keeps_home: false,
             publish_not_ready: false,
             mesh_external: entry.external,
         };
-        Self { first: entry, service, endpoints }
+        let selecting = entry.selector.is_some().then_some(entry).into_iter().collect();
+        Self { first: entry, service, endpoints, selecting }
     }
 
     /// Adds a later entry: its further ports and addresses, and its endpoints.
     fn join(
         &mut self,
-        entry: &ServiceEntry,
+        entry: &'a ServiceEntry,
         resolution: Resolution,
         endpoints: &[Endpoint],
     ) -> Result<(), String> {
@@ -370,6 +447,12 @@ impl<'a> Host<'a> {
                 self.service.vips.push(*address);
             }
         }
+        for range in &entry.ranges {
+            if !self.service.ranges.contains(range) {
+                self.service.ranges.push(*range);
+            }
+        }
+        self.selecting.extend(entry.selector.is_some().then_some(entry));
         for account in &entry.accounts {
             if !self.service.service_accounts.contains(account) {
                 self.service.service_accounts.push(Arc::clone(account));
@@ -382,10 +465,5 @@ impl<'a> Host<'a> {
             held.endpoints.extend(more.endpoints);
         }
         Ok(())
-    }
-
-    fn into_record(self) -> ServiceRecord {
-        let Self { service, endpoints, .. } = self;
-        ServiceRecord { service: Arc::new(service), endpoints: Endpoints::from_iter(endpoints) }
     }
 }

@@ -7,9 +7,11 @@
 mod addresses;
 mod convert;
 mod index;
+mod join;
 
 #[cfg(test)]
 mod tests;
 
 pub use convert::Fault;
 pub use index::{Index, Problem};
+pub use join::Selections;

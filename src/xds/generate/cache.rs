@@ -15,15 +15,15 @@ use super::tls::Secrets;
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ClusterId, ExportTo, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Resolution,
-    Workload, WorkloadKey,
+    ClusterId, Distribution, ExportTo, Hostname, KnownClusters, Labels, Namespace, Proxy,
+    ProxyType, Resolution, Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::east_west_port;
-use crate::push::view::ViewKey;
+use crate::push::view::{ViewKey, is_by_cluster};
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -93,19 +93,25 @@ pub(super) struct Scopes {
     pub(super) node: bool,
     /// Some upstream cluster depends on its endpoints.
     pub(super) family: bool,
+    /// Some upstream cluster depends on its endpoints, and these on where the proxy is.
+    pub(super) locality: bool,
 }
 
 impl Scopes {
     pub(super) fn of(context: &PushContext) -> Self {
         let mut scopes = Self::default();
-        for service in context.services.values() {
+        for service in context.all_services() {
             let primary = &service.primary;
-            let headless = primary.resolution == Resolution::Headless;
-            scopes.cluster |= context.mesh.cluster_local(service.hostname());
+            let by_endpoints =
+                matches!(primary.resolution, Resolution::Headless | Resolution::ByName(_));
+            let by_node = primary.node_local || primary.prefers == Distribution::SameNode;
+            scopes.cluster |= is_by_cluster(context, service);
             scopes.namespace |= primary.export_to != ExportTo::Public;
-            scopes.node |= headless && primary.node_local;
-            scopes.family |= headless;
+            scopes.node |= by_endpoints && by_node;
+            scopes.family |= by_endpoints;
+            scopes.locality |= by_endpoints && primary.prefers != Distribution::Any;
         }
+        scopes.namespace |= !context.private.is_empty();
         scopes
     }
 
@@ -118,6 +124,7 @@ impl Scopes {
             ipv4: view.ipv4 || !self.family,
             ipv6: view.ipv6 || !self.family,
             node: view.node.clone().filter(|_| self.node),
+            locality: view.locality.clone().filter(|_| self.locality),
             role: view.role,
         }
     }

@@ -93,7 +93,7 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, member
     }
     if *priority != 0 {
         out.push(5 << 3); // priority
-        out.extend_from_slice(Varint::of((*priority).into()).bytes());
+        write_size(out, *priority as usize);
     }
     // Plain text is what an upstream cluster falls back to.
     if role == Role::Client && common == TlsMode::Istio {

@@ -23,7 +23,8 @@ use self::cds::Shared;
 use self::tls::Secrets;
 use super::names::OutboundName;
 use super::resource::{Resource, ResourceSource, ResourceType};
-use crate::model::{ClusterId, NetworkId, Proxy, ProxyType, Resolution};
+use crate::aggregate::MergedService;
+use crate::model::{ClusterId, Locality, Namespace, NetworkId, Proxy, ProxyType, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{Addresses, addresses};
 use crate::push::proxy::inbound_targets;
@@ -51,6 +52,11 @@ impl<'a> Picture<'a> {
         let role = if east_west_port.is_some() { Role::Gateway } else { Role::Client };
         let view = ViewKey::of(proxy, network, role);
         Self { context, proxy, view, east_west_port, cache }
+    }
+
+    /// The same, of a proxy that is known to be there.
+    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
+        Self { view: self.view.at(locality), ..self }
     }
 
     fn addresses(&self) -> Arc<Addresses> {
@@ -85,7 +91,13 @@ impl<'a> Picture<'a> {
         let context = self.context;
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad();
-        for service in context.services.values() {
+        // What a namespace has for itself no gateway carries.
+        let nobody = Namespace::default();
+        let namespace = match self.view.role {
+            Role::Client => &self.view.namespace,
+            Role::Gateway => &nobody,
+        };
+        for service in context.services_of(namespace) {
             if self.view.role == Role::Client && !self.sees(service) {
                 continue;
             }
@@ -101,6 +113,7 @@ impl<'a> Picture<'a> {
                     ipv4: true,
                     ipv6: true,
                     node: None,
+                    locality: None,
                     ..view
                 };
             }
@@ -123,16 +136,23 @@ impl<'a> Picture<'a> {
     }
 
     /// Whether a client may use the service at all.
-    fn sees(&self, service: &crate::aggregate::MergedService) -> bool {
+    fn sees(&self, service: &MergedService) -> bool {
         service.primary.export_to.visible_to(&self.view.namespace)
             && (service.is_at_home_in(&self.view.cluster)
                 || !self.context.mesh.cluster_local(service.hostname()))
     }
 
+    fn service(&self, host: &str) -> Option<&'_ Arc<MergedService>> {
+        match self.view.role {
+            Role::Client => self.context.service(host, &self.view.namespace),
+            Role::Gateway => self.context.services.get(host),
+        }
+    }
+
     fn assignment(&self, name: &str) -> Arc<Resource> {
         let context = self.context;
         let known = OutboundName::parts(name)
-            .and_then(|(host, port, sni)| Some((context.services.get(host)?, port, sni)));
+            .and_then(|(host, port, sni)| Some((self.service(host)?, port, sni)));
         let Some((service, port, sni)) = known else {
             return Arc::new(eds::empty(name));
         };

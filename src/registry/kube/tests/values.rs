@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::apiserver::{Event, Form, Key};
 use crate::model::{
     Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
-    Workload,
 };
 use crate::registry::kube::endpoint_slice::Slice;
 use crate::registry::kube::index::{Index, Indexed, Kept, Touched};
 use crate::registry::kube::namespace::NamespaceFacts;
 use crate::registry::kube::node::Node;
+use crate::registry::kube::pod::Pod;
 use crate::registry::kube::scope::{Scope, Settings};
 use crate::registry::kube::service::KubeService;
 use crate::registry::{Contents, ServiceRecord};
 
 const CART: &str = "cart.shop.svc.cluster.local";
 
-fn index() -> Index {
+pub(super) fn index() -> Index {
     Index::new(Arc::new(Scope::new(Settings {
         domain: "cluster.local".into(),
         trust_domain: "td".into(),
@@ -32,7 +32,7 @@ fn index() -> Index {
 
 /// Changes that arrive, as an API server writes them.
 #[derive(Debug, Clone)]
-enum Arrives {
+pub(super) enum Arrives {
     Service(Value),
     Slice(Value),
     Pod(Value),
@@ -50,7 +50,7 @@ fn kept<T: Indexed>(index: &Index, value: &Value) -> Kept<T> {
     T::keep(form, index.scope())
 }
 
-fn apply(index: &mut Index, arrives: Arrives) -> Touched {
+pub(super) fn apply(index: &mut Index, arrives: Arrives) -> Touched {
     fn applied<T: Indexed>(index: &mut Index, value: &Value) -> Touched {
         let object = kept::<T>(index, value);
         index.apply(Event::Applied(object))
@@ -65,7 +65,7 @@ fn apply(index: &mut Index, arrives: Arrives) -> Touched {
     match arrives {
         Arrives::Service(value) => applied::<KubeService>(index, &value),
         Arrives::Slice(value) => applied::<Slice>(index, &value),
-        Arrives::Pod(value) => applied::<Workload>(index, &value),
+        Arrives::Pod(value) => applied::<Pod>(index, &value),
         Arrives::Node(value) => applied::<Node>(index, &value),
         Arrives::Namespace(value) => applied::<NamespaceFacts>(index, &value),
         Deleted(kind, namespace, name) => {
@@ -73,7 +73,7 @@ fn apply(index: &mut Index, arrives: Arrives) -> Touched {
             match kind {
                 "services" => deleted::<KubeService>(index, key),
                 "slices" => deleted::<Slice>(index, key),
-                "pods" => deleted::<Workload>(index, key),
+                "pods" => deleted::<Pod>(index, key),
                 "nodes" => deleted::<Node>(index, key),
                 _ => deleted::<NamespaceFacts>(index, key),
             }
@@ -81,7 +81,7 @@ fn apply(index: &mut Index, arrives: Arrives) -> Touched {
         Listed(kind, values) => match kind {
             "services" => listed::<KubeService>(index, &values),
             "slices" => listed::<Slice>(index, &values),
-            "pods" => listed::<Workload>(index, &values),
+            "pods" => listed::<Pod>(index, &values),
             "nodes" => listed::<Node>(index, &values),
             _ => listed::<NamespaceFacts>(index, &values),
         },

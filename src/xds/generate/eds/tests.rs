@@ -16,18 +16,13 @@ use crate::xds::generate::cds::tls_mode;
 fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAssignment {
     endpoint::ClusterLoadAssignment {
         cluster_name: name.into(),
-        endpoints: groups
-            .iter()
-            .map(|group| endpoint::LocalityLbEndpoints {
-                priority: group.priority,
-                ..locality(role, &group.locality, &group.members)
-            })
-            .collect(),
+        endpoints: groups.iter().map(|group| locality(role, group)).collect(),
         ..Default::default()
     }
 }
 
-fn locality(role: Role, locality: &Locality, members: &[Member]) -> endpoint::LocalityLbEndpoints {
+fn locality(role: Role, group: &Group) -> endpoint::LocalityLbEndpoints {
+    let Group { locality, priority, members } = group;
     let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
     let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
     let metadata = |mode| core::Metadata {
@@ -41,6 +36,7 @@ fn locality(role: Role, locality: &Locality, members: &[Member]) -> endpoint::Lo
             zone: locality.zone.to_string(),
             sub_zone: locality.subzone.to_string(),
         }),
+        priority: *priority,
         // Plain text is what an upstream cluster falls back to.
         metadata: (role == Role::Client && common == TlsMode::Istio).then(|| metadata(common)),
         lb_endpoints: members
@@ -99,8 +95,8 @@ fn any_group(random: &mut StdRng) -> Group {
     let texts = ["", "region", "region/zone", "region/zone/subzone", "//subzone", "ü/é/ß", &long];
     let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
     Group {
-        priority: [0, 0, 1, 130][random.random_range(0..4)],
         locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
+        priority: [0, 0, 1, 130][random.random_range(0..4)],
         members: (0..count).map(|_| any_member(random)).collect(),
     }
 }

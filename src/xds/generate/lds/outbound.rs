@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
 //! | bytes, TLS | `VIP_PORT` | the upstream cluster |
+//! | the same, at a range of addresses | a chain of `0.0.0.0_PORT` | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
@@ -12,13 +13,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 
 use super::TrafficSettings;
 use super::parts::{
     Http, PLAIN, PLAIN_HTTP, bool_value, chain, detect, found, http, http_inspector, listening_on,
-    routes_named, tcp, to_port, wildcards,
+    routes_named, tcp, to_port, to_range, wildcards,
 };
 use crate::aggregate::MergedService;
 use crate::model::{Port, Protocol, Proxy, Resolution};
@@ -44,25 +47,33 @@ pub(in crate::xds::generate) fn shared(
     let settings = TrafficSettings::of(&context.mesh);
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.
-    let mut http_ports: BTreeMap<u16, HttpPort> = BTreeMap::new();
+    let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
     let mut at_address = BTreeMap::new();
     for (service, vips) in &addresses.services {
         for port in proxied(service) {
             if port.protocol.is_http() {
-                let wanted = http_ports.entry(port.number).or_default();
+                let wanted = any_address.entry(port.number).or_default();
+                wanted.http = true;
                 wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
             } else {
                 for vip in vips {
                     at_address.entry((*vip, port.number)).or_insert((service, port));
                 }
+                let spoken = |range: &&IpNet| {
+                    if range.addr().is_ipv4() { view.ipv4 } else { view.ipv6 }
+                };
+                for range in service.primary.ranges.iter().filter(spoken) {
+                    let wanted = any_address.entry(port.number).or_default();
+                    wanted.ranges.entry(*range).or_insert((service, port));
+                }
             }
         }
     }
-    http_ports.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
+    any_address.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
 
     let mut listeners: Vec<_> = arrival(&settings, view).into_iter().collect();
     listeners.extend(
-        http_ports.iter().filter_map(|(port, wanted)| wanted.listener(&settings, view, *port)),
+        any_address.iter().filter_map(|(port, wanted)| wanted.listener(&settings, view, *port)),
     );
     listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
         for_one_service(&settings, address, number, service, port)
@@ -142,13 +153,18 @@ fn unknown(name: &str, settings: &TrafficSettings) -> listener::FilterChain {
     chain(name, None, tcp(settings, upstream))
 }
 
-/// What the services of an HTTP port want of the listener they share.
+/// What services want of the listener that takes a port's connections to addresses which have none of
+/// their own.
 #[derive(Default)]
-struct HttpPort {
+struct AnyAddress<'a> {
+    /// Requests, whose names lead on.
+    http: bool,
     grpc_web: bool,
+    /// Services that have whole ranges. Envoy takes the chain of the longest.
+    ranges: BTreeMap<IpNet, (&'a MergedService, &'a Port)>,
 }
 
-impl HttpPort {
+impl AnyAddress<'_> {
     fn listener(
         &self,
         settings: &TrafficSettings,
@@ -163,12 +179,31 @@ impl HttpPort {
             grpc_web: self.grpc_web,
         }
         .manager(settings);
+        let mut chains = Vec::new();
+        if self.http {
+            chains.push(chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager)));
+        }
+        for (range, (service, port)) in &self.ranges {
+            let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
+            let upstream = upstream.to_string();
+            chains.push(chain(range.to_string(), Some(to_range(*range)), tcp(settings, &upstream)));
+            if port.protocol == Protocol::Auto {
+                let plain_http = listener::FilterChainMatch {
+                    prefix_ranges: to_range(*range).prefix_ranges,
+                    ..found(PLAIN, &PLAIN_HTTP)
+                };
+                let manager = one_service(settings, &name, service, port);
+                chains.push(chain(format!("{range} http"), Some(plain_http), http(&manager)));
+            }
+        }
+        let sniffs =
+            self.http || self.ranges.values().any(|(_, port)| port.protocol == Protocol::Auto);
         let listener = listener::Listener {
-            filter_chains: vec![chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager))],
+            filter_chains: chains,
             default_filter_chain: Some(unknown("PassthroughFilterChain", settings)),
             ..handed_over(name, &wildcards, port)?
         };
-        Some(detect(settings, vec![http_inspector()], listener))
+        Some(if sniffs { detect(settings, vec![http_inspector()], listener) } else { listener })
     }
 }
 
@@ -189,15 +224,25 @@ fn for_one_service(
     if port.protocol != Protocol::Auto {
         return Some(listener);
     }
-    let manager = Http {
-        stat_prefix: format!("outbound_{name}"),
-        routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
-        grpc_web: false,
-    }
-    .manager(settings);
+    let manager = one_service(settings, &name, service, port);
     let sniffed = chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager));
     let listener = listener::Listener { filter_chains: vec![sniffed], ..listener };
     Some(detect(settings, vec![http_inspector()], listener))
+}
+
+/// Requests to one service, of a port whose protocol is found out.
+fn one_service(
+    settings: &TrafficSettings,
+    listener: &str,
+    service: &MergedService,
+    port: &Port,
+) -> HttpConnectionManager {
+    Http {
+        stat_prefix: format!("outbound_{listener}"),
+        routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
+        grpc_web: false,
+    }
+    .manager(settings)
 }
 
 /// A listener that gets its connections from the one where they arrive.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use prost::{Message, Name};
 use strait_proto::envoy::envoy::config::accesslog::v3 as accesslog;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -75,6 +76,15 @@ pub(super) fn found(transport: &str, application_protocols: &[&str]) -> listener
 /// A match on the port that the client meant.
 pub(super) fn to_port(port: u16) -> listener::FilterChainMatch {
     listener::FilterChainMatch { destination_port: Some(number(port)), ..Default::default() }
+}
+
+/// A match on the address that the client meant.
+pub(super) fn to_range(range: IpNet) -> listener::FilterChainMatch {
+    let prefix = core::CidrRange {
+        address_prefix: range.addr().to_string(),
+        prefix_len: Some(number(range.prefix_len().into())),
+    };
+    listener::FilterChainMatch { prefix_ranges: vec![prefix], ..Default::default() }
 }
 
 /// A chain of one filter.

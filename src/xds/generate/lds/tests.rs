@@ -28,6 +28,7 @@ fn mesh() -> Mesh {
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        cluster_aliases: Default::default(),
     }))
 }
 

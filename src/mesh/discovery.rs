@@ -1,0 +1,141 @@
+//! `discoverySelectors` of the mesh config: Kubernetes label selectors on namespaces.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::model::{Condition, LabelSelector, Labels, NamespaceFilter, Test};
+
+/// A selector as it is written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RawSelector {
+    #[serde(default)]
+    match_labels: Labels,
+    #[serde(default)]
+    match_expressions: Vec<RawExpression>,
+}
+
+#[derive(Deserialize)]
+struct RawExpression {
+    key: Arc<str>,
+    operator: String,
+    #[serde(default)]
+    values: BTreeSet<Arc<str>>,
+}
+
+/// Reads the selectors.
+///
+/// # Errors
+/// The first that makes no sense: none of them is used then.
+pub(super) fn read(selectors: Vec<RawSelector>) -> Result<NamespaceFilter, String> {
+    let selectors = selectors.into_iter().map(|raw| {
+        let conditions = raw.match_expressions.into_iter().map(condition);
+        Ok(LabelSelector {
+            labels: raw.match_labels,
+            conditions: conditions.collect::<Result<_, String>>()?,
+        })
+    });
+    Ok(NamespaceFilter { selectors: selectors.collect::<Result<_, String>>()? })
+}
+
+fn condition(raw: RawExpression) -> Result<Condition, String> {
+    let RawExpression { key, operator, values } = raw;
+    if key.is_empty() {
+        return Err("a label to look at is missing (key)".into());
+    }
+    let test = match (operator.as_str(), values.is_empty()) {
+        ("In", false) => Test::In(values),
+        ("NotIn", false) => Test::NotIn(values),
+        ("Exists", true) => Test::Exists,
+        ("DoesNotExist", true) => Test::DoesNotExist,
+        ("In" | "NotIn", true) => return Err(format!("{operator} on {key} needs values")),
+        ("Exists" | "DoesNotExist", false) => {
+            return Err(format!("{operator} on {key} takes no values"));
+        }
+        _ => {
+            return Err(format!(
+                "operator {operator:?} on {key} means nothing; it may be In, NotIn, Exists or DoesNotExist"
+            ));
+        }
+    };
+    Ok(Condition { key, test })
+}
+
+/// The selectors in Istio's words.
+pub(super) fn to_json(filter: &NamespaceFilter) -> Value {
+    let selectors = filter.selectors.iter().map(|selector| {
+        let conditions = selector.conditions.iter().map(|Condition { key, test }| match test {
+            Test::In(values) => json!({"key": key, "operator": "In", "values": values}),
+            Test::NotIn(values) => json!({"key": key, "operator": "NotIn", "values": values}),
+            Test::Exists => json!({"key": key, "operator": "Exists"}),
+            Test::DoesNotExist => json!({"key": key, "operator": "DoesNotExist"}),
+        });
+        let conditions: Vec<Value> = conditions.collect();
+        json!({"matchLabels": selector.labels, "matchExpressions": conditions})
+    });
+    selectors.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(text: &str) -> Result<NamespaceFilter, String> {
+        read(serde_json::from_str(text).expect("selectors"))
+    }
+
+    #[test]
+    fn a_namespace_belongs_to_the_mesh_if_any_selector_holds_wholly() {
+        let labels = |pairs: &[(&str, &str)]| -> Labels {
+            pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
+        };
+        let mesh = labels(&[("mesh", "on"), ("team", "a")]);
+        let other = labels(&[("team", "b")]);
+        let cases = [
+            ("[]", true, true),
+            ("[{}]", true, true),
+            (r#"[{"matchLabels": {"mesh": "on"}}]"#, true, false),
+            (r#"[{"matchLabels": {"mesh": "on", "team": "b"}}]"#, false, false),
+            (r#"[{"matchLabels": {"mesh": "on"}}, {"matchLabels": {"team": "b"}}]"#, true, true),
+            (
+                r#"[{"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "c"]}]}]"#,
+                true,
+                false,
+            ),
+            (
+                r#"[{"matchExpressions": [{"key": "mesh", "operator": "NotIn", "values": ["on"]}]}]"#,
+                false,
+                true,
+            ),
+            (r#"[{"matchExpressions": [{"key": "mesh", "operator": "Exists"}]}]"#, true, false),
+            (
+                r#"[{"matchLabels": {"team": "b"}, "matchExpressions": [{"key": "mesh", "operator": "DoesNotExist"}]}]"#,
+                false,
+                true,
+            ),
+        ];
+        for (text, first, second) in cases {
+            let filter = filter(text).expect(text);
+            assert_eq!((filter.admits(&mesh), filter.admits(&other)), (first, second), "{text}");
+            let again = self::filter(&to_json(&filter).to_string());
+            assert_eq!(again, Ok(filter), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_selector_that_makes_no_sense_is_told() {
+        for (expression, part) in [
+            (r#"{"key": "a", "operator": "Is"}"#, "\"Is\""),
+            (r#"{"key": "a", "operator": "In"}"#, "needs values"),
+            (r#"{"key": "a", "operator": "Exists", "values": ["b"]}"#, "takes no values"),
+            (r#"{"key": "", "operator": "Exists"}"#, "missing"),
+        ] {
+            let told = filter(&format!(r#"[{{"matchExpressions": [{expression}]}}]"#));
+            let told = told.expect_err(expression);
+            assert!(told.contains(part), "{told}");
+        }
+    }
+}

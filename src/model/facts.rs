@@ -1,0 +1,26 @@
+//! What a cluster says of itself besides its services and pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use imbl::OrdSet;
+
+use super::{DeclaredGateway, Locality, WorkloadKey};
+
+/// What a cluster says of itself besides its services and pods. A clone shares everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClusterFacts {
+    /// Where its nodes are, by name; nodes that don't say are left out.
+    pub localities: Arc<BTreeMap<Arc<str>, Arc<Locality>>>,
+    /// Pods with an address that take no traffic: not ready, or going away.
+    pub unready: OrdSet<WorkloadKey>,
+    /// Entrances of networks that it declares, by the name of the object.
+    pub gateways: Arc<BTreeMap<WorkloadKey, DeclaredGateway>>,
+}
+
+impl ClusterFacts {
+    /// Whether the pod of this name takes traffic, as far as is known.
+    pub fn is_ready(&self, pod: &WorkloadKey) -> bool {
+        !self.unready.contains(pod)
+    }
+}

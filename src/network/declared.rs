@@ -1,0 +1,68 @@
+//! Entrances of networks that are declared as such: `Gateway`s of the Gateway API.
+
+use std::collections::BTreeSet;
+
+use super::gateways::{Found, Inputs, NETWORK_LABEL, Networks, Pending};
+use crate::model::{ClusterId, DeclaredGateway, GatewaySource, WorkloadKey};
+
+impl Networks {
+    /// Takes the gateways that clusters declare.
+    pub(super) fn of_declared(&mut self, inputs: Inputs<'_>, found: &mut BTreeSet<Found>) {
+        for (cluster, facts) in inputs.facts {
+            let known = inputs.clusters.clusters.get(*cluster);
+            let is_config = known.is_some_and(|known| known.config);
+            for (name, gateway) in facts.gateways.iter() {
+                if is_config || !gateway.of_config_cluster_only {
+                    self.of_one(cluster, name, gateway, inputs, found);
+                }
+            }
+        }
+    }
+
+    fn of_one(
+        &mut self,
+        cluster: &ClusterId,
+        name: &WorkloadKey,
+        gateway: &DeclaredGateway,
+        inputs: Inputs<'_>,
+        found: &mut BTreeSet<Found>,
+    ) {
+        let name = format!("{}/{}", name.namespace, name.name);
+        // What is declared of a network elsewhere says nothing of this cluster's own.
+        let fixed = inputs.clusters.fixed_network(cluster);
+        let fixed = fixed.filter(|_| !gateway.of_config_cluster_only);
+        if fixed.is_some_and(|fixed| *fixed != gateway.network) {
+            let claim = format!("label {NETWORK_LABEL} of Gateway {name}");
+            self.ignore(cluster, claim, &gateway.network);
+        }
+        let network = fixed.unwrap_or(&gateway.network);
+        let source = GatewaySource::Gateway(name.into());
+        let of = (!gateway.of_config_cluster_only).then(|| (*cluster).clone());
+        let reason = if gateway.entrances.is_empty() {
+            Some("the Gateway has no listener for the mesh's mTLS")
+        } else if gateway.addresses.is_empty() {
+            Some("the Gateway has no address")
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.pend(Pending {
+                network: network.clone(),
+                cluster: of,
+                source,
+                reason: reason.to_owned(),
+            });
+            return;
+        }
+        for host in &gateway.addresses {
+            found.extend(gateway.entrances.iter().map(|(port, hbone_port)| Found {
+                network: network.clone(),
+                cluster: of.clone(),
+                source: source.clone(),
+                host: host.clone(),
+                port: *port,
+                hbone_port: *hbone_port,
+            }));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What entries and clusters have of each other, as both change.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::{sidecar, workload};
+use crate::model::{ClusterFacts, Hostname, WorkloadKey};
+use crate::registry::service_entry::Index;
+use crate::registry::{Contents, Epoch, ShardKey};
+
+/// The word of these entries: kind, name in namespace `ns`, spec.
+fn entries(objects: &[(&str, &str, Value)]) -> Event {
+    let objects: Vec<Arc<Value>> = objects
+        .iter()
+        .map(|(kind, name, spec)| {
+            let metadata = json!({"name": name, "namespace": "ns"});
+            let version = "networking.istio.io/v1";
+            Arc::new(
+                json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}),
+            )
+        })
+        .collect();
+    let mut index = Index::new("cluster.local");
+    let change = Change::Reset(index.apply(&objects).expect("heard for the first time"));
+    let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
+    Event::Entries(update, Arc::clone(index.selections()))
+}
+
+fn database() -> Value {
+    json!({"hosts": ["db.internal"], "ports": [{"name": "tcp", "number": 5432}],
+        "location": "MESH_INTERNAL", "resolution": "STATIC",
+        "workloadSelector": {"labels": {"app": "db"}}})
+}
+
+/// `cluster address health` of every endpoint of a host; nothing where there is no such host.
+fn endpoints(context: &PushContext, host: &str) -> Vec<String> {
+    let service = context.services.get(&Hostname::from(host));
+    let all = service.iter().flat_map(|service| service.endpoints());
+    all.map(|(shard, endpoint, _)| {
+        format!("{} {} {}", shard.cluster, endpoint.address, endpoint.health.as_str())
+    })
+    .collect()
+}
+
+fn next(mesh: &mut Mesh) -> Arc<PushContext> {
+    mesh.next_version().expect("something changed").0
+}
+
+#[test]
+fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
+    let pod = |name, address, app| workload(name, address, &[("app", app)]);
+    let mut mesh = mesh(vec![
+        shard("east", 1).pod(pod("db-0.ns", "10.0.0.1", "db")).said(),
+        shard("west", 2)
+            .pod(pod("db-0.ns", "10.0.0.1", "db"))
+            .pod(pod("db-1.other", "10.0.0.2", "db"))
+            .pod(pod("web-0.ns", "10.0.0.3", "web"))
+            .said(),
+    ]);
+    mesh.apply(entries(&[("ServiceEntry", "db", database())]));
+    let both = ["east 10.0.0.1 healthy", "west 10.0.0.1 healthy"];
+    assert_eq!(endpoints(&next(&mut mesh), "db.internal"), both);
+
+    let unready = [WorkloadKey::new("ns", "db-0")].into_iter().collect();
+    let facts = ClusterFacts { unready, ..ClusterFacts::default() };
+    let contents = Contents { facts: Some(facts), ..Contents::default() };
+    let shard_of_west = ShardKey::kubernetes("west".into());
+    let change = Change::Update(contents);
+    let word = RegistryUpdate { shard: shard_of_west, epoch: Epoch(2), change };
+    mesh.apply(Event::Registry(word));
+    let one_unready = ["east 10.0.0.1 healthy", "west 10.0.0.1 unhealthy"];
+    assert_eq!(endpoints(&next(&mut mesh), "db.internal"), one_unready);
+
+    mesh.apply(Event::Registry(removed("east", 3)));
+    assert_eq!(endpoints(&next(&mut mesh), "db.internal"), ["west 10.0.0.1 unhealthy"]);
+
+    mesh.apply(entries(&[]));
+    assert!(next(&mut mesh).services.is_empty(), "nothing of it stays");
+}
+
+#[test]
+fn what_selects_no_pods_costs_nothing_when_pods_turn_unready() {
+    let mut mesh = mesh(vec![shard("east", 1).with(service("web.ns"), vec![]).said()]);
+    next(&mut mesh);
+    let unready = [WorkloadKey::new("ns", "web-0")].into_iter().collect();
+    let facts = ClusterFacts { unready, ..ClusterFacts::default() };
+    let change = Change::Update(Contents { facts: Some(facts), ..Contents::default() });
+    let shard = ShardKey::kubernetes("east".into());
+    mesh.apply(Event::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
+    assert!(!mesh.is_dirty() && mesh.next_version().is_none());
+}
+
+#[test]
+fn a_service_has_its_workload_entries_for_as_long_as_both_are_there() {
+    let mut mesh = mesh(vec![shard("east", 1).said()]);
+    let machine = json!({"address": "10.7.0.1", "labels": {"app": "web"}});
+    mesh.apply(entries(&[("WorkloadEntry", "web-a", machine)]));
+    assert!(next(&mut mesh).services.is_empty());
+    let web = shard("east", 1).update().with(service("web.ns"), vec![endpoint("10.0.0.1")]);
+    mesh.apply(Event::Registry(web.said()));
+    let context = next(&mut mesh);
+    let both = ["east 10.0.0.1 healthy", " 10.7.0.1 healthy"];
+    assert_eq!(endpoints(&context, "web.ns.svc.cluster.local"), both);
+    let web = shard("east", 1).update().without("web.ns");
+    mesh.apply(Event::Registry(web.said()));
+    assert!(next(&mut mesh).services.is_empty());
+}
+
+#[test]
+fn a_private_definition_comes_and_goes_without_a_trace_on_others() {
+    let mut mesh = mesh(vec![shard("east", 1).said()]);
+    let of = |namespace: &str, address: &str, export_to: &str| {
+        let spec = json!({"hosts": ["db.example"], "ports": [{"name": "tcp", "number": 5432}],
+            "resolution": "STATIC", "exportTo": [export_to], "endpoints": [{"address": address}]});
+        Arc::new(json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
+            "metadata": {"name": "db", "namespace": namespace}, "spec": spec}))
+    };
+    let mut index = Index::new("cluster.local");
+    let mut say = |mesh: &mut Mesh, objects: &[Arc<Value>]| {
+        let change = Change::Reset(index.apply(objects).expect("something else"));
+        let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
+        mesh.apply(Event::Entries(update, Arc::clone(index.selections())));
+        mesh.next_version().expect("something else")
+    };
+    let seen = |context: &PushContext, namespace: &str| {
+        let service = context.service("db.example", &namespace.into());
+        service.map(|service| service.primary.namespace.to_string())
+    };
+    let (all, _) = say(&mut mesh, &[of("a", "192.0.2.1", "*"), of("b", "192.0.2.2", ".")]);
+    assert_eq!((seen(&all, "b"), seen(&all, "c")), (Some("b".into()), Some("a".into())));
+    assert_eq!(all.all_services().count(), 2);
+    let (one, changes) = say(&mut mesh, &[of("a", "192.0.2.1", "*")]);
+    assert_eq!(seen(&one, "b"), Some("a".into()));
+    assert!(changes.endpoints.contains("db.example") && one.private.is_empty());
+}
+
+#[test]
+fn a_proxy_is_where_its_pod_says_or_its_node_is() {
+    let mut with_node = workload("web-0.ns", "10.0.0.1", &[]);
+    with_node.1.node = Some(Arc::new("node-a".into()));
+    let localities = [("node-a".into(), Arc::new(Locality::parse("r1/a")))].into();
+    let facts = ClusterFacts { localities: Arc::new(localities), ..ClusterFacts::default() };
+    let mut word = shard("east", 1).pod(with_node).said();
+    if let Change::Reset(contents) = &mut word.change {
+        contents.facts = Some(facts);
+    }
+    let context = context(vec![word]);
+    let at = |proxy| context.locality_of(&proxy).map(|locality| locality.to_string());
+    assert_eq!(at(sidecar("web-0.ns", "east")), Some("r1/a".into()));
+    assert_eq!(at(sidecar("web-0.ns", "west")), None);
+    let node_name = Some("node-a".into());
+    let unknown = crate::model::Proxy { node_name, ..sidecar("new.ns", "east") };
+    assert_eq!(at(unknown), Some("r1/a".into()));
+}

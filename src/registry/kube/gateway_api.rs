@@ -1,0 +1,147 @@
+//! `Gateway`s of the Gateway API that are entrances of a network, where that API is installed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
+use super::namespace::network;
+use super::scope::Scope;
+use crate::apiserver::{Form, Identity, Key, Malformed, Meta, Pairs, Text, null_as_default};
+use crate::model::{DeclaredGateway, GatewayHost, Namespace, WorkloadKey};
+
+/// The class of entrances of networks elsewhere, which only the config cluster may name.
+const REMOTE_CLASS: &str = "istio-remote";
+const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+const MTLS_PORT: u16 = 15443;
+/// The option of a TLS listener by which it passes the mesh's connections on unopened, and its value.
+const LISTENER_PROTOCOL: (&str, &str) = ("gateway.istio.io/listener-protocol", "auto-passthrough");
+
+/// What is decoded of a Gateway.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct GatewayForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec<'a> {
+    #[serde(borrow)]
+    gateway_class_name: Text<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    addresses: Vec<Address<'a>>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    listeners: Vec<Listener<'a>>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Address<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    value: Text<'a>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Listener<'a> {
+    port: i64,
+    #[serde(borrow)]
+    protocol: Text<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    tls: Tls<'a>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Tls<'a> {
+    #[serde(borrow)]
+    options: Pairs<'a>,
+}
+
+impl<'a> Form<'a> for GatewayForm<'a> {
+    /// Objects of an API that was installed have no such form.
+    fn of_protobuf(_: &'a [u8]) -> Result<Self, Malformed> {
+        Err(Malformed::NO_FORM)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+impl Reads for DeclaredGateway {
+    type Form<'a> = GatewayForm<'a>;
+
+    const PROTOBUF: bool = false;
+
+    fn keep(form: GatewayForm<'_>, scope: &Scope) -> Kept<Self> {
+        let GatewayForm { metadata, spec } = form;
+        let key = scope.key(metadata.identity());
+        let labels = scope.labels(metadata.labels);
+        let Some(network) = network(&labels) else {
+            return Kept { key, value: None, odd: None };
+        };
+        let labelled = labels.get(PORT_LABEL).and_then(|text| text.parse::<u16>().ok());
+        let mtls = labelled.filter(|port| *port != 0).unwrap_or(MTLS_PORT);
+        let mut odd = None;
+        let mut entrances = BTreeSet::new();
+        for listener in &spec.listeners {
+            let Some(port) = u16::try_from(listener.port).ok().filter(|port| *port > 0) else {
+                odd = Some(format!("{} is no port", listener.port).into());
+                continue;
+            };
+            let (option, value) = LISTENER_PROTOCOL;
+            let passes_on =
+                *listener.protocol == *"TLS" && listener.tls.options.get(option) == Some(value);
+            if *listener.protocol == *"HBONE" {
+                entrances.insert((0, port));
+            } else if passes_on || port == mtls {
+                entrances.insert((port, 0));
+            }
+        }
+        // The API takes an address without a type for an IP address.
+        let usable = |one: &&Address<'_>| matches!(&*one.kind, "" | "IPAddress" | "Hostname");
+        let addresses = spec.addresses.iter().filter(usable).filter_map(|one| one.value.given());
+        let gateway = Self {
+            network,
+            of_config_cluster_only: *spec.gateway_class_name == *REMOTE_CLASS,
+            addresses: addresses.map(GatewayHost::parse).collect(),
+            entrances,
+        };
+        Kept { key, value: Some(gateway), odd }
+    }
+}
+
+impl Indexed for DeclaredGateway {
+    const KIND: Kind = Kind::Gateways;
+
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        index.note_gateway(name_of(&key), Some(self), touched);
+    }
+
+    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+        index.note_gateway(name_of(key), None, touched);
+    }
+
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        let all = index.gateways().keys();
+        let absent = all.filter(|name| !present.contains(&(name.namespace.as_str(), &*name.name)));
+        absent
+            .map(|name| Key {
+                namespace: name.namespace.as_str().into(),
+                name: Arc::clone(&name.name),
+            })
+            .collect()
+    }
+}
+
+fn name_of(key: &Key) -> WorkloadKey {
+    WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
+}

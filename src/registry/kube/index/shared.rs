@@ -1,0 +1,178 @@
+//! Which services of the cluster are shared with others, by multi-cluster services: see
+//! [`Mcs`] for what each mode means.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Index, Touched};
+use crate::apiserver::Key;
+use crate::model::{
+    Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution, Service,
+    SortedMap,
+};
+use crate::registry::kube::mcs::Import;
+use crate::registry::{Contents, ServiceRecord};
+
+/// The domain of services that are the same in all clusters of a set.
+const CLUSTERSET: &str = "clusterset.local";
+
+/// What a cluster shares, and what was said of it.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    mode: Mcs,
+    exports: BTreeSet<Key>,
+    imports: BTreeMap<Key, Import>,
+    /// By the services' keys, as they are in the set.
+    pub(super) said: BTreeMap<Key, ServiceRecord>,
+}
+
+impl Shared {
+    /// Whether the endpoints of a service are for proxies of this cluster only.
+    fn keeps_home(&self, key: &Key) -> bool {
+        match self.mode {
+            Mcs::Off => false,
+            Mcs::Exports | Mcs::Clusterset => !self.exports.contains(key),
+            Mcs::Strict => true,
+        }
+    }
+
+    /// The service, with the word that its endpoints stay where they are, if they do.
+    pub(super) fn at_home(&self, key: &Key, service: Arc<Service>) -> Arc<Service> {
+        if self.keeps_home(key) {
+            Arc::new(Service { keeps_home: true, ..Service::clone(&service) })
+        } else {
+            service
+        }
+    }
+
+    /// Whether services have a name in the set.
+    pub(super) fn has_set(&self) -> bool {
+        matches!(self.mode, Mcs::Clusterset | Mcs::Strict)
+    }
+
+    /// The service as it is in the set, by that name; `own` is the cluster's. One that the cluster
+    /// neither exports nor imports isn't there.
+    pub(super) fn in_set(
+        &self,
+        key: &Key,
+        hostname: &Hostname,
+        own: Option<&ServiceRecord>,
+    ) -> Option<ServiceRecord> {
+        let (exported, import) = (self.exports.contains(key), self.imports.get(key));
+        let record = match (own, import) {
+            (Some(own), _) if exported || import.is_some() => {
+                let service = Service {
+                    hostname: hostname.clone(),
+                    vips: import.map(|import| import.vips.clone()).unwrap_or_default(),
+                    // What leads to the cluster's own name leads there.
+                    external_addresses: Vec::new(),
+                    external_ports: SortedMap::new(),
+                    labels: Labels::new(),
+                    keeps_home: !exported,
+                    ..Service::clone(&own.service)
+                };
+                Some((service, own.endpoints.clone()))
+            }
+            // Without its ports it would hide those of others.
+            (None, Some(import)) if !import.ports.is_empty() => {
+                Some((imported(key, hostname.clone(), import), Endpoints::default()))
+            }
+            _ => None,
+        };
+        record.map(|(service, endpoints)| ServiceRecord { service: Arc::new(service), endpoints })
+    }
+}
+
+/// A service that the cluster has from others only.
+fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
+    Service {
+        hostname,
+        name: Arc::clone(&key.name),
+        namespace: Namespace::new(Arc::clone(&key.namespace)),
+        ports: import.ports.clone(),
+        resolution: Resolution::ClientSide,
+        vips: import.vips.clone(),
+        ranges: Vec::new(),
+        external_addresses: Vec::new(),
+        external_ports: SortedMap::new(),
+        labels: Labels::new(),
+        selector: Labels::new(),
+        service_accounts: Vec::new(),
+        export_to: ExportTo::Public,
+        // Younger than any service, so that it never decides for others what they are.
+        created: i64::MAX,
+        node_local: false,
+        prefers: Distribution::Any,
+        keeps_home: false,
+        publish_not_ready: false,
+        mesh_external: false,
+    }
+}
+
+impl Index {
+    /// Says what has changed of a service as it is in the set; `own` is the cluster's, `None` where its
+    /// namespace doesn't belong to the mesh.
+    pub(super) fn say_in_set(
+        &mut self,
+        key: &Key,
+        own: Option<Option<&ServiceRecord>>,
+        contents: &mut Contents,
+    ) {
+        let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, CLUSTERSET);
+        let record = own.and_then(|own| self.shared.in_set(key, &hostname, own));
+        if self.shared.said.get(key) == record.as_ref() {
+            return;
+        }
+        match &record {
+            Some(record) => self.shared.said.insert(key.clone(), record.clone()),
+            None => self.shared.said.remove(key),
+        };
+        contents.services.insert(hostname, record);
+    }
+
+    /// What it means that a service is exported, or imported.
+    pub(in crate::registry::kube) fn sharing(mut self, mode: Mcs) -> Self {
+        self.shared.mode = mode;
+        self
+    }
+
+    pub(in crate::registry::kube) fn exports(&self) -> impl Iterator<Item = &Key> {
+        self.shared.exports.iter()
+    }
+
+    pub(in crate::registry::kube) fn imports(&self) -> impl Iterator<Item = &Key> {
+        self.shared.imports.keys()
+    }
+
+    /// Keeps whether a service is exported.
+    pub(in crate::registry::kube) fn note_export(
+        &mut self,
+        key: &Key,
+        exported: bool,
+        touched: &mut Touched,
+    ) {
+        let exports = &mut self.shared.exports;
+        let news = if exported { exports.insert(key.clone()) } else { exports.remove(key) };
+        if news {
+            touched.services.insert(key.clone());
+        }
+    }
+
+    /// Keeps under which addresses a service is imported.
+    pub(in crate::registry::kube) fn note_import(
+        &mut self,
+        key: &Key,
+        import: Option<Import>,
+        touched: &mut Touched,
+    ) {
+        let imports = &mut self.shared.imports;
+        if imports.get(key) == import.as_ref() {
+            return;
+        }
+        match import {
+            Some(import) => imports.insert(key.clone(), import),
+            None => imports.remove(key),
+        };
+        touched.services.insert(key.clone());
+    }
+}

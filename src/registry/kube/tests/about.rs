@@ -1,0 +1,136 @@
+//! Which namespaces belong to the mesh, which pods take traffic, which gateways are declared.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::values::{Arrives, apply, index};
+use crate::apiserver::Event;
+use crate::model::{DeclaredGateway, LabelSelector, NamespaceFilter, WorkloadKey};
+use crate::registry::Contents;
+use crate::registry::kube::index::{Index, Reads};
+
+fn namespace(name: &str, labels: Value) -> Arrives {
+    Arrives::Namespace(json!({"metadata": {"name": name, "labels": labels}}))
+}
+
+fn service(namespace: &str) -> Arrives {
+    Arrives::Service(json!({
+        "metadata": {"namespace": namespace, "name": "cart"}, "spec": {"ports": [{"port": 80}]},
+    }))
+}
+
+fn pod(namespace: &str, status: Value) -> Arrives {
+    Arrives::Pod(json!({"metadata": {"namespace": namespace, "name": "cart-0"}, "status": status}))
+}
+
+/// Those with the label `mesh: on`.
+fn filter() -> Arc<NamespaceFilter> {
+    let labels = [("mesh".into(), "on".into())].into();
+    let selector = LabelSelector { labels, ..LabelSelector::default() };
+    Arc::new(NamespaceFilter { selectors: vec![selector] })
+}
+
+/// What was said of `shop`: its service, and its pod.
+fn shop(contents: Option<Contents>) -> (Option<bool>, Option<usize>) {
+    let contents = contents.unwrap_or_default();
+    let service = contents.services.get("cart.shop.svc.cluster.local").map(Option::is_some);
+    (service, contents.workloads.map(|pods| pods.of_namespace("shop").count()))
+}
+
+#[test]
+fn namespaces_enter_and_leave_the_mesh_with_their_labels_and_with_the_filter() {
+    let mut index = index();
+    let ip = || json!({"podIP": "10.0.0.1"});
+    let system = namespace("strait-system", json!({"topology.istio.io/network": "n1"}));
+    for arrives in [system, service("shop"), pod("shop", ip()), service("bank"), pod("bank", ip())]
+    {
+        apply(&mut index, arrives);
+    }
+    assert_eq!(index.everything().services.len(), 2, "without a filter all belong to it");
+    let touched = index.filter(filter());
+    let contents = index.contents(&touched);
+    assert_eq!(shop(contents), (Some(false), Some(0)), "nothing is known of its labels");
+    let mut say = |arrives| {
+        let touched = apply(&mut index, arrives);
+        shop(index.contents(&touched))
+    };
+    assert_eq!(say(namespace("shop", json!({"mesh": "on"}))), (Some(true), Some(1)));
+    assert_eq!(say(namespace("shop", json!({"mesh": "on", "a": "b"}))), (None, None));
+    assert_eq!(say(pod("shop", json!({"podIP": "10.0.0.2"}))), (None, Some(1)));
+    assert_eq!(say(pod("bank", json!({"podIP": "10.0.0.3"}))), (None, None));
+    assert_eq!(say(namespace("shop", json!({}))), (Some(false), Some(0)));
+    let everything = index.everything();
+    assert_eq!(everything.services.len(), 0);
+    assert_eq!(everything.network_label, Some(Some("n1".into())), "read whatever its labels");
+    let touched = index.filter(Arc::default());
+    let contents = index.contents(&touched).expect("all is back");
+    assert_eq!(contents.services.len(), 2);
+    assert_eq!(contents.workloads.map(|pods| pods.len()), Some(2));
+}
+
+#[test]
+fn pods_with_an_address_that_take_no_traffic_are_told() {
+    let mut index = index();
+    let ready = |status: &str| {
+        json!({"podIP": "10.0.0.1", "conditions": [
+        {"type": "Initialized", "status": "False"}, {"type": "Ready", "status": status}]})
+    };
+    let cases = [
+        (json!({"podIP": "10.0.0.1"}), true),
+        (ready("False"), false),
+        (ready("True"), true),
+        (ready("Unknown"), false),
+        (json!({"conditions": [{"type": "Ready", "status": "False"}]}), true),
+    ];
+    for (status, expected) in cases {
+        apply(&mut index, pod("shop", status.clone()));
+        let facts = index.everything().facts.expect("said");
+        assert_eq!(facts.is_ready(&WorkloadKey::new("shop", "cart-0")), expected, "{status}");
+    }
+    apply(&mut index, pod("shop", ready("False")));
+    apply(&mut index, Arrives::Deleted("pods", "shop", "cart-0"));
+    assert!(index.is_bare() && index.everything().facts.expect("said").unready.is_empty());
+    let leaving = json!({"metadata": {"namespace": "shop", "name": "cart-0",
+        "deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": ready("True")});
+    apply(&mut index, Arrives::Pod(leaving));
+    assert_eq!(index.everything().facts.expect("said").unready.len(), 1);
+}
+
+fn gateways(index: &mut Index, labels: Value, spec: Value) -> Vec<DeclaredGateway> {
+    let object =
+        json!({"metadata": {"namespace": "shop", "name": "gw", "labels": labels}, "spec": spec});
+    let json = object.to_string();
+    let form = serde_json::from_str(&json).expect("a well-formed object");
+    let kept = DeclaredGateway::keep(form, index.scope());
+    index.apply(Event::Applied(kept));
+    index.everything().facts.expect("said").gateways.values().cloned().collect()
+}
+
+#[test]
+fn a_declared_gateway_has_the_listeners_that_pass_the_mesh_on_and_goes_with_its_label() {
+    let mut index = index();
+    let labels =
+        json!({"topology.istio.io/network": "n2", "networking.istio.io/gatewayPort": "444"});
+    let tls = |port: u16, options: Value| json!({"port": port, "protocol": "TLS", "tls": {"mode": "Passthrough", "options": options}});
+    let spec = json!({
+        "gatewayClassName": "istio",
+        "addresses": [{"value": "192.0.2.1"}, {"type": "Hostname", "value": "GW.example.com."},
+            {"type": "NamedAddress", "value": "x"}],
+        "listeners": [
+            tls(15443, json!({})),
+            tls(9443, json!({"gateway.istio.io/listener-protocol": "auto-passthrough"})),
+            tls(444, json!(null)),
+            {"port": 15008, "protocol": "HBONE"},
+            {"port": 80, "protocol": "HTTP"},
+        ],
+    });
+    let found = gateways(&mut index, labels, spec.clone());
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].network, "n2".into());
+    let addresses: Vec<_> = found[0].addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["192.0.2.1", "gw.example.com"]);
+    let entrances: Vec<_> = found[0].entrances.iter().copied().collect();
+    assert_eq!(entrances, [(0, 15008), (444, 0), (9443, 0)]);
+    assert!(gateways(&mut index, json!({}), spec).is_empty(), "without its label it is none");
+}

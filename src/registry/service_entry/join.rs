@@ -1,0 +1,209 @@
+//! What entries and clusters have of each other: pods that ServiceEntries select, and WorkloadEntries
+//! that Kubernetes Services select.
+//!
+//! Pure: from what is selected, and what there is, to the endpoints that come of it. A pod stays a part
+//! of its cluster: its endpoints are in a shard of that cluster, so that two pods of one name in two
+//! clusters are two, and a cluster that goes takes its own along. An entry selects in its own namespace
+//! only, and so does a Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::convert::{Address, Workload};
+use crate::model::{
+    ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, Namespace, PodState,
+    Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads, labels_match,
+};
+use crate::registry::ServiceRecord;
+
+/// What entries ask of clusters, and what they have for them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selections {
+    /// In the order in which the entries of a host are joined.
+    pub(super) pods: Vec<PodsWanted>,
+    /// WorkloadEntries that carry labels and have an IP address, by name.
+    pub(super) workloads: Vec<Offered>,
+}
+
+/// The pods that an entry selects for one of its hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PodsWanted {
+    /// Under which name the host's definition is kept.
+    pub(super) key: Hostname,
+    pub(super) service: Arc<Service>,
+    /// Unlike a Kubernetes selector, an empty one selects everything.
+    pub(super) selector: Labels,
+    /// The entry's own.
+    pub(super) ports: Vec<Port>,
+}
+
+/// A WorkloadEntry that Services may select.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Offered {
+    pub(super) namespace: Namespace,
+    pub(super) workload: Workload,
+    /// Its SPIFFE ID, where it names an account.
+    pub(super) identity: Option<Arc<str>>,
+}
+
+impl Selections {
+    /// Whether pods of this namespace may be selected.
+    pub fn wants_pods_of(&self, namespace: &Namespace) -> bool {
+        self.pods.iter().any(|wanted| wanted.service.namespace == *namespace)
+    }
+
+    /// Whether any pods are selected.
+    pub fn wants_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    /// Whether there is anything that Services can select.
+    pub fn offers_workloads(&self) -> bool {
+        !self.workloads.is_empty()
+    }
+
+    /// The hosts for which entries select pods of one cluster, with these pods.
+    pub fn pods_of(
+        &self,
+        pods: &Workloads,
+        facts: &ClusterFacts,
+    ) -> BTreeMap<Hostname, ServiceRecord> {
+        let mut hosts: BTreeMap<&Hostname, (&Arc<Service>, Vec<Endpoint>)> = BTreeMap::new();
+        for wanted in &self.pods {
+            let namespace = &wanted.service.namespace;
+            let selected = pods.of_namespace(namespace.as_str());
+            let selected: Vec<_> =
+                selected.filter(|(_, pod)| selects(&wanted.selector, &pod.labels)).collect();
+            for port in &wanted.ports {
+                for (name, pod) in &selected {
+                    let name = WorkloadKey::new(namespace.clone(), *name);
+                    let found = pod_endpoints(port, name, pod, facts);
+                    let host = hosts.entry(&wanted.key);
+                    host.or_insert((&wanted.service, Vec::new())).1.extend(found);
+                }
+            }
+        }
+        let records = hosts.into_iter().map(|(host, (service, endpoints))| {
+            let service = Arc::clone(service);
+            (host.clone(), ServiceRecord { service, endpoints: Endpoints::from(endpoints) })
+        });
+        records.collect()
+    }
+
+    /// The services that select WorkloadEntries, with these. Of services of one name the first counts.
+    pub fn workloads_of<'a>(
+        &self,
+        services: impl Iterator<Item = &'a Arc<Service>>,
+    ) -> BTreeMap<Hostname, ServiceRecord> {
+        let namespaces: BTreeSet<&Namespace> =
+            self.workloads.iter().map(|one| &one.namespace).collect();
+        let mut records = BTreeMap::new();
+        let mut seen: BTreeSet<&Hostname> = BTreeSet::new();
+        for service in services.filter(|service| namespaces.contains(&service.namespace)) {
+            if service.resolution != Resolution::ClientSide || !seen.insert(&service.hostname) {
+                continue;
+            }
+            let mut endpoints = Vec::new();
+            for one in &self.workloads {
+                if one.namespace == service.namespace
+                    && labels_match(&service.selector, &one.workload.labels)
+                {
+                    let ports = service.ports.iter();
+                    endpoints.extend(ports.filter_map(|port| {
+                        let number = port_of_service(&one.workload, port)?;
+                        one.workload.endpoint(port, number, false, one.identity.clone())
+                    }));
+                }
+            }
+            if !endpoints.is_empty() {
+                // It is reached by the addresses of the clusters that have it.
+                let own = Service {
+                    vips: Vec::new(),
+                    external_addresses: Vec::new(),
+                    external_ports: SortedMap::new(),
+                    ..Service::clone(service)
+                };
+                let record =
+                    ServiceRecord { service: Arc::new(own), endpoints: Endpoints::from(endpoints) };
+                records.insert(service.hostname.clone(), record);
+            }
+        }
+        records
+    }
+}
+
+fn selects(selector: &Labels, labels: &Labels) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// A pod's endpoints for a port, one for each of its addresses.
+fn pod_endpoints(
+    port: &Port,
+    name: WorkloadKey,
+    pod: &crate::model::Workload,
+    facts: &ClusterFacts,
+) -> Vec<Endpoint> {
+    let number = match port.target {
+        TargetPort::Number(number) => number,
+        TargetPort::Name(_) => port.number,
+    };
+    let health = if facts.is_ready(&name) { Health::Healthy } else { Health::Unhealthy };
+    let of_node = || pod.node.as_ref().and_then(|node| facts.localities.get(&***node));
+    let locality = pod.locality.as_ref().or_else(of_node).cloned().unwrap_or_default();
+    let node = pod.node.as_ref().map(|node| Arc::clone(&**node));
+    let name = Arc::new(name);
+    let endpoint = |address: IpAddr| Endpoint {
+        address,
+        port: number,
+        port_name: Arc::clone(&port.name),
+        health,
+        weight: 1,
+        locality: Arc::clone(&locality),
+        network_label: pod.network_label.clone(),
+        tls_mode: pod.tls_mode,
+        service_account: Some(Arc::clone(&pod.identity)),
+        workload: Some(Arc::clone(&name)),
+        pod: PodState::Known,
+        node: node.clone(),
+    };
+    pod.addresses.iter().map(endpoint).collect()
+}
+
+/// Where a port of a Service leads: what the workload says of it by name, else the target port; a named
+/// one only the workload knows.
+fn port_of_service(workload: &Workload, port: &Port) -> Option<u16> {
+    let own = workload.ports.get(&port.name).copied();
+    own.or_else(|| match &port.target {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Name(name) => workload.ports.get(name).copied(),
+    })
+}
+
+impl Workload {
+    /// Its endpoint for a port, at that number; `None` for one at a name, which is none of the addresses
+    /// that a control plane could send.
+    pub(super) fn endpoint(
+        &self,
+        port: &Port,
+        number: u16,
+        external: bool,
+        identity: Option<Arc<str>>,
+    ) -> Option<Endpoint> {
+        let Address::Ip(address) = self.address else { return None };
+        Some(Endpoint {
+            address,
+            port: number,
+            port_name: Arc::clone(&port.name),
+            health: self.health,
+            weight: self.weight,
+            locality: Arc::<Locality>::clone(&self.locality),
+            network_label: self.network.clone(),
+            tls_mode: self.tls_mode(external),
+            service_account: identity,
+            workload: self.name.clone(),
+            pod: if self.name.is_some() { PodState::Known } else { PodState::Unnamed },
+            node: None,
+        })
+    }
+}
