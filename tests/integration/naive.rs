@@ -242,9 +242,9 @@ struct Asked<'a> {
 fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) -> Members {
     let Asked { namespace, name, is_public, port_name } = *asked;
     let here = world.network_of_proxy(proxy);
-    // Twelfths: up to four gateways share a weight evenly.
     let mut direct: BTreeMap<(String, String, u64), bool> = BTreeMap::new();
-    let mut through: BTreeMap<(String, u64), BTreeMap<String, u64>> = BTreeMap::new();
+    // Of each endpoint elsewhere: where it is, and its gateways.
+    let mut elsewhere: Vec<(String, BTreeSet<(String, u64)>)> = Vec::new();
     for (id, cluster) in &world.clusters {
         let objects = &cluster.objects;
         let is_it = |object: &&Value| {
@@ -289,35 +289,48 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
                             direct.entry(place).or_insert(mtls);
                         }
                     } else if mtls && !is_gateway && is_public {
-                        let gateways = world.gateways(&network, id);
-                        for gateway in &gateways {
-                            let share = 12 / gateways.len() as u64;
-                            assert_eq!(share * gateways.len() as u64, 12, "at most four gateways");
-                            *through
-                                .entry(gateway.clone())
-                                .or_default()
-                                .entry(locality.clone())
-                                .or_default() += share;
-                        }
+                        elsewhere.push((locality, world.gateways(&network, id)));
                     }
                 }
             }
         }
     }
+    // What one endpoint weighs, so that it can be shared evenly.
+    elsewhere.retain(|(_, gateways)| !gateways.is_empty());
+    let whole = elsewhere.iter().fold(1, |whole, (_, gateways)| {
+        let count = gateways.len() as u64;
+        whole / gcd(whole, count) * count
+    });
+    let mut through: BTreeMap<(String, u64), BTreeMap<String, u64>> = BTreeMap::new();
+    for (locality, gateways) in &elsewhere {
+        for gateway in gateways {
+            let by_locality = through.entry(gateway.clone()).or_default();
+            *by_locality.entry(locality.clone()).or_default() += whole / gateways.len() as u64;
+        }
+    }
     let mut all = Members::new();
     for ((locality, address, port), mtls) in direct {
-        all.insert((locality, address, port, mtls && !is_gateway), 12);
+        all.insert((locality, address, port, mtls && !is_gateway), whole);
     }
     for ((address, port), by_locality) in through {
         let sum = by_locality.values().sum();
         // The first in locality order of those that bring most.
         let most = by_locality.values().max().copied().unwrap_or_default();
         let home = by_locality.iter().find(|(_, share)| **share == most).expect("one").0;
-        all.insert((home.clone(), address, port, true), sum);
+        all.insert((home.clone(), address, port, true), seven_digits(sum));
     }
-    let unit = all.values().fold(12, |unit, weight| gcd(unit, *weight));
+    let unit = all.values().fold(whole, |unit, weight| gcd(unit, *weight));
     all.values_mut().for_each(|weight| *weight /= unit);
     all
+}
+
+/// The nearest number with seven binary digits and zeros (docs/decisions/0009).
+fn seven_digits(weight: u64) -> u64 {
+    let mut step = 1;
+    while weight / step >= 128 {
+        step *= 2;
+    }
+    (weight + step / 2) / step * step
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -1,0 +1,309 @@
+//! Days of a mesh, pressed together: ten clusters with a random history, a hundred proxies, and two
+//! replicas of the control plane, as processes of their own.
+//!
+//! One replica runs from the first moment to the last: it must not grow. The other ends again and again, by
+//! SIGTERM or SIGKILL, and starts from what it keeps on disk, with API servers dead as they may be; its
+//! proxies come back with what they hold. After each burst of events all proxies must hold what
+//! [`naive`] makes of the objects by plain loops, in both forms of the protocol and on both replicas the
+//! same bytes; and, while every API server is up, what a third replica gives that starts from nothing.
+//!
+//! `STRAIT_SOAK=3600` is the seconds it takes; `STRAIT_SOAK_SEED=7` another history.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use serde_json::Value;
+use strait::task::Supervisor;
+use strait::xds::client::{Client, Held, Options, channel};
+use strait::xds::resource::ResourceType;
+use strait::xds::session::Form;
+use strait_sim::{Fault, Gone};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::mesh::{Admin, Proxy, SOON, Setup, from_nothing, holds, wait_until};
+use super::naive;
+use super::simulation::{difference, pictured};
+use super::story::{Cast, Story};
+
+/// Where nothing else is asked for: enough to see that all of it works.
+const SECONDS: u64 = 15;
+const CLUSTERS: usize = 10;
+/// Each kind of proxy, this many times on each replica; with ten kinds, a hundred in all.
+const TWINS: usize = 5;
+/// A dead API server is asked again after a pause that grows with the time it was dead.
+const LIMIT: Duration = Duration::from_secs(90);
+/// Shorter runs say little of growth: the first quarter is warm-up.
+const MEASURED_FROM: Duration = Duration::from_secs(60);
+
+fn cast() -> Cast {
+    let id = |number: usize| format!("c{number:02}");
+    let networks = ["n1", "n2", "n3", ""];
+    Cast {
+        members: (0..CLUSTERS).map(|number| (id(number), networks[number % 4])).collect(),
+        rovers: [3, 6].map(id).into(),
+        faults: vec![
+            Fault::Gone { how: Gone::Status, times: Some(2) },
+            Fault::Gone { how: Gone::Event, times: Some(2) },
+            Fault::CloseWatches { after_ms: 50 },
+            Fault::ContinueExpired,
+            Fault::Unauthorized,
+            Fault::Forbidden { resource: "nodes".to_owned() },
+            Fault::TooManyRequests { retry_after_seconds: 1 },
+            Fault::Errors { codes: vec![500, 200, 503] },
+            Fault::Slow { latency_ms: 100, bytes_per_second: None },
+            Fault::Flap { up_ms: 100, down_ms: 100 },
+            Fault::Html,
+            Fault::Truncate,
+            Fault::Hang,
+        ],
+    }
+}
+
+/// The kinds of proxies: in clusters of each network one nobody knows, one that claims a network, one
+/// with a pod, and gateways.
+fn kinds() -> Vec<Proxy> {
+    let cluster = |number: usize| format!("c{number:02}");
+    let with_pod = Proxy {
+        name: "cart-client",
+        account: "cart",
+        ip: "10.0.9.9".to_owned(),
+        ..Proxy::sidecar(&cluster(CLUSTERS - 1))
+    };
+    let claiming = Proxy { network: Some("n2"), ..Proxy::sidecar("c00") };
+    let mut kinds = vec![with_pod, claiming];
+    kinds.extend([0, 1, 2, 4, 5].map(|number| Proxy::sidecar(&cluster(number))));
+    kinds.extend([0, 1, 2].map(|number| Proxy::gateway(&cluster(number))));
+    kinds
+}
+
+/// A control plane as a process.
+struct Replica {
+    process: Child,
+    admin: Admin,
+    xds: std::net::SocketAddr,
+    clients: Supervisor,
+}
+
+impl Replica {
+    /// Starts one that keeps its state in `state`, and waits until it is ready.
+    async fn start(setup: &Setup, state: &str) -> Self {
+        let state = setup.path(state).display().to_string();
+        let mut arguments = setup.arguments();
+        let flag = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+        arguments[flag + 1].clone_from(&state);
+        let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
+            .arg("serve")
+            .args(arguments)
+            .args(["--log-level", "error"])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let line = lines.next_line().await.expect("readable").expect("a line");
+        let ports: Value = serde_json::from_str(&line).expect("JSON");
+        let address =
+            |key: &str| ports[key].as_str().and_then(|text| text.parse().ok()).expect("an address");
+        let token = std::fs::read_to_string(format!("{state}/admin-token")).expect("a token");
+        let admin = Admin::new(address("admin"), token.trim());
+        wait_until(SOON, async || {
+            let (status, text) = admin.text("/readyz?verbose").await;
+            holds(status == StatusCode::OK, text)
+        })
+        .await;
+        Self { process, admin, xds: address("xds"), clients: Supervisor::new() }
+    }
+
+    async fn connect(&self, setup: &Setup, proxy: &Proxy, options: Options) -> Client {
+        let tls = setup.certificate(proxy.namespace, proxy.account);
+        let channel = channel(self.xds, "localhost", tls).await;
+        let channel = channel.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()));
+        let opened = Client::open(channel, proxy.node(), options, &self.clients).await;
+        opened.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()))
+    }
+
+    async fn end(&mut self, signal: &str) {
+        let id = self.process.id().expect("it runs").to_string();
+        let sent = Command::new("kill").args([signal, &id]).status().await.expect("kill runs");
+        assert!(sent.success());
+        let exit = tokio::time::timeout(SOON, self.process.wait()).await.expect("it ends in time");
+        let code = exit.expect("it ends").code();
+        assert!(signal == "-KILL" || code == Some(0), "after {signal}: {code:?}");
+        self.clients.shut_down(Duration::from_secs(5)).await;
+    }
+
+    /// Private bytes of the process.
+    fn memory(&self) -> u64 {
+        let id = self.process.id().expect("it runs");
+        let text = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).expect("Linux");
+        let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"));
+        let kilobytes =
+            line.and_then(|line| line.trim().strip_suffix(" kB")).expect("a line of it");
+        kilobytes.parse::<u64>().expect("a number") * 1024
+    }
+
+    fn open_files(&self) -> usize {
+        let id = self.process.id().expect("it runs");
+        std::fs::read_dir(format!("/proc/{id}/fd")).expect("Linux").count()
+    }
+}
+
+/// A connected proxy, and which of [`kinds`] it is.
+struct Connected {
+    kind: usize,
+    proxy: Proxy,
+    form: Form,
+    client: Client,
+}
+
+/// A hundred proxies need names of their own where they have no pod: the address is part of the node id.
+fn twin(proxy: &Proxy, number: usize) -> Proxy {
+    let ip = match proxy.name {
+        "cart-client" => proxy.ip.clone(),
+        _ => format!("10.98.{}.{}", number / 200, number % 200 + 1),
+    };
+    Proxy { ip, ..proxy.clone() }
+}
+
+async fn connect_all(replica: &Replica, setup: &Setup, from: usize) -> Vec<Connected> {
+    let mut all = Vec::new();
+    for (kind, proxy) in kinds().iter().enumerate() {
+        // A pod is one proxy; more streams of it would be too many for one node id.
+        let twins = if proxy.name == "cart-client" { 2 } else { TWINS };
+        for number in 0..twins {
+            let form = if number % 2 == 0 { Form::Delta } else { Form::Sotw };
+            let proxy = twin(proxy, from + kind * TWINS + number);
+            let client = replica.connect(setup, &proxy, from_nothing(form)).await;
+            all.push(Connected { kind, proxy, form, client });
+        }
+    }
+    all
+}
+
+/// The bytes of all that is held.
+fn bodies(held: &Held) -> BTreeMap<(ResourceType, &str), &[u8]> {
+    let of = |kind| held.names(kind).map(move |name| ((kind, name), held.body(kind, name)));
+    let all = ResourceType::ALL.into_iter().flat_map(of);
+    all.filter_map(|(name, body)| Some((name, body?))).collect()
+}
+
+/// Waits until all proxies hold what they should.
+async fn check(story: &Story, proxies: &[Connected], fresh: &[Client]) {
+    let kinds = kinds();
+    let expected: Vec<_> =
+        kinds.iter().map(|kind| naive::assignments(story.world(), kind)).collect();
+    for one in proxies {
+        let Connected { kind, proxy, form, client } = one;
+        wait_until(LIMIT, async || {
+            let held = client.held();
+            let who = || format!("{} in {} by {form:?}", proxy.id(), proxy.cluster);
+            holds(held.ended.is_none(), (who(), &held.ended))?;
+            // The first of its kind is compared with the objects, the others with it.
+            let first = proxies.iter().find(|other| other.kind == *kind).expect("at least itself");
+            let first = first.client.held();
+            if bodies(&held) != bodies(&first) {
+                let difference = difference(&pictured(&first), &pictured(&held));
+                return Err(format!("{} against the first of its kind: {difference}", who()));
+            }
+            let found = naive::held(&held);
+            if found != expected[*kind] {
+                let difference = difference(&expected[*kind], &found);
+                return Err(format!("{} against naive: {difference}", who()));
+            }
+            if let Some(fresh) = fresh.get(*kind).map(Client::held)
+                && bodies(&held) != bodies(&fresh)
+            {
+                let difference = difference(&pictured(&fresh), &pictured(&held));
+                return Err(format!("{} against a fresh start: {difference}", who()));
+            }
+            Ok(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let length = Duration::from_secs(variable("STRAIT_SOAK").unwrap_or(SECONDS));
+    let seed = variable("STRAIT_SOAK_SEED").unwrap_or(1);
+    let (mut story, setup) = Story::begin(seed, cast(), Setup::new()).await;
+    let began = Instant::now();
+
+    let steady = Replica::start(&setup, "steady").await;
+    let mut mortal = Replica::start(&setup, "mortal").await;
+    let mut proxies = connect_all(&steady, &setup, 0).await;
+    let of_steady = proxies.len();
+    proxies.extend(connect_all(&mortal, &setup, 100).await);
+    check(&story, &proxies, &[]).await;
+
+    let (mut bursts, mut restarts, mut fresh_starts) = (0, 0, 0);
+    let mut samples = Vec::new();
+    let files = steady.open_files();
+    while began.elapsed() < length {
+        bursts += 1;
+        story.say(format!("burst {bursts} after {:?}", began.elapsed()));
+        story.burst(&setup).await;
+        check(&story, &proxies, &[]).await;
+        samples.push((began.elapsed(), steady.memory()));
+
+        if story.any(4) == 0 {
+            restarts += 1;
+            // What was learned a moment ago may not be on disk yet; only who is up can say it again.
+            let signal = if story.all_up() && story.any(2) == 0 { "-KILL" } else { "-TERM" };
+            story.say(format!("restart by {signal}"));
+            mortal.end(signal).await;
+            mortal = Replica::start(&setup, "mortal").await;
+            for one in &mut proxies[of_steady..] {
+                let held = one.client.held();
+                let options = Options { form: one.form, held, rejects: None };
+                one.client = mortal.connect(&setup, &one.proxy, options).await;
+            }
+            check(&story, &proxies, &[]).await;
+        }
+        if story.any(6) == 0 {
+            fresh_starts += 1;
+            story.say("a fresh start");
+            story.calm().await;
+            let state = format!("fresh-{fresh_starts}");
+            let mut fresh = Replica::start(&setup, &state).await;
+            let mut newcomers = Vec::new();
+            for (kind, proxy) in kinds().iter().enumerate() {
+                let proxy = twin(proxy, 200 + kind);
+                newcomers.push(fresh.connect(&setup, &proxy, from_nothing(Form::Delta)).await);
+            }
+            check(&story, &proxies, &newcomers).await;
+            drop(newcomers);
+            fresh.end("-TERM").await;
+            std::fs::remove_dir_all(setup.path(&state)).expect("removed");
+        }
+    }
+    for replica in [&steady, &mortal] {
+        assert_eq!(replica.admin.metric("strait_task_panics_total").await, 0.0);
+    }
+    let rejected: u64 = proxies.iter().map(|one| one.client.held().rejected).sum();
+    assert_eq!(rejected, 0, "responses that a proxy could not take");
+    assert!(steady.open_files() < files + 20, "{files} open files, then {}", steady.open_files());
+
+    let mean = |from: u32, to: u32| {
+        let part =
+            samples.iter().filter(|(at, _)| (length * from / 4..length * to / 4).contains(at));
+        let bytes: Vec<u64> = part.map(|(_, bytes)| *bytes).collect();
+        bytes.iter().sum::<u64>() / (bytes.len() as u64).max(1)
+    };
+    let (early, late) = (mean(1, 2), mean(3, 4));
+    eprintln!(
+        "soak of {} s, seed {seed}: {} proxies, {bursts} bursts, {restarts} restarts, {fresh_starts} fresh \
+         starts; private memory {early} B in the second quarter, {late} B in the last",
+        length.as_secs(),
+        proxies.len(),
+    );
+    if length >= MEASURED_FROM {
+        let allowed = early + early / 10 + (2 << 20);
+        assert!(late <= allowed, "it grew from {early} to {late} bytes");
+    }
+    assert!(bursts > 0);
+}
