@@ -5,6 +5,7 @@
 //! in which objects came: a slice may come before its pod, a pod before its node, a service last.
 
 mod about;
+mod counts;
 mod shared;
 
 use std::collections::btree_map::Entry;
@@ -14,7 +15,6 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use self::shared::Shared;
-use super::Skipped;
 use super::chosen::Chosen;
 use super::endpoint_slice::{Member, Slice};
 use super::namespace::NamespaceFacts;
@@ -29,9 +29,6 @@ use crate::model::{
     Service, TlsMode, Workload, WorkloadRef, Workloads,
 };
 use crate::registry::{Contents, ServiceRecord};
-
-/// The namespace whose UID is the identity of a cluster.
-const KUBE_SYSTEM: &str = "kube-system";
 
 /// The objects of one cluster.
 #[derive(Debug)]
@@ -384,64 +381,6 @@ impl Index {
         let services = self.services.keys().chain(self.imports()).cloned().collect();
         let all = Touched { services, workloads: true, system_namespace: true, facts: true };
         self.contents(&all).unwrap_or_default()
-    }
-
-    /// Services held.
-    pub(super) fn service_count(&self) -> usize {
-        self.services.len()
-    }
-
-    /// Endpoints said.
-    pub(super) fn endpoint_count(&self) -> usize {
-        self.said.endpoints
-    }
-
-    /// Objects of a kind held.
-    pub(super) fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Services => self.services.len(),
-            Kind::EndpointSlices => self.slices.len(),
-            Kind::Pods => self.pods.len(),
-            Kind::Nodes => self.nodes.len(),
-            Kind::Namespaces => self.namespaces.len(),
-            Kind::Gateways => self.facts.gateways.len(),
-            Kind::ServiceExports => self.exports().count(),
-            Kind::ServiceImports => self.imports().count(),
-        }
-    }
-
-    /// Objects held.
-    pub(super) fn object_count(&self) -> usize {
-        Kind::ALL.into_iter().map(|kind| self.count(kind)).sum()
-    }
-
-    /// Objects that make no sense, wholly or in part.
-    pub(super) fn skipped(&self) -> Skipped {
-        let count = u64::try_from(self.odd.len()).unwrap_or(u64::MAX);
-        Skipped { count, last: self.last_odd.clone() }
-    }
-
-    /// The identity of the cluster.
-    pub(super) fn cluster_uid(&self) -> Option<&str> {
-        let uid = &*self.namespaces.get(KUBE_SYSTEM)?.uid;
-        Some(uid).filter(|uid| !uid.is_empty())
-    }
-
-    /// What its objects are read with.
-    #[cfg(test)]
-    pub(super) fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
-    /// Whether no trace of any object is left.
-    #[cfg(test)]
-    pub(super) fn is_bare(&self) -> bool {
-        self.object_count() == 0
-            && self.odd.is_empty()
-            && self.slices.is_bare()
-            && self.unnamed.is_empty()
-            && self.said.services.is_empty()
-            && self.said.endpoints == 0
     }
 
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to

@@ -169,6 +169,13 @@ impl Member {
 
     /// Waits for the first probe, which shows in the time of the last contact.
     async fn until_probed(&self) {
+        let probes = || self.sim.requests(|one| one.path == "/version").len();
+        let probed = async {
+            while probes() == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(tokio::time::timeout(LIMIT, probed).await.is_ok(), "no probe within {LIMIT:?}");
         let before = self.status.borrow().last_contact;
         self.until(|status| status.last_contact > before).await;
     }
