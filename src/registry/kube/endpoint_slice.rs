@@ -354,7 +354,7 @@ impl Reads for Slice {
         }
 
         let mut rows = Vec::with_capacity(endpoints.len());
-        let (mut stems, mut tails) = (Vec::new(), String::with_capacity(8 * endpoints.len()));
+        let (mut stems, mut tails) = (Vec::new(), Vec::with_capacity(8 * endpoints.len()));
         let (mut nodes, mut zones, mut ipv6) = (Vec::new(), Vec::new(), Vec::new());
         let mut names = scope.names();
         for endpoint in &endpoints {
@@ -377,21 +377,23 @@ impl Reads for Slice {
             let Target { kind, namespace, name } = &endpoint.target_ref;
             let mut stem = None;
             if **kind == *b"Pod" && !name.is_empty() {
-                let (Ok(name), Ok(namespace)) =
-                    (std::str::from_utf8(name), std::str::from_utf8(namespace))
-                else {
-                    let odd = Some("the name of a pod is not UTF-8".into());
-                    return Kept { key, value: None, odd };
-                };
-                let namespace = if namespace.is_empty() { &key.namespace } else { namespace };
-                let (before, tail) = WorkloadRef::split(name);
-                tails.push_str(tail);
+                let own = namespace.is_empty() || **namespace == *key.namespace.as_bytes();
+                let namespace = if own { key.namespace.as_bytes() } else { &**namespace };
+                // As [`WorkloadRef::split`] does, which is at a `-` or at the end.
+                let at = memchr::memrchr(b'-', name).map_or(0, |dash| dash + 1);
+                let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
+                let (before, tail) = name.split_at(at);
+                tails.extend_from_slice(tail);
                 let is_it = |(of, held): &(Namespace, Box<str>)| {
-                    **held == *before && of.as_str() == namespace
+                    held.as_bytes() == before && of.as_str().as_bytes() == namespace
                 };
-                stem = known(&stems, is_it).or_else(|| {
-                    added(&mut stems, (Namespace::new(names.text(namespace)), before.into()))
-                });
+                stem = known(&stems, is_it);
+                if stem.is_none() {
+                    let texts = (std::str::from_utf8(namespace), std::str::from_utf8(before));
+                    let (Ok(namespace), Ok(before)) = texts else { return no_text(key) };
+                    let namespace = Namespace::new(names.text(namespace));
+                    stem = added(&mut stems, (namespace, before.into()));
+                }
             }
             // One value for each name: to find it again is to compare pointers.
             let node = given(&endpoint.node_name).and_then(|name| names.node(name));
@@ -414,6 +416,7 @@ impl Reads for Slice {
             });
         }
         drop(names);
+        let Ok(tails) = String::from_utf8(tails) else { return no_text(key) };
         let value = Self {
             service,
             ports: ports.into(),
@@ -426,6 +429,10 @@ impl Reads for Slice {
         };
         Kept { key, value: Some(value), odd }
     }
+}
+
+fn no_text(key: Key) -> Kept<Slice> {
+    Kept { key, value: None, odd: Some("the name of a pod is not UTF-8".into()) }
 }
 
 fn given<'a>(text: &'a Raw<'_>) -> Option<&'a [u8]> {
