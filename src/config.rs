@@ -121,7 +121,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_CLUSTER_REMOVAL_GRACE", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub cluster_removal_grace: Duration,
 
-    /// A Consul whose services join the mesh: http[s]://HOST[:PORT][?dc=NAME&token-file=FILE&ca-file=FILE&name=NAME]; repeatable
+    /// A Consul whose services join the mesh: `http[s]://HOST[:PORT][?dc=NAME&token-file=FILE&ca-file=FILE&name=NAME]`; repeatable
     #[arg(long, env = "STRAIT_CONSUL_ADDRESS", value_name = "URL", value_delimiter = ',')]
     pub consul_address: Vec<consul::Address>,
 
