@@ -10,11 +10,7 @@ use super::cluster::api::Cluster;
 use super::cluster::{Change, done};
 use super::failure::{Exit, Failure, Outcome};
 use super::output::{self, items, text};
-
-const NETWORK_LABEL: &str = "topology.istio.io/network";
-const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
-/// The port of gateways where nothing else is said.
-const PORT: u16 = 15443;
+use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
 
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
@@ -101,11 +97,11 @@ fn path(service: &Value) -> String {
 
 /// What keeps a Service from being of use as a gateway.
 fn doubts(service: &Value) -> Vec<String> {
-    let label = service["metadata"]["labels"][PORT_LABEL].as_str();
-    let port = label.and_then(|text| text.parse::<u16>().ok()).unwrap_or(PORT);
+    let port = gateway_port(service["metadata"]["labels"][GATEWAY_PORT_LABEL].as_str());
     let mut doubts = Vec::new();
     if !items(&service["spec"]["ports"]).iter().any(|one| one["port"] == port) {
-        doubts.push(format!("it has no port {port}; name another by the label {PORT_LABEL}"));
+        doubts
+            .push(format!("it has no port {port}; name another by the label {GATEWAY_PORT_LABEL}"));
     }
     let addresses = items(&service["status"]["loadBalancer"]["ingress"]).len()
         + items(&service["spec"]["externalIPs"]).len();
@@ -148,8 +144,11 @@ mod tests {
         assert!(doubts(&service(15443, ready.clone())).is_empty());
         assert_eq!(doubts(&service(443, ready.clone())).len(), 1);
         assert_eq!(doubts(&service(443, json!({}))).len(), 2);
+        let mut unsound = service(15443, ready.clone());
+        unsound["metadata"]["labels"] = json!({ GATEWAY_PORT_LABEL: "0" });
+        assert!(doubts(&unsound).is_empty(), "a label that is no port names none");
         let mut labelled = service(443, ready);
-        labelled["metadata"]["labels"] = json!({ PORT_LABEL: "443" });
+        labelled["metadata"]["labels"] = json!({ GATEWAY_PORT_LABEL: "443" });
         assert!(doubts(&labelled).is_empty());
         let printed = manifests("strait-system", "n1", Some(&labelled));
         assert_eq!(printed.matches("topology.istio.io/network: n1").count(), 2, "{printed}");

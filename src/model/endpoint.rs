@@ -71,6 +71,9 @@ impl Health {
     }
 }
 
+/// The label by which a workload says how it takes connections.
+pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+
 /// Whether an endpoint takes mTLS: label `security.istio.io/tlsMode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum TlsMode {

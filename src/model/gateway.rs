@@ -7,6 +7,19 @@ use std::sync::Arc;
 
 use super::NetworkId;
 
+/// The label that says which network something is in, or, on a gateway, leads into.
+pub const NETWORK_LABEL: &str = "topology.istio.io/network";
+/// The label that names a gateway's mTLS port.
+pub const GATEWAY_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
+/// The mTLS port of a gateway that names none. (interface.md, "Networks".)
+pub const GATEWAY_PORT: u16 = 15443;
+
+/// The mTLS port that a value of [`GATEWAY_PORT_LABEL`] names; 0 and what is no port name none.
+pub fn gateway_port(label: Option<&str>) -> u16 {
+    let named = label.and_then(|text| text.parse().ok());
+    named.filter(|port| *port != 0).unwrap_or(GATEWAY_PORT)
+}
+
 /// An address, or a name that DNS turns into addresses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GatewayHost {

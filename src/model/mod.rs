@@ -17,10 +17,13 @@ mod sorted;
 mod workload;
 mod workloads;
 
-pub use endpoint::{Endpoint, Health, Locality, PodState, TlsMode};
+pub use endpoint::{Endpoint, Health, Locality, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
 pub use facts::ClusterFacts;
-pub use gateway::{DeclaredGateway, GatewayHost, GatewaySource};
+pub use gateway::{
+    DeclaredGateway, GATEWAY_PORT, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, NETWORK_LABEL,
+    gateway_port,
+};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
 pub use mcs::Mcs;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::gateways::{Found, Inputs, NETWORK_LABEL, Networks, Pending};
-use crate::model::{ClusterId, DeclaredGateway, GatewaySource, WorkloadKey};
+use super::gateways::{Found, Inputs, Networks, Pending};
+use crate::model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
 
 impl Networks {
     /// Takes the gateways that clusters declare.

@@ -21,17 +21,11 @@ use super::names::ResolvedNames;
 use super::placement::PlacedBy;
 use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, GatewayHost, GatewaySource, IgnoredClaim, KnownClusters, NetworkId,
-    Port, Protocol, Service,
+    ClusterFacts, ClusterId, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, IgnoredClaim,
+    KnownClusters, NETWORK_LABEL, NetworkId, Port, Protocol, Service, gateway_port,
 };
 use crate::policy::Policy;
 
-/// The label that names a network.
-pub(super) const NETWORK_LABEL: &str = "topology.istio.io/network";
-/// The label that names a gateway Service's mTLS port.
-const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
-/// The mTLS port where nothing else is said.
-const MTLS_PORT: u16 = 15443;
 /// The HBONE port.
 const HBONE_PORT: u16 = 15008;
 /// The most gateway names DNS is asked for on one cluster's behalf, so that a cluster with a flood of
@@ -237,8 +231,7 @@ impl Networks {
         let mesh = inputs.mesh;
         let fixed = inputs.clusters.fixed_network(cluster);
         if let Some(network) = service.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty()) {
-            let label = service.labels.get(PORT_LABEL).and_then(|text| text.parse::<u16>().ok());
-            let mtls = label.filter(|port| *port != 0).unwrap_or(MTLS_PORT);
+            let mtls = gateway_port(service.labels.get(GATEWAY_PORT_LABEL).map(|text| &**text));
             let name = format!("{}/{}", service.namespace, service.name);
             let claimed = NetworkId::from(&**network);
             if fixed.is_some_and(|fixed| *fixed != claimed) {
@@ -576,7 +569,7 @@ mod tests {
         for case in cases {
             let (label, ports, node_ports, expected) = case;
             let mut gateway = gateway_of("n1", &["203.0.113.1"]);
-            gateway.labels.insert(PORT_LABEL.into(), label.into());
+            gateway.labels.insert(GATEWAY_PORT_LABEL.into(), label.into());
             gateway.ports = ports.iter().map(|number| port("tls", *number)).collect();
             gateway.external_ports = node_ports.iter().copied().collect();
             let networks = build(&[("east", gateway)], "", &ResolvedNames::default());

@@ -7,15 +7,9 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Labels, Port, Protocol, Proxy, ProxyType, Service, TargetPort, labels_match,
+    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Labels, NETWORK_LABEL, Port, Protocol, Proxy,
+    ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
-
-/// The label that names a network, on Services, pods and namespaces.
-const NETWORK_LABEL: &str = "topology.istio.io/network";
-/// The label of a gateway Service that names its port.
-const GATEWAY_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
-/// The port of an east-west gateway where nothing else is said.
-const GATEWAY_PORT: u16 = 15443;
 
 /// One service port that a proxy's workload serves.
 #[derive(Debug, Clone)]
@@ -117,8 +111,8 @@ pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
         .collect();
     gateways.sort_by_key(|service| (service.created, service.hostname.clone()));
     let of_service = gateways.iter().find_map(|service| {
-        let label = service.labels.get(GATEWAY_PORT_LABEL).and_then(|text| text.parse().ok());
-        let number = label.filter(|port| *port != 0).unwrap_or(GATEWAY_PORT);
+        let label = service.labels.get(GATEWAY_PORT_LABEL);
+        let number = gateway_port(label.map(|text| &**text));
         let port = service.ports.iter().find(|port| port.number == number)?;
         target_number(context, proxy, port)
     });

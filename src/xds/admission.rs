@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::codes::{self, Code};
 use crate::identity::SpiffeId;
-use crate::model::{Locality, NetworkId, Proxy, Workload};
+use crate::model::{Locality, NETWORK_LABEL, NetworkId, Proxy, Workload};
 use crate::network::PlacedBy;
 use crate::push::PushContext;
 
@@ -154,7 +154,7 @@ fn derive(
     let label = workload.and_then(|workload| workload.network_label.as_ref());
     let label = label.cloned().or_else(|| {
         // A pod nobody knows yet may still carry the label.
-        let claimed = proxy.labels.get("topology.istio.io/network").filter(|_| workload.is_none());
+        let claimed = proxy.labels.get(NETWORK_LABEL).filter(|_| workload.is_none());
         claimed.map(|text| NetworkId::from(&**text))
     });
     let unspecified = IpAddr::from([0, 0, 0, 0]);

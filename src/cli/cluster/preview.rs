@@ -10,11 +10,10 @@ use serde_json::Value;
 use super::api::Cluster;
 use crate::cli::client::{Client, Connect};
 use crate::cli::output::{items, text};
+use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
 
 /// How many names of a list are printed.
 const NAMES_SHOWN: usize = 8;
-const NETWORK_LABEL: &str = "topology.istio.io/network";
-const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
 /// Where meshes publish the roots that workloads trust.
 const ROOTS: &str = "istio-ca-root-cert";
 
@@ -160,10 +159,11 @@ fn crossing(
     } else {
         let names: Vec<String> = gateways.iter().map(|one| name_of(one)).collect();
         let names: Vec<&String> = names.iter().collect();
-        let port = gateways.iter().find_map(|one| one["metadata"]["labels"][PORT_LABEL].as_str());
+        let labels = gateways.iter().map(|one| &one["metadata"]["labels"]);
+        let port = labels.filter_map(|labels| labels[GATEWAY_PORT_LABEL].as_str()).next();
         lines.push(format!(
             "other networks would reach it by gateway, port {}{}",
-            port.unwrap_or("15443"),
+            gateway_port(port),
             named(&names)
         ));
     }

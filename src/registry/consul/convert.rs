@@ -23,8 +23,8 @@ use std::sync::Arc;
 use super::catalog::{Check, Instance, Place};
 use crate::model::{
     ByName, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, Locality,
-    NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol, Resolution, Service, TargetPort,
-    TlsMode, WorkloadKey,
+    NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol, Resolution,
+    Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::registry::ServiceRecord;
 
@@ -309,13 +309,13 @@ fn locality(member: &Member<'_>, datacentre: &str) -> Locality {
 }
 
 fn network(member: &Member<'_>) -> Option<NetworkId> {
-    let label = ["topology.istio.io/network", "network"];
+    let label = [NETWORK_LABEL, "network"];
     let named = label.iter().find_map(|key| member.labels.get(*key));
     named.filter(|text| !text.is_empty()).map(|text| NetworkId::new(Arc::clone(text)))
 }
 
 fn tls_mode(member: &Member<'_>) -> TlsMode {
-    TlsMode::from_label(member.labels.get("security.istio.io/tlsMode").map(|text| &**text))
+    TlsMode::from_label(member.labels.get(TLS_MODE_LABEL).map(|text| &**text))
 }
 
 /// The address that Consul itself gives the service, the lowest should instances disagree.

@@ -9,12 +9,12 @@ use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{Form, Identity, Key, Malformed, Meta, Pairs, Text, null_as_default};
-use crate::model::{DeclaredGateway, GatewayHost, Namespace, WorkloadKey};
+use crate::model::{
+    DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, Namespace, WorkloadKey, gateway_port,
+};
 
 /// The class of entrances of networks elsewhere, which only the config cluster may name.
 const REMOTE_CLASS: &str = "istio-remote";
-const PORT_LABEL: &str = "networking.istio.io/gatewayPort";
-const MTLS_PORT: u16 = 15443;
 /// The option of a TLS listener by which it passes the mesh's connections on unopened, and its value.
 const LISTENER_PROTOCOL: (&str, &str) = ("gateway.istio.io/listener-protocol", "auto-passthrough");
 
@@ -88,8 +88,7 @@ impl Reads for DeclaredGateway {
         let Some(network) = network(&labels) else {
             return Kept { key, value: None, odd: None };
         };
-        let labelled = labels.get(PORT_LABEL).and_then(|text| text.parse::<u16>().ok());
-        let mtls = labelled.filter(|port| *port != 0).unwrap_or(MTLS_PORT);
+        let mtls = gateway_port(labels.get(GATEWAY_PORT_LABEL).map(|text| &**text));
         let mut odd = None;
         let mut entrances = BTreeSet::new();
         for listener in &spec.listeners {

@@ -8,10 +8,7 @@ use super::index::{Kept, Reads};
 use super::scope::Scope;
 use super::service::distribution;
 use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Value, null_as_default};
-use crate::model::{Distribution, Labels, NetworkId};
-
-/// The label that names a network, on namespaces, pods and Services.
-pub(super) const NETWORK_LABEL: &str = "topology.istio.io/network";
+use crate::model::{Distribution, Labels, NETWORK_LABEL, NetworkId};
 
 /// What is decoded of a Namespace.
 #[derive(Debug, Default, PartialEq, Deserialize)]

@@ -11,9 +11,7 @@ use super::index::{Kept, Reads};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
-use crate::model::{Locality, Profile, TlsMode, Workload};
-
-const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+use crate::model::{Locality, Profile, TLS_MODE_LABEL, TlsMode, Workload};
 
 /// What is decoded of a Pod.
 #[derive(Debug, Default, PartialEq, Deserialize)]

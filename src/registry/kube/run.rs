@@ -14,14 +14,14 @@ use super::contact::{Contacts, Reader, of_access};
 use super::endpoint_slice::Slice;
 use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
 use super::mcs::{Export, Import};
-use super::namespace::{NETWORK_LABEL, NamespaceFacts};
+use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::pod::Pod;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
 use super::{Config, Contact, Status};
 use crate::apiserver::{Client, Event, Key, Limits, Probed, Selection};
-use crate::model::{DeclaredGateway, Mcs, NamespaceFilter};
+use crate::model::{DeclaredGateway, Mcs, NETWORK_LABEL, NamespaceFilter};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.

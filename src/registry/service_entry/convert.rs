@@ -12,12 +12,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::model::{
-    ExportTo, Health, Hostname, Labels, Locality, Namespace, NetworkId, Port, Protocol, TargetPort,
-    TlsMode, WorkloadKey,
+    ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
+    Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
 };
 
-const NETWORK_LABEL: &str = "topology.istio.io/network";
-const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 
 /// What is wrong with an object.
