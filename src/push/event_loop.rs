@@ -112,6 +112,7 @@ pub struct Mesh {
     joins: Joins,
     version: u64,
     definitions: u64,
+    upstreams: u64,
     touched: Touched,
     everything: bool,
     networks_stale: bool,
@@ -140,6 +141,7 @@ impl Mesh {
             joins: Joins::default(),
             version: 0,
             definitions: 0,
+            upstreams: 0,
             touched: Touched::default(),
             everything: false,
             networks_stale: true,
@@ -265,6 +267,9 @@ impl Mesh {
         self.version += 1;
         if changes.everything || changes.definitions {
             self.definitions = self.version;
+        }
+        if self.definitions == self.version || changes.accounts {
+            self.upstreams = self.version;
         }
         Some((Arc::new(self.context()), changes))
     }
@@ -411,6 +416,7 @@ impl Mesh {
         PushContext {
             version: self.version,
             definitions: self.definitions,
+            upstreams: self.upstreams,
             settings: Arc::clone(&self.settings),
             mesh: Arc::clone(&self.config),
             mesh_networks: Arc::clone(&self.mesh_networks),

@@ -9,9 +9,10 @@ use dashmap::DashMap;
 use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
+use super::answers::Progress;
 use super::resource::{ResourceType, Version};
 use super::session::{Form, Session, joined};
-use super::subscription::{Held, Progress};
+use super::subscription::Held;
 use crate::identity::SpiffeId;
 use crate::model::{Locality, NetworkId, Proxy};
 

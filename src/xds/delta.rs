@@ -8,7 +8,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
 use super::resource::{Resource, ResourceType, Version};
 use super::rope::Rope;
-use super::session::{Handled, Response, Session, Violation, check_names};
+use super::session::{Form, Handled, Response, Session, Violation, check_names};
 use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
 
 /// Subscribes to everything of a wildcard type.
@@ -113,11 +113,9 @@ mod field {
 /// Writes a response as a `DeltaDiscoveryResponse`.
 pub(super) fn encode(response: &Response, out: &mut Rope) {
     put_bytes(field::SYSTEM_VERSION_INFO, &response.version.text(), out);
-    for resource in &response.resources {
-        put_head(field::RESOURCES, resource_len(response.kind, resource), out);
-        put_bytes(field::RESOURCE_VERSION, &resource.version.text(), out);
-        put_any(field::RESOURCE_BODY, response.kind, resource, out);
-        put_bytes(field::RESOURCE_NAME, resource.name.as_bytes(), out);
+    response.pieces.iter().for_each(|piece| out.put_shared(piece.fields(Form::Delta)));
+    for one in &response.resources {
+        put_resource(response.kind, one, one.version, out);
     }
     put_bytes(field::TYPE_URL, response.kind.url().as_bytes(), out);
     put_bytes(field::NONCE, response.nonce.as_bytes(), out);
@@ -127,16 +125,31 @@ pub(super) fn encode(response: &Response, out: &mut Rope) {
     }
 }
 
+/// Writes a resource of a response, under a version.
+pub(super) fn put_resource(
+    kind: ResourceType,
+    resource: &Resource,
+    version: Version,
+    out: &mut Rope,
+) {
+    put_head(field::RESOURCES, resource_len(kind, resource), out);
+    put_bytes(field::RESOURCE_VERSION, &version.text(), out);
+    put_any(field::RESOURCE_BODY, kind, resource, out);
+    put_bytes(field::RESOURCE_NAME, resource.name.as_bytes(), out);
+}
+
 /// The length of what [`encode`] writes.
 pub(super) fn encoded_len(response: &Response) -> usize {
     let resources = response
         .resources
         .iter()
         .map(|resource| message_len(field::RESOURCES, resource_len(response.kind, resource)));
+    let pieces = response.pieces.iter().map(|piece| piece.fields(Form::Delta).len());
     // An empty name is written as well: of a list, proto3 leaves out nothing.
     let removed =
         response.removed.iter().map(|name| message_len(field::REMOVED_RESOURCES, name.len()));
     message_len(field::SYSTEM_VERSION_INFO, Version::LENGTH)
+        + pieces.sum::<usize>()
         + resources.sum::<usize>()
         + bytes_len(field::TYPE_URL, response.kind.url().as_bytes())
         + bytes_len(field::NONCE, response.nonce.as_bytes())

@@ -5,9 +5,11 @@
 
 pub mod client;
 pub mod generate;
+pub mod list;
 pub mod names;
 pub mod resource;
 
+mod answers;
 mod delta;
 mod rope;
 pub mod session;

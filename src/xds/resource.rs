@@ -6,6 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::list::List;
+
 /// The types Strait serves, in the order in which they are sent: make before break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceType {
@@ -103,12 +105,26 @@ impl Resource {
         let body = body.into();
         Self { name: name.into(), version: Version(xxh3_64(&body)), body }
     }
+
+    /// About how many bytes it takes in a response.
+    pub(super) fn len(&self) -> usize {
+        self.name.len() + self.body.len()
+    }
+}
+
+/// All resources of a wildcard type that a proxy shall hold.
+#[derive(Debug, Clone)]
+pub struct All {
+    /// Those that many proxies hold.
+    pub shared: Arc<List>,
+    /// Its own, sorted by name; none has a name that is in `shared`.
+    pub own: Vec<Arc<Resource>>,
 }
 
 /// Where a session gets what its proxy shall hold: one proxy's picture at one version of the mesh.
 pub trait ResourceSource {
-    /// All resources of a wildcard type, sorted by name, each name once.
-    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]>;
+    /// All resources of a wildcard type.
+    fn all(&mut self, kind: ResourceType) -> All;
 
     /// The resource of this name. `None` where a wildcard type has no such resource; a named type
     /// (EDS, RDS) always has an answer, an empty one for an unknown name.

@@ -13,14 +13,18 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
+use super::answers::{Progress, SentNames};
+use super::list::Piece;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
 use super::rope::Rope;
-use super::subscription::{Batch, Gone, Held, Progress, Subscription};
+use super::subscription::{Batch, Gone, Held, Subscription};
 use super::{delta, sotw};
 use crate::push::interest::Dirty;
 
 /// The most names a client may watch of one type.
 pub const NAMES_MAX: usize = 100_000;
+/// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
+pub const RESPONSE_BYTES: usize = 512 << 10;
 /// The longest name a client may watch, in bytes.
 pub const NAME_LENGTH_MAX: usize = 512;
 
@@ -54,7 +58,9 @@ pub struct Response {
     pub version: Version,
     /// What the client will answer with.
     pub nonce: String,
-    /// The resources, sorted by name.
+    /// Parts of lists that many clients are sent.
+    pub pieces: Vec<Arc<Piece>>,
+    /// The other resources, sorted by name.
     pub resources: Vec<Stamped>,
     /// Names that are gone (Delta only).
     pub removed: Vec<Arc<str>>,
@@ -82,6 +88,19 @@ impl Deref for Stamped {
 }
 
 impl Response {
+    /// How many resources it holds.
+    pub fn count(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.resources().len()).sum::<usize>()
+            + self.resources.len()
+    }
+
+    /// All its resources, each with the version it is sent under, in no order.
+    pub fn all(&self) -> impl Iterator<Item = (&Arc<Resource>, Version)> {
+        let in_pieces = self.pieces.iter().flat_map(|piece| piece.resources());
+        let others = self.resources.iter().map(|one| (&one.resource, one.version));
+        in_pieces.map(|one| (one, one.version)).chain(others)
+    }
+
     /// Writes it as a message of its form.
     pub(super) fn encode(&self, out: &mut Rope) {
         match self.form {
@@ -158,6 +177,32 @@ pub enum Violation {
     NameTooLong(usize),
 }
 
+/// Upstream clusters that went out before anybody asked for their assignments.
+#[derive(Debug, Default)]
+struct EarlyClusters {
+    pieces: Vec<Arc<[Arc<str>]>>,
+    others: BTreeSet<Arc<str>>,
+}
+
+impl EarlyClusters {
+    fn add(&mut self, sent: &Batch) {
+        for piece in &sent.pieces {
+            // The same list may be asked for again and again.
+            if !self.pieces.iter().any(|names| Arc::ptr_eq(names, piece.names())) {
+                self.pieces.push(Arc::clone(piece.names()));
+            }
+        }
+        self.others.extend(sent.changed.iter().map(|cluster| Arc::clone(&cluster.name)));
+        sent.removed.iter().for_each(|name| _ = self.others.remove(name));
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        let is_in =
+            |names: &Arc<[Arc<str>]>| names.binary_search_by(|one| (**one).cmp(name)).is_ok();
+        self.others.contains(name) || self.pieces.iter().any(is_in)
+    }
+}
+
 /// The state of one stream.
 #[derive(Debug)]
 pub struct Session {
@@ -167,7 +212,7 @@ pub struct Session {
     /// Boxed: a map's node has room for eleven, and there are four at most.
     watches: BTreeMap<ResourceType, Box<Subscription>>,
     /// Upstream clusters sent before the client asked for any assignment.
-    clusters_before_endpoints: BTreeSet<Arc<str>>,
+    clusters_before_endpoints: EarlyClusters,
     /// The client watches other assignments than when this was last looked at.
     assignments_changed: bool,
     last_nonce: u64,
@@ -181,7 +226,7 @@ impl Session {
             complete_answers: false,
             node: None,
             watches: BTreeMap::new(),
-            clusters_before_endpoints: BTreeSet::new(),
+            clusters_before_endpoints: EarlyClusters::default(),
             assignments_changed: false,
             last_nonce: 0,
         }
@@ -261,23 +306,27 @@ impl Session {
         let whole = self.answers_whole(kind);
         let watch = self.watches.get_mut(&kind)?;
         let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
-        let whole: Option<Vec<_>> = whole.then(|| watch.held_resources().cloned().collect());
-        let resources = whole.as_ref().unwrap_or(&batch.changed);
+        let whole = whole.then(|| watch.held_resources());
+        let (pieces, resources) =
+            whole.as_ref().map_or((&batch.pieces, &batch.changed), |(pieces, all)| (pieces, all));
         self.last_nonce += 1;
-        let names = resources.iter().map(|one| Arc::clone(&one.name));
+        let names = SentNames {
+            pieces: pieces.iter().map(|piece| Arc::clone(piece.names())).collect(),
+            others: resources.iter().map(|one| Arc::clone(&one.name)).collect(),
+        };
         let version = watch.sent(self.last_nonce, names, now);
         let joins = self.form == Form::Delta && kind == ResourceType::Endpoint;
         let resources = resources.iter().map(|one| Stamped {
             version: if joins { self.joined(&one.name, one.version) } else { one.version },
             resource: Arc::clone(one),
         });
-        let resources = resources.collect();
+        let (pieces, resources) = (pieces.clone(), resources.collect());
         if kind == ResourceType::Cluster {
             self.follow_with_assignments(&batch);
         }
         let removed = if self.form == Form::Delta { batch.removed } else { Vec::new() };
         let nonce = format!("{:x}", self.last_nonce);
-        Some(Response { form: self.form, kind, version, nonce, resources, removed })
+        Some(Response { form: self.form, kind, version, nonce, pieces, resources, removed })
     }
 
     /// The names of the assignments that the client watches, sorted, if that changed since this was
@@ -354,7 +403,7 @@ impl Session {
         let clusters_before = if kind == ResourceType::Endpoint {
             std::mem::take(&mut self.clusters_before_endpoints)
         } else {
-            BTreeSet::new()
+            EarlyClusters::default()
         };
         // A cluster that was just sent waits for its assignment, even for one it had before.
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
@@ -404,15 +453,12 @@ impl Session {
     /// Envoy warms a cluster that is new or changed until its assignment comes, and doesn't always
     /// ask for it again: in delta it sends nothing at all.
     fn follow_with_assignments(&mut self, clusters: &Batch) {
-        let names = clusters.changed.iter().map(|cluster| &cluster.name);
         match self.watches.get_mut(&ResourceType::Endpoint) {
-            Some(endpoints) => endpoints.require(names),
-            None => {
-                self.clusters_before_endpoints.extend(names.cloned());
-                for name in &clusters.removed {
-                    self.clusters_before_endpoints.remove(name);
-                }
+            Some(endpoints) => {
+                clusters.pieces.iter().for_each(|piece| endpoints.require_sorted(piece.names()));
+                endpoints.require(clusters.changed.iter().map(|cluster| &cluster.name));
             }
+            None => self.clusters_before_endpoints.add(clusters),
         }
     }
 }

@@ -7,8 +7,9 @@ use std::time::SystemTime;
 use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
 
 use super::delta::take_everything;
+use super::resource::{Resource, ResourceType};
 use super::rope::Rope;
-use super::session::{Handled, Response, Session, Violation, check_names};
+use super::session::{Form, Handled, Response, Session, Violation, check_names};
 use super::subscription::Subscription;
 use super::wire::{any_len, bytes_len, put_any, put_bytes};
 
@@ -81,18 +82,24 @@ mod field {
 /// Writes a response as a `DiscoveryResponse`.
 pub(super) fn encode(response: &Response, out: &mut Rope) {
     put_bytes(field::VERSION_INFO, &response.version.text(), out);
-    for resource in &response.resources {
-        put_any(field::RESOURCES, response.kind, resource, out);
-    }
+    response.pieces.iter().for_each(|piece| out.put_shared(piece.fields(Form::Sotw)));
+    response.resources.iter().for_each(|one| put_resource(response.kind, one, out));
     put_bytes(field::TYPE_URL, response.kind.url().as_bytes(), out);
     put_bytes(field::NONCE, response.nonce.as_bytes(), out);
+}
+
+/// Writes a resource of a response.
+pub(super) fn put_resource(kind: ResourceType, resource: &Resource, out: &mut Rope) {
+    put_any(field::RESOURCES, kind, resource, out);
 }
 
 /// The length of what [`encode`] writes.
 pub(super) fn encoded_len(response: &Response) -> usize {
     let resources =
         response.resources.iter().map(|one| any_len(field::RESOURCES, response.kind, one));
+    let pieces = response.pieces.iter().map(|piece| piece.fields(Form::Sotw).len());
     bytes_len(field::VERSION_INFO, &response.version.text())
+        + pieces.sum::<usize>()
         + resources.sum::<usize>()
         + bytes_len(field::TYPE_URL, response.kind.url().as_bytes())
         + bytes_len(field::NONCE, response.nonce.as_bytes())

@@ -26,7 +26,7 @@ use super::node;
 use super::resource::ResourceType;
 use super::rope::Rope;
 use super::server::{Line, Shared};
-use super::session::{Form, Handled, Response, Session, Violation};
+use super::session::{Form, Handled, RESPONSE_BYTES, Response, Session, Violation};
 use crate::codes;
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
@@ -36,8 +36,6 @@ use crate::push::interest::Subscription;
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// The least time between two responses that changes cause, after the first.
 const CHANGES_SPACING: Duration = Duration::from_millis(50);
-/// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
-const RESPONSE_BYTES: usize = 512 << 10;
 /// Responses are put together until they have this many bytes, and written at once.
 const WRITE_BYTES: usize = 64 << 10;
 /// Requests that answer nothing: at most this many a second, and in a burst.
@@ -221,11 +219,11 @@ impl Stream {
             session.next_response(&mut picture, RESPONSE_BYTES, now)?
         };
         let bytes = response.encoded_len();
-        self.shared.stats.sent(response.kind, response.resources.len(), bytes);
+        self.shared.stats.sent(response.kind, response.count(), bytes);
         debug!(
             proxy = %proxy.id,
             kind = response.kind.short(),
-            resources = response.resources.len(),
+            resources = response.count(),
             removed = response.removed.len(),
             bytes,
             "sent"
@@ -508,7 +506,7 @@ mod tests {
     }
 
     fn sent(stream: &mut Stream) -> usize {
-        stream.due().expect("a response").resources.len()
+        stream.due().expect("a response").count()
     }
 
     #[tokio::test]
@@ -564,8 +562,8 @@ mod tests {
         mesh.apply(Event::Registry(new));
         versions.send_replace(Some(version(&mut mesh)));
         lock(&stream.session).on_change(&everything());
-        let added = stream.due().expect("a response").resources;
-        assert!(added.iter().any(|one| one.name.contains("c.ns")));
+        let added = stream.due().expect("a response");
+        assert!(added.all().any(|(one, _)| one.name.contains("c.ns")));
     }
 
     #[tokio::test]

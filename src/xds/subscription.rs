@@ -3,24 +3,19 @@
 //! Level-triggered: a request or a change only notes which names are *due*; what is sent is found out
 //! when there is room to send, by comparing the source with what the client holds. However many
 //! changes pass in between, the client gets the last. Knows neither wire form, and does no I/O.
+//!
+//! Of a wildcard type most is the same for many clients: that is held as one [`List`], and only what is
+//! the client's own, or differs from the list at the moment, has an entry.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::resource::{Resource, ResourceSource, ResourceType, Version};
-
-/// Responses whose answer is awaited; older ones are forgotten, so that a client which never answers
-/// costs a bounded amount.
-const OUTSTANDING_MAX: usize = 256;
-/// The longest error text of a client that is kept, in characters.
-const ERROR_LENGTH_MAX: usize = 2048;
-/// How much of an error text is searched for names, in bytes: a request may be megabytes, and is
-/// searched for each resource of a response. Envoy puts the names first, then what is wrong.
-const ERROR_SEARCH_MAX: usize = 16 << 10;
+use super::answers::{Answers, Progress, SentNames};
+use super::list::{self, List, Piece};
+use super::resource::{All, Resource, ResourceSource, ResourceType, Version};
 
 /// What a client holds under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,30 +35,6 @@ impl Held {
     }
 }
 
-/// A response that the client refused, until it accepts later ones for the same resources.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nack {
-    /// The client's text, without control characters and cut to a bounded length.
-    pub error: String,
-    /// The resources its text names, else all of the response.
-    pub resources: BTreeSet<Arc<str>>,
-}
-
-/// How far a client has followed. A version here is a digest of all the client holds of the type.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The last one sent.
-    pub sent: Option<Version>,
-    /// The last one accepted.
-    pub acked: Option<Version>,
-    /// When something was last sent.
-    pub last_sent: Option<SystemTime>,
-    /// When something was last accepted.
-    pub last_acked: Option<SystemTime>,
-    /// What is refused at present.
-    pub nack: Option<Nack>,
-}
-
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -75,15 +46,40 @@ pub(super) struct Subscription {
     compare_all: bool,
     /// A response is owed even if nothing differs.
     owed: bool,
-    /// How many of `entries` are due.
+    /// How many of `entries` are due, none of them before this place.
     due: usize,
+    due_from: usize,
     /// Sorted by name, each name once.
     entries: Vec<Entry>,
+    /// What is held where no entry says otherwise (wildcard only).
+    base: Base,
     digest: Digest,
     /// What is due was found in this (wildcard only), so that chunks of one sweep come from one picture.
-    all: Option<Arc<[Arc<Resource>]>>,
-    outstanding: VecDeque<Outstanding>,
-    progress: Progress,
+    all: Option<Arc<All>>,
+    answers: Answers,
+}
+
+/// The beginning of a list: the pieces that were sent.
+#[derive(Debug, Default)]
+struct Base {
+    list: Option<Arc<List>>,
+    sent: usize,
+}
+
+impl Base {
+    /// What is held of it, sorted by name.
+    fn held(&self) -> &[Arc<Resource>] {
+        self.list.as_ref().map_or(&[], |list| list.beginning(self.sent))
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<Resource>> {
+        Sweep::new(self.held()).find(name)
+    }
+
+    /// The next piece to be sent.
+    fn next(&self) -> Option<&Arc<Piece>> {
+        self.list.as_ref()?.pieces().get(self.sent)
+    }
 }
 
 /// A name that is watched, held or due. A stream has thousands, so this is 16 bytes.
@@ -130,17 +126,10 @@ enum Due {
     Send,
 }
 
-#[derive(Debug)]
-struct Outstanding {
-    nonce: u64,
-    state: Version,
-    /// Their names alone: a client that never answers must not keep old bytes.
-    resources: Box<[Arc<str>]>,
-}
-
 /// What a client lacks, within a limit.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
+    pub(super) pieces: Vec<Arc<Piece>>,
     pub(super) changed: Vec<Arc<Resource>>,
     pub(super) removed: Vec<Arc<str>>,
 }
@@ -176,8 +165,12 @@ impl Entry {
         self.version() != Some(now.version)
     }
 
-    fn is_idle(&self) -> bool {
-        self.holds == Holds::Nothing && !self.named && self.due.is_none()
+    /// What it adds to the digest of what is held.
+    fn digest(&self) -> u64 {
+        match self.holds {
+            Holds::Nothing => 0,
+            _ => list::digest(self.name(), self.version()),
+        }
     }
 }
 
@@ -191,11 +184,12 @@ impl Subscription {
             compare_all: false,
             owed: false,
             due: 0,
+            due_from: 0,
             entries: Vec::new(),
+            base: Base::default(),
             digest: Digest::default(),
             all: None,
-            outstanding: VecDeque::new(),
-            progress: Progress::default(),
+            answers: Answers::default(),
         }
     }
 
@@ -220,24 +214,41 @@ impl Subscription {
         self.was_named |= named;
     }
 
-    /// What the client holds, sorted by name.
+    /// What the client holds, in no order.
     pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, Held)> {
-        self.entries.iter().filter_map(|entry| Some((entry.name(), entry.held()?)))
+        let entries = self.entries.iter();
+        let entries = entries.filter_map(|entry| Some((entry.name(), entry.held()?)));
+        entries.chain(self.held_of_base().map(|one| (&one.name, Held::Sent(Arc::clone(one)))))
     }
 
-    /// All that was sent and is still held, sorted by name.
-    pub(super) fn held_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+    /// All that was sent and is still held, for a response that holds it all.
+    pub(super) fn held_resources(&self) -> (Vec<Arc<Piece>>, Vec<Arc<Resource>>) {
         let sent = self.entries.iter().filter(|entry| entry.holds == Holds::Sent);
-        sent.map(|entry| &entry.resource)
+        let mut resources: Vec<_> = sent.map(|entry| Arc::clone(&entry.resource)).collect();
+        let overrides = |entry: &Entry| self.base.find(entry.name()).is_some();
+        if !self.entries.iter().any(overrides) {
+            let pieces = self.base.list.iter().flat_map(|list| list.pieces().iter());
+            return (pieces.take(self.base.sent).cloned().collect(), resources);
+        }
+        resources.extend(self.held_of_base().cloned());
+        resources.sort_by(|a, b| a.name.cmp(&b.name));
+        (Vec::new(), resources)
+    }
+
+    fn held_of_base(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.base.held().iter().filter(|one| self.place(&one.name).is_none())
     }
 
     /// The version the client holds under a name.
     pub(super) fn held_version(&self, name: &str) -> Option<Version> {
-        self.entry(name)?.version()
+        match self.entry(name) {
+            Some(entry) => entry.version(),
+            None => self.base.find(name).map(|one| one.version),
+        }
     }
 
     pub(super) fn progress(&self) -> &Progress {
-        &self.progress
+        self.answers.progress()
     }
 
     /// Takes the client's word for what it holds, from before this stream.
@@ -309,6 +320,14 @@ impl Subscription {
                 self.drop_held(at);
             }
         }
+        let base = std::mem::take(&mut self.base);
+        for one in base.held() {
+            if self.place(&one.name).is_some() {
+                continue;
+            }
+            self.digest.subtract(list::digest(&one.name, Some(one.version)));
+            self.answers.forget(&one.name);
+        }
         self.tidy();
     }
 
@@ -325,6 +344,16 @@ impl Subscription {
         for at in 0..self.entries.len() {
             if self.entries[at].named {
                 self.mark(at, Due::Compare);
+            }
+        }
+    }
+
+    /// The same as [`Self::require`] for many names, sorted.
+    pub(super) fn require_sorted(&mut self, names: &[Arc<str>]) {
+        let mut sweep = Sweep::new(names);
+        for at in 0..self.entries.len() {
+            if self.entries[at].named && sweep.find(self.entries[at].name()).is_some() {
+                self.mark(at, Due::Send);
             }
         }
     }
@@ -349,7 +378,7 @@ impl Subscription {
 
     /// Whether there may be something to send.
     pub(super) fn is_due(&self) -> bool {
-        self.owed || self.compare_all || self.due > 0
+        self.owed || self.compare_all || self.due > 0 || self.base.next().is_some()
     }
 
     /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
@@ -366,10 +395,17 @@ impl Subscription {
         }
         self.compare(source);
         let all = self.all.clone();
-        let mut all = Sweep::new(all.as_deref().unwrap_or_default());
+        let mut all = all.as_deref().map(Everything::new);
         let mut batch = Batch::default();
         let mut bytes = 0;
-        let mut at = 0;
+        while bytes < limit_bytes
+            && let Some(piece) = self.base.next().map(Arc::clone)
+        {
+            bytes += piece.resources().iter().map(|one| one.len()).sum::<usize>();
+            self.hold_piece(&piece);
+            batch.pieces.push(piece);
+        }
+        let mut at = self.due_from;
         while bytes < limit_bytes && self.due > 0 {
             let awaited = |entry: &Entry| match gone {
                 Gone::Stays => entry.due.is_some() && !entry.going,
@@ -380,13 +416,14 @@ impl Subscription {
             let entry = &self.entries[at];
             let must = entry.due == Some(Due::Send);
             let now = all
-                .find(entry.name())
+                .as_mut()
+                .and_then(|all| all.find(entry.name()))
                 .map(Arc::clone)
                 .or_else(|| entry.named.then(|| source.one(self.kind, entry.name())).flatten());
             match now {
                 Some(now) => {
                     if must || entry.differs(&now) {
-                        bytes += now.body.len() + now.name.len();
+                        bytes += now.len();
                         batch.changed.push(Arc::clone(&now));
                     }
                     self.settle(at);
@@ -405,69 +442,43 @@ impl Subscription {
             }
             at += 1;
         }
+        // What is going stays due, and was passed over.
         if gone == Gone::Goes {
+            self.due_from = at;
+        }
+        if self.wildcard || !batch.removed.is_empty() {
             self.tidy();
         }
         if self.due == 0 {
             self.all = None;
         }
         let owed = std::mem::take(&mut self.owed);
-        (owed || !batch.changed.is_empty() || !batch.removed.is_empty()).then_some(batch)
+        let Batch { pieces, changed, removed } = &batch;
+        let any = !pieces.is_empty() || !changed.is_empty() || !removed.is_empty();
+        (owed || any).then_some(batch)
     }
 
     /// Records a response; returns the digest of what the client holds with it.
-    pub(super) fn sent(
-        &mut self,
-        nonce: u64,
-        resources: impl Iterator<Item = Arc<str>>,
-        now: SystemTime,
-    ) -> Version {
+    pub(super) fn sent(&mut self, nonce: u64, names: SentNames, now: SystemTime) -> Version {
         let state = Version(self.digest.0);
-        if self.outstanding.len() == OUTSTANDING_MAX {
-            self.outstanding.pop_front();
-        }
-        self.outstanding.push_back(Outstanding { nonce, state, resources: resources.collect() });
-        self.progress.sent = Some(state);
-        self.progress.last_sent = Some(now);
+        self.answers.sent(nonce, state, names, now);
         state
     }
 
-    /// Takes the client's answer to a response, a refusal if there is an `error`. Returns whether an
-    /// answer to that nonce was awaited; if not, it says nothing (xDS protocol, "stale nonce").
-    ///
-    /// Nothing is sent because of a refusal: the client keeps the last good version, and hears again
-    /// when the resource changes. Sending it at once would only go round in circles.
+    /// See [`Answers::answer`].
     pub(super) fn answer(&mut self, nonce: u64, error: Option<&str>, now: SystemTime) -> bool {
-        let Some(position) = self.outstanding.iter().position(|sent| sent.nonce == nonce) else {
-            return false;
-        };
-        // A client answers in order: what it passed over it will not answer any more.
-        let Some(answered) = self.outstanding.drain(..=position).next_back() else { return false };
-        let progress = &mut self.progress;
-        let of_response = || answered.resources.iter();
-        match error {
-            None => {
-                progress.acked = Some(answered.state);
-                progress.last_acked = Some(now);
-                if let Some(nack) = &mut progress.nack {
-                    of_response().for_each(|name| _ = nack.resources.remove(name));
-                }
-                progress.nack.take_if(|nack| nack.resources.is_empty());
-            }
-            Some(error) => {
-                let searched = beginning(error, ERROR_SEARCH_MAX);
-                let named = of_response().filter(|name| mentions(searched, name));
-                let mut resources: BTreeSet<_> = named.cloned().collect();
-                if resources.is_empty() {
-                    resources = of_response().cloned().collect();
-                }
-                if let Some(before) = progress.nack.take() {
-                    resources.extend(before.resources);
-                }
-                progress.nack = Some(Nack { error: printable(error), resources });
-            }
-        }
-        true
+        self.answers.answer(nonce, error, now)
+    }
+
+    /// Whether what is counted is what is there.
+    #[cfg(test)]
+    pub(super) fn is_consistent(&self) -> bool {
+        let due = |entry: &Entry| entry.due.is_some();
+        let held = self.held().map(|(name, held)| list::digest(name, held.version()));
+        self.digest.0 == held.fold(0, u64::wrapping_add)
+            && self.due == self.entries.iter().filter(|entry| due(entry)).count()
+            && !self.entries.iter().take(self.due_from).any(due)
+            && self.entries.is_sorted_by(|a, b| a.name() < b.name())
     }
 
     /// Turns "compare everything" into the names that differ.
@@ -476,33 +487,75 @@ impl Subscription {
             return;
         }
         if !std::mem::take(&mut self.compare_all) {
-            if self.all.is_none() {
-                self.all = Some(source.all(self.kind));
+            if self.due > 0 && self.all.is_none() {
+                self.all = Some(Arc::new(source.all(self.kind)));
             }
             return;
         }
-        let all = source.all(self.kind);
-        let mut sweep = Sweep::new(&all);
+        let all = Arc::new(source.all(self.kind));
+        let mut sweep = Everything::new(&all);
         for at in 0..self.entries.len() {
             let entry = &self.entries[at];
             if sweep.find(entry.name()).is_none_or(|now| entry.differs(now)) {
                 self.mark(at, Due::Compare);
             }
         }
-        let entries = self.entries.as_slice();
-        let mut known = 0;
-        let new: Vec<_> = all
-            .iter()
-            .filter(|now| {
-                let before = |entry: &&Entry| *entry.name() < now.name;
-                known += entries[known..].iter().take_while(before).count();
-                entries.get(known).is_none_or(|entry| *entry.name() != now.name)
-            })
-            .map(|now| Entry { due: Some(Due::Compare), ..Entry::new(Arc::clone(now)) })
-            .collect();
+        if self.entries.is_empty() && self.base.list.is_none() {
+            self.base.list = Some(Arc::clone(&all.shared));
+        } else {
+            self.follow(&all.shared);
+        }
+        let own = all.own.iter().filter(|one| self.place(&one.name).is_none());
+        self.add_due(own.map(|one| Entry::new(Arc::clone(one))).collect());
+        self.all = Some(all);
+    }
+
+    /// Makes `list` the base: what is held otherwise than it says gets an entry, and is due.
+    fn follow(&mut self, list: &Arc<List>) {
+        let base = std::mem::take(&mut self.base);
+        if base.list.as_ref().is_some_and(|before| Arc::ptr_eq(before, list)) {
+            self.base = base;
+            return;
+        }
+        let sent =
+            |one: &Arc<Resource>| Entry { holds: Holds::Sent, ..Entry::new(Arc::clone(one)) };
+        let mut differ = Vec::new();
+        let mut news = list.resources().iter().peekable();
+        for held in base.held() {
+            while let Some(new) = news.next_if(|new| new.name < held.name) {
+                differ.push(Entry::new(Arc::clone(new)));
+            }
+            let now = news.next_if(|new| Arc::ptr_eq(new, held) || new.name == held.name);
+            if now.is_none_or(|now| now.version != held.version) {
+                differ.push(sent(held));
+            }
+        }
+        differ.extend(news.map(|new| Entry::new(Arc::clone(new))));
+        differ.retain(|entry| self.place(entry.name()).is_none());
+        self.add_due(differ);
+        self.base = Base { list: Some(Arc::clone(list)), sent: list.pieces().len() };
+    }
+
+    /// Takes in entries that are due.
+    fn add_due(&mut self, mut new: Vec<Entry>) {
+        new.iter_mut().for_each(|entry| entry.due = Some(Due::Compare));
         self.due += new.len();
         self.add(new);
-        self.all = Some(all);
+    }
+
+    /// Notes that the next piece of the base is sent.
+    fn hold_piece(&mut self, piece: &Piece) {
+        self.base.sent += 1;
+        self.digest.add(piece.digest());
+        let mut sweep = Sweep::new(piece.resources());
+        for at in 0..self.entries.len() {
+            if let Some(one) = sweep.find(self.entries[at].name()) {
+                // It has an entry, which counts by itself.
+                self.digest.subtract(list::digest(&one.name, Some(one.version)));
+                self.settle(at);
+                self.hold(at, Holds::Sent, Arc::clone(one));
+            }
+        }
     }
 
     fn place(&self, name: &str) -> Option<usize> {
@@ -516,8 +569,11 @@ impl Subscription {
     /// Makes entries for names that have none; `names` is sorted.
     fn enter<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
         let new = names.into_iter().filter(|name| self.place(name).is_none());
-        let new = new.map(|name| Entry::new(Entry::stub(name, Version(0)))).collect();
-        self.add(new);
+        let new = new.map(|name| match self.base.find(name) {
+            Some(held) => Entry { holds: Holds::Sent, ..Entry::new(Arc::clone(held)) },
+            None => Entry::new(Entry::stub(name, Version(0))),
+        });
+        self.add(new.collect());
     }
 
     /// Takes in entries of other names than there are, sorted.
@@ -529,11 +585,17 @@ impl Subscription {
         self.entries.extend(new);
         // Two runs, which a stable sort merges.
         self.entries.sort_by(|a, b| a.name().cmp(b.name()));
+        self.due_from = 0;
     }
 
-    /// Drops entries that say nothing.
+    /// Drops entries that say nothing, or only what the base says.
     fn tidy(&mut self) {
-        self.entries.retain(|entry| !entry.is_idle());
+        let base = &self.base;
+        self.entries.retain(|entry| {
+            let said = || base.find(entry.name()).map(|one| one.version) == entry.version();
+            entry.named || entry.due.is_some() || !said()
+        });
+        self.due_from = 0;
         if self.entries.len() * 2 < self.entries.capacity() {
             self.entries.shrink_to_fit();
         }
@@ -547,6 +609,7 @@ impl Subscription {
         if entry.due != Some(Due::Send) {
             entry.due = Some(why);
         }
+        self.due_from = self.due_from.min(at);
     }
 
     /// Notes that an entry is not due any more.
@@ -558,119 +621,94 @@ impl Subscription {
 
     fn hold(&mut self, at: usize, holds: Holds, resource: Arc<Resource>) {
         let entry = &mut self.entries[at];
-        self.digest.subtract(entry);
+        self.digest.subtract(entry.digest());
         (entry.holds, entry.resource) = (holds, resource);
-        self.digest.add(entry);
+        self.digest.add(entry.digest());
     }
 
     /// Returns whether it was held.
     fn drop_held(&mut self, at: usize) -> bool {
         let entry = &mut self.entries[at];
-        if let Some(nack) = &mut self.progress.nack {
-            nack.resources.remove(entry.name());
-        }
-        self.progress.nack.take_if(|nack| nack.resources.is_empty());
-        self.digest.subtract(entry);
+        self.answers.forget(entry.name());
+        self.digest.subtract(entry.digest());
         std::mem::replace(&mut entry.holds, Holds::Nothing) != Holds::Nothing
     }
 }
 
-/// Finds names in sorted resources, one after the other in their order.
-struct Sweep<'a> {
-    rest: &'a [Arc<Resource>],
+/// What a sorted run is searched by.
+trait Named {
+    fn name(&self) -> &str;
 }
 
-impl<'a> Sweep<'a> {
-    fn new(all: &'a [Arc<Resource>]) -> Self {
+impl Named for Arc<Resource> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for Arc<str> {
+    fn name(&self) -> &str {
+        self
+    }
+}
+
+/// Finds names in a sorted run, one after the other in their order.
+struct Sweep<'a, T> {
+    rest: &'a [T],
+}
+
+impl<'a, T: Named> Sweep<'a, T> {
+    fn new(all: &'a [T]) -> Self {
         Self { rest: all }
     }
 
-    /// The resource of this name; each name must come after the last one asked for.
-    fn find(&mut self, name: &str) -> Option<&'a Arc<Resource>> {
-        let before = |one: &Arc<Resource>| *one.name < *name;
+    /// The one of this name; each name must come after the last one asked for.
+    fn find(&mut self, name: &str) -> Option<&'a T> {
+        let before = |one: &T| one.name() < name;
         // Mostly it is the next one.
         let skipped = match self.rest.first() {
             Some(first) if before(first) => self.rest.partition_point(before),
             _ => 0,
         };
         self.rest = self.rest.get(skipped..).unwrap_or_default();
-        self.rest.first().filter(|one| *one.name == *name)
+        self.rest.first().filter(|one| one.name() == name)
     }
 }
 
-/// The sum of a hash of each name with its version: the same for the same contents however they were
-/// reached, on every replica, and kept up to date at the cost of what changes.
+/// Finds names in all there is of a wildcard type, in their order.
+struct Everything<'a> {
+    shared: Sweep<'a, Arc<Resource>>,
+    own: Sweep<'a, Arc<Resource>>,
+}
+
+impl<'a> Everything<'a> {
+    fn new(all: &'a All) -> Self {
+        Self { shared: Sweep::new(all.shared.resources()), own: Sweep::new(&all.own) }
+    }
+
+    fn find(&mut self, name: &str) -> Option<&'a Arc<Resource>> {
+        self.own.find(name).or_else(|| self.shared.find(name))
+    }
+}
+
+/// A sum of [`list::digest`]s: the same for the same contents however they were reached, on every
+/// replica, and kept up to date at the cost of what changes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Digest(u64);
 
 impl Digest {
-    fn add(&mut self, entry: &Entry) {
-        self.0 = self.0.wrapping_add(Self::of(entry));
+    fn add(&mut self, digest: u64) {
+        self.0 = self.0.wrapping_add(digest);
     }
 
-    fn subtract(&mut self, entry: &Entry) {
-        self.0 = self.0.wrapping_sub(Self::of(entry));
+    fn subtract(&mut self, digest: u64) {
+        self.0 = self.0.wrapping_sub(digest);
     }
-
-    fn of(entry: &Entry) -> u64 {
-        if entry.holds == Holds::Nothing {
-            return 0;
-        }
-        let version = entry.version().map_or(0, |version| version.0);
-        xxh3_64_with_seed(entry.name().as_bytes(), version)
-    }
-}
-
-/// Whether `text` names `name`, and not only something that it is a part of.
-fn mentions(text: &str, name: &str) -> bool {
-    let inside = |c: char| c.is_ascii_alphanumeric() || "|_-*".contains(c);
-    !name.is_empty()
-        && text.match_indices(name).any(|(at, _)| {
-            let (before, after) = (&text[..at], &text[at + name.len()..]);
-            // A stop ends a sentence unless a name goes on behind it.
-            let rest = after.strip_prefix('.').unwrap_or(after);
-            !before.ends_with(|c| inside(c) || c == '.')
-                && !after.starts_with(inside)
-                && (rest.len() == after.len() || !rest.starts_with(inside))
-        })
-}
-
-/// At most the first `bytes` of a text.
-fn beginning(text: &str, bytes: usize) -> &str {
-    (0..=bytes.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
-}
-
-/// A client's text, safe to show and log.
-fn printable(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().take(ERROR_LENGTH_MAX).map(visible).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_error_names_whole_names_only() {
-        for (text, names_it) in [
-            ("Error adding/updating cluster(s) outbound|80||a.b: no such thing", true),
-            ("bad outbound|80||a.b.", true),
-            ("outbound|80||a.b", true),
-            ("\"outbound|80||a.b\", outbound|80||c.d", true),
-            ("bad outbound|80||a.b.c", false),
-            ("bad xoutbound|80||a.b", false),
-            ("bad outbound|80||a.bc", false),
-            ("", false),
-        ] {
-            assert_eq!(mentions(text, "outbound|80||a.b"), names_it, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_clients_text_is_cut_and_cleaned() {
-        assert_eq!(printable("a\u{1b}[31m\nb"), "a [31m b");
-        assert_eq!(printable(&"ü".repeat(10_000)).chars().count(), ERROR_LENGTH_MAX);
-    }
 
     #[test]
     fn a_digest_does_not_depend_on_the_way_there() {
@@ -679,13 +717,13 @@ mod tests {
             ..Entry::new(Entry::stub(&name.into(), Version(version)))
         };
         let (mut there, mut back) = (Digest::default(), Digest::default());
-        there.add(&listed("x", 1));
-        there.add(&listed("y", 2));
-        back.add(&listed("y", 1));
-        back.add(&listed("y", 2));
-        back.subtract(&listed("y", 1));
-        back.add(&listed("x", 1));
+        there.add(listed("x", 1).digest());
+        there.add(listed("y", 2).digest());
+        back.add(listed("y", 1).digest());
+        back.add(listed("y", 2).digest());
+        back.subtract(listed("y", 1).digest());
+        back.add(listed("x", 1).digest());
         assert_eq!(there.0, back.0);
-        assert_ne!(Digest::of(&listed("x", 2)), Digest::of(&listed("y", 2)));
+        assert_ne!(listed("x", 2).digest(), listed("y", 2).digest());
     }
 }

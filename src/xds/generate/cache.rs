@@ -10,7 +10,6 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::cds::Shared;
 use super::tls::Secrets;
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
@@ -24,6 +23,7 @@ use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{ViewKey, is_by_cluster};
+use crate::xds::list::List;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -37,11 +37,11 @@ const LISTS_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
-    pub(super) clusters: Kept<ClustersKey, ServiceInputs, Shared>,
-    pub(super) outbound: Kept<(ViewKey, Secrets), u64, Shared, LISTS_MAX>,
+    pub(super) clusters: Kept<ClustersKey, ServiceInputs, Arc<[Arc<Resource>]>>,
+    pub(super) outbound: Kept<(ViewKey, Secrets), u64, Arc<List>, LISTS_MAX>,
     pub(super) scopes: Kept<(), u64, Scopes>,
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
-    pub(super) listeners: Kept<Class, u64, Shared>,
+    pub(super) listeners: Kept<Class, u64, Arc<List>>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
     east_west_ports: Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>>,
 }

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -458,6 +457,3 @@ fn raw_buffer() -> core::TransportSocket {
         config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&RawBuffer {}))),
     }
 }
-
-/// Shared handles of what [`Client::outbound`] makes.
-pub(super) type Shared = Arc<[Arc<Resource>]>;

@@ -19,10 +19,11 @@ use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 pub use self::cache::Cache;
 use self::cache::{Class, Scopes, ServiceInputs};
-use self::cds::Shared;
 use self::tls::Secrets;
+use super::list::List;
 use super::names::OutboundName;
-use super::resource::{Resource, ResourceSource, ResourceType};
+use super::resource::{All, Resource, ResourceSource, ResourceType};
+use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Locality, Namespace, NetworkId, Proxy, ProxyType, Resolution};
 use crate::push::PushContext;
@@ -66,28 +67,29 @@ impl<'a> Picture<'a> {
         })
     }
 
-    fn clusters(&self) -> Vec<Arc<Resource>> {
+    fn clusters(&self) -> All {
         let context = self.context;
-        let mut clusters = Vec::new();
+        let mut shared = None;
         if self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some() {
             let secrets = Secrets::of(self.proxy);
-            let version = context.version;
+            let version = context.upstreams;
             let scopes = self.cache.scopes.get_or_make((), version, || Scopes::of(context));
             let key = (scopes.narrowed(&self.view), secrets);
-            let outbound = self.cache.outbound.get_or_make(key, version, || self.outbound(secrets));
-            clusters.extend(outbound.iter().cloned());
+            let outbound = || self.outbound(secrets);
+            shared = Some(self.cache.outbound.get_or_make(key, version, outbound));
         }
+        let mut own = Vec::new();
         if self.proxy.kind == ProxyType::Sidecar {
             let ipv4 = self.view.ipv4;
             let inbound = inbound_targets(context, self.proxy);
             let inbound = inbound.iter().map(|target| cds::inbound(context, target, ipv4));
-            clusters.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
+            own.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
         }
-        clusters
+        all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
     }
 
     /// The upstream clusters of all services that the proxy sees.
-    fn outbound(&self, secrets: Secrets) -> Shared {
+    fn outbound(&self, secrets: Secrets) -> Arc<List> {
         let context = self.context;
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad();
@@ -125,8 +127,7 @@ impl<'a> Picture<'a> {
             });
             clusters.extend(shared.iter().cloned());
         }
-        clusters.sort_by(|a, b| a.name.cmp(&b.name));
-        clusters.into()
+        list(ResourceType::Cluster, clusters)
     }
 
     /// The clusters that are in another network than the proxy.
@@ -168,15 +169,12 @@ impl<'a> Picture<'a> {
 }
 
 impl ResourceSource for Picture<'_> {
-    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]> {
-        let mut resources = match kind {
+    fn all(&mut self, kind: ResourceType) -> All {
+        match kind {
             ResourceType::Cluster => self.clusters(),
             ResourceType::Listener => self.listeners(),
-            ResourceType::Endpoint | ResourceType::Route => Vec::new(),
-        };
-        resources.sort_by(|a, b| a.name.cmp(&b.name));
-        resources.dedup_by(|a, b| a.name == b.name);
-        resources.into()
+            ResourceType::Endpoint | ResourceType::Route => all(list(kind, Vec::new()), Vec::new()),
+        }
     }
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
@@ -184,10 +182,32 @@ impl ResourceSource for Picture<'_> {
             ResourceType::Endpoint => Some(self.assignment(name)),
             ResourceType::Route => Some(self.route(name)),
             ResourceType::Cluster | ResourceType::Listener => {
-                self.all(kind).iter().find(|resource| &*resource.name == name).cloned()
+                let All { shared, own } = self.all(kind);
+                let mut all = shared.resources().iter().chain(&own);
+                all.find(|resource| &*resource.name == name).cloned()
             }
         }
     }
+}
+
+/// A list of what many proxies hold.
+fn list(kind: ResourceType, mut resources: Vec<Arc<Resource>>) -> Arc<List> {
+    sort(&mut resources);
+    List::new(kind, resources.into(), RESPONSE_BYTES)
+}
+
+/// What many proxies hold, and of a proxy's own what has other names.
+fn all(shared: Arc<List>, mut own: Vec<Arc<Resource>>) -> All {
+    sort(&mut own);
+    let taken = shared.resources();
+    own.retain(|one| taken.binary_search_by(|other| other.name.cmp(&one.name)).is_err());
+    All { shared, own }
+}
+
+/// By name, of each name the first.
+fn sort(resources: &mut Vec<Arc<Resource>>) {
+    resources.sort_by(|a, b| a.name.cmp(&b.name));
+    resources.dedup_by(|a, b| a.name == b.name);
 }
 
 /// Encodes a message as the resource `name`.
@@ -215,17 +235,17 @@ fn seconds(seconds: u64) -> ProtoDuration {
 }
 
 impl Picture<'_> {
-    fn listeners(&self) -> Vec<Arc<Resource>> {
+    fn listeners(&self) -> All {
         let addresses = self.addresses();
         let shared = match self.proxy.kind {
             ProxyType::Sidecar => {
                 let inputs = self.context.definitions;
                 self.cache.listeners.get_or_make(self.class(), inputs, || {
                     let listeners = lds::shared(self.context, &self.view, &addresses);
-                    listeners.into_iter().map(Arc::new).collect()
+                    list(ResourceType::Listener, listeners.into_iter().map(Arc::new).collect())
                 })
             }
-            ProxyType::Router => Arc::new([]),
+            ProxyType::Router => list(ResourceType::Listener, Vec::new()),
         };
         let own = lds::own(
             self.context,
@@ -233,9 +253,9 @@ impl Picture<'_> {
             &self.view,
             self.east_west_port,
             &addresses,
-            &shared,
+            shared.resources(),
         );
-        shared.iter().cloned().chain(own.into_iter().map(Arc::new)).collect()
+        all(shared, own.into_iter().map(Arc::new).collect())
     }
 
     fn route(&self, name: &str) -> Arc<Resource> {

@@ -21,6 +21,8 @@ use strait_proto::envoy::google::protobuf::Any;
 use strait_proto::envoy::google::rpc::Status;
 
 use super::*;
+use crate::xds::list::List;
+use crate::xds::resource::All;
 
 const FORMS: [Form; 2] = [Form::Delta, Form::Sotw];
 
@@ -531,7 +533,7 @@ fn clusters_that_went_leave_nothing_behind_where_no_assignment_is_asked_for() {
         for line in ["has cds a=1", "ask cds", "set cds -a b=1"] {
             stage.perform(line);
         }
-        let left: Vec<_> = stage.session.clusters_before_endpoints.iter().collect();
+        let left: Vec<_> = stage.session.clusters_before_endpoints.others.iter().collect();
         assert_eq!(left, ["outbound|80||b"].map(Arc::from).each_ref(), "{form:?}");
     }
 }
@@ -911,13 +913,21 @@ fn random_response(random: &mut StdRng) -> Response {
         Stamped { resource, version: Version(random.random()) }
     });
     let resources = resources.collect();
+    let kind = ResourceType::ALL[random.random_range(0..4)];
+    let pieces = (0..random.random_range(0..3)).flat_map(|_| {
+        let body: Vec<u8> = (0..random.random_range(0..900)).map(|_| random.random()).collect();
+        let list = Arc::new([Arc::new(Resource::new(text(random, 200), body))]);
+        List::new(kind, list, 1).pieces().to_vec()
+    });
+    let pieces = pieces.collect();
     let form = if random.random() { Form::Delta } else { Form::Sotw };
     let gone = if form == Form::Delta { random.random_range(0..4) } else { 0 };
     Response {
         form,
-        kind: ResourceType::ALL[random.random_range(0..4)],
+        kind,
         version: Version(random.random()),
         nonce: text(random, 20),
+        pieces,
         resources,
         removed: (0..gone).map(|_| text(random, 200).into()).collect(),
     }
@@ -930,15 +940,15 @@ fn check_bytes(response: &Response, bytes: &[u8]) {
     let nonce = response.nonce.clone();
     match response.form {
         Form::Delta => {
-            let resource = |one: &Stamped| DeltaResource {
+            let resource = |(one, version): (&Arc<Resource>, Version)| DeltaResource {
                 name: one.name.to_string(),
-                version: one.version.to_string(),
+                version: version.to_string(),
                 resource: Some(any(one)),
                 ..Default::default()
             };
             let expected = DeltaDiscoveryResponse {
                 system_version_info: version,
-                resources: response.resources.iter().map(resource).collect(),
+                resources: response.all().map(resource).collect(),
                 removed_resources: response.removed.iter().map(ToString::to_string).collect(),
                 nonce,
                 type_url: type_url.clone(),
@@ -949,7 +959,7 @@ fn check_bytes(response: &Response, bytes: &[u8]) {
         Form::Sotw => {
             let expected = DiscoveryResponse {
                 version_info: version,
-                resources: response.resources.iter().map(|one| any(one)).collect(),
+                resources: response.all().map(|(one, _)| any(one)).collect(),
                 nonce,
                 type_url: type_url.clone(),
                 ..Default::default()
@@ -989,6 +999,11 @@ fn play(form: Form, script: &str) {
 #[derive(Debug, Clone, Default)]
 struct Source {
     resources: BTreeMap<ResourceType, BTreeMap<Arc<str>, Arc<Resource>>>,
+    /// What of the wildcard types many clients hold, and how large the pieces of it are.
+    shared: BTreeSet<&'static str>,
+    piece_bytes: usize,
+    /// Made once for each content, as generators do.
+    lists: BTreeMap<ResourceType, Arc<List>>,
 }
 
 impl Source {
@@ -1007,9 +1022,15 @@ impl Source {
 }
 
 impl ResourceSource for Source {
-    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]> {
+    fn all(&mut self, kind: ResourceType) -> All {
         assert!(kind.is_wildcard(), "all of {kind:?}");
-        self.of(kind).cloned().collect()
+        let is_shared = |one: &Arc<Resource>| self.shared.contains(short(&one.name));
+        let (shared, own): (Vec<_>, Vec<_>) = self.of(kind).cloned().partition(is_shared);
+        let list = List::new(kind, shared.into(), self.piece_bytes);
+        if self.lists.get(&kind) != Some(&list) {
+            self.lists.insert(kind, list);
+        }
+        All { shared: Arc::clone(&self.lists[&kind]), own }
     }
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {

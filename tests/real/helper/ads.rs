@@ -2,7 +2,6 @@
 //! assignment that the cluster waits for. What it sends is Strait's own session; only the break is made here.
 //! Prints a line for each step.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,8 @@ use std::time::SystemTime;
 use prost::Message;
 use serde_json::Value;
 use strait::push::interest::Dirty;
-use strait::xds::resource::{Resource, ResourceSource, ResourceType};
+use strait::xds::list::List;
+use strait::xds::resource::{All, Resource, ResourceSource, ResourceType};
 use strait::xds::session::{Form, Session};
 use strait_proto::envoy::envoy::config::cluster::v3::Cluster;
 use strait_proto::envoy::envoy::config::cluster::v3::cluster::{
@@ -129,9 +129,9 @@ struct Source {
 }
 
 impl ResourceSource for Source {
-    fn all(&mut self, kind: ResourceType) -> Arc<[Arc<Resource>]> {
+    fn all(&mut self, kind: ResourceType) -> All {
         if kind != ResourceType::Cluster {
-            return Arc::new([]);
+            return All { shared: List::new(kind, Arc::new([]), usize::MAX), own: Vec::new() };
         }
         let ads = ConfigSource {
             config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),
@@ -149,13 +149,14 @@ impl ResourceSource for Source {
             connect_timeout: Some(Duration { seconds: if self.changed { 2 } else { 1 }, nanos: 0 }),
             ..Default::default()
         };
-        Arc::new([Arc::new(Resource::new(NAME, cluster.encode_to_vec()))])
+        let all = Arc::new([Arc::new(Resource::new(NAME, cluster.encode_to_vec()))]);
+        All { shared: List::new(kind, all, usize::MAX), own: Vec::new() }
     }
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
-        let mut all: BTreeMap<_, _> =
-            self.all(kind).iter().map(|one| (one.name.to_string(), Arc::clone(one))).collect();
-        all.remove(name).or_else(|| {
+        let all = self.all(kind);
+        let known = all.shared.resources().iter().find(|one| &*one.name == name).cloned();
+        known.or_else(|| {
             let empty = ClusterLoadAssignment { cluster_name: name.into(), ..Default::default() };
             let named = !kind.is_wildcard();
             named.then(|| Arc::new(Resource::new(name, empty.encode_to_vec())))

@@ -46,7 +46,8 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType) -> BTreeM
     let cache = Cache::default();
     let all = Picture::new(context, proxy, "n1".into(), &cache).all(kind);
     let json = |body| to_json(kind.url(), body).expect("a message");
-    all.iter().map(|resource| (resource.name.to_string(), json(&resource.body))).collect()
+    let all = all.shared.resources().iter().chain(&all.own);
+    all.map(|resource| (resource.name.to_string(), json(&resource.body))).collect()
 }
 
 fn listeners(context: &Arc<PushContext>, proxy: &Proxy) -> BTreeMap<String, Value> {

@@ -24,6 +24,8 @@ fn run(seed: u64) -> Result<(), (String, Vec<String>)> {
     let mut log = Vec::new();
     let mut source = Source::default();
     let limit = [1, 20, 60, usize::MAX][random.random_range(0..4)];
+    source.shared = NAMES.into_iter().filter(|_| random.random()).collect();
+    source.piece_bytes = [1, 30, usize::MAX][random.random_range(0..3)];
     let mut clients = FORMS.map(|form| Client::new(form, limit));
     for _ in 0..random.random_range(20..120) {
         if random.random_ratio(1, 4) {
@@ -330,6 +332,8 @@ impl Client {
     fn send_one(&mut self, source: &mut Source, log: &mut Vec<String>) {
         let now = SystemTime::UNIX_EPOCH;
         if let Some(response) = self.session.next_response(source, self.limit, now) {
+            check_bytes(&response, &response.to_bytes());
+            assert!(self.session.watches.values().all(|watch| watch.is_consistent()), "{log:#?}");
             log.push(format!("{:?}: sent {response:?}", self.form));
             self.responses.push_back(response);
         }
@@ -340,13 +344,13 @@ impl Client {
         let Some(response) = self.responses.pop_front() else { return };
         log.push(format!("{:?}: reads #{}", self.form, response.nonce));
         let kind = response.kind;
-        let mut gone: BTreeSet<Arc<str>> = response.removed.into_iter().collect();
+        let mut gone: BTreeSet<Arc<str>> = response.removed.iter().cloned().collect();
         if self.form == Form::Sotw && kind.is_wildcard() {
             gone = self.view(kind).held.keys().cloned().collect();
-            response.resources.iter().for_each(|one| _ = gone.remove(&one.name));
+            response.all().for_each(|(one, _)| _ = gone.remove(&one.name));
         }
         let mut refused = Vec::new();
-        for one in response.resources.iter() {
+        for (one, version) in response.all() {
             let view = self.views.entry(kind).or_default();
             if !kind.is_wildcard() && !view.names.contains(&one.name) {
                 continue;
@@ -354,7 +358,7 @@ impl Client {
             if is_bad(one) {
                 refused.push(one.name.to_string());
             } else {
-                let now = Arc::new(Resource { version: one.version, ..Resource::clone(one) });
+                let now = Arc::new(Resource { version, ..Resource::clone(one) });
                 let before = view.held.insert(Arc::clone(&one.name), Arc::clone(&now));
                 if kind == ResourceType::Cluster && before.as_ref() != Some(&now) {
                     self.warming.insert(Arc::clone(&one.name));

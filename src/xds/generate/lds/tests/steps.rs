@@ -122,7 +122,7 @@ impl Client {
         if self.form == Form::Sotw && kind.is_wildcard() {
             self.held.retain(|(of, _), _| *of != kind);
         }
-        for one in response.resources.iter() {
+        for (one, _) in response.all() {
             let message = to_json(kind.url(), &one.body).expect("a message");
             self.held.insert((kind, one.name.to_string()), message);
         }

@@ -1,0 +1,135 @@
+//! A list of resources that many clients hold: found once, and sent in pieces whose bytes all share.
+//!
+//! A mesh of a thousand services has a thousand upstream clusters, nearly all of them the same for
+//! every proxy. A client that holds such a list as it is costs its stream a pointer.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::resource::{Resource, ResourceType, Version};
+use super::rope::Rope;
+use super::session::Form;
+use super::{delta, sotw};
+
+/// Resources sorted by name, each name once, cut into pieces for responses.
+#[derive(Debug, PartialEq, Eq)]
+pub struct List {
+    resources: Arc<[Arc<Resource>]>,
+    pieces: Box<[Arc<Piece>]>,
+}
+
+/// A part of a [`List`], as it is sent.
+#[derive(Debug)]
+pub struct Piece {
+    kind: ResourceType,
+    list: Arc<[Arc<Resource>]>,
+    /// Which of the list.
+    range: Range<usize>,
+    names: Arc<[Arc<str>]>,
+    digest: u64,
+    /// Its bytes in each form, made when first sent.
+    encoded: [OnceLock<Bytes>; 2],
+}
+
+impl List {
+    /// A list of `kind`, in pieces of about `piece_bytes`. The resources are sorted by name, each
+    /// name once.
+    pub fn new(
+        kind: ResourceType,
+        resources: Arc<[Arc<Resource>]>,
+        piece_bytes: usize,
+    ) -> Arc<Self> {
+        let mut pieces = Vec::new();
+        let (mut start, mut bytes) = (0, 0);
+        for (at, resource) in resources.iter().enumerate() {
+            bytes += resource.len();
+            if bytes >= piece_bytes || at + 1 == resources.len() {
+                pieces.push(Arc::new(Piece::new(kind, &resources, start..at + 1)));
+                (start, bytes) = (at + 1, 0);
+            }
+        }
+        Arc::new(Self { resources, pieces: pieces.into() })
+    }
+
+    /// What is in it.
+    pub fn resources(&self) -> &Arc<[Arc<Resource>]> {
+        &self.resources
+    }
+
+    /// All of it.
+    pub(super) fn pieces(&self) -> &[Arc<Piece>] {
+        &self.pieces
+    }
+
+    /// What is in its first pieces, `count` of them.
+    pub(super) fn beginning(&self, count: usize) -> &[Arc<Resource>] {
+        let last = count.checked_sub(1).and_then(|last| self.pieces.get(last));
+        let end = last.map_or(0, |piece| piece.range.end);
+        self.resources.get(..end).unwrap_or_default()
+    }
+}
+
+impl Piece {
+    fn new(kind: ResourceType, list: &Arc<[Arc<Resource>]>, range: Range<usize>) -> Self {
+        let resources = list.get(range.clone()).unwrap_or_default();
+        let digests = resources.iter().map(|one| digest(&one.name, Some(one.version)));
+        Self {
+            kind,
+            list: Arc::clone(list),
+            range,
+            names: resources.iter().map(|one| Arc::clone(&one.name)).collect(),
+            digest: digests.fold(0, u64::wrapping_add),
+            encoded: Default::default(),
+        }
+    }
+
+    /// What is in it, sorted by name.
+    pub fn resources(&self) -> &[Arc<Resource>] {
+        self.list.get(self.range.clone()).unwrap_or_default()
+    }
+
+    /// Their names, without their bytes.
+    pub(super) fn names(&self) -> &Arc<[Arc<str>]> {
+        &self.names
+    }
+
+    /// The sum of their [`digest`]s.
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// The fields of a response that hold them.
+    pub(super) fn fields(&self, form: Form) -> &Bytes {
+        let [as_delta, as_sotw] = &self.encoded;
+        let put: fn(ResourceType, &Resource, &mut Rope) = match form {
+            Form::Delta => |kind, one, out| delta::put_resource(kind, one, one.version, out),
+            Form::Sotw => sotw::put_resource,
+        };
+        let encoded = match form {
+            Form::Delta => as_delta,
+            Form::Sotw => as_sotw,
+        };
+        encoded.get_or_init(|| {
+            let mut out = Rope::default();
+            self.resources().iter().for_each(|one| put(self.kind, one, &mut out));
+            out.into_bytes()
+        })
+    }
+}
+
+impl PartialEq for Piece {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.resources() == other.resources()
+    }
+}
+
+impl Eq for Piece {}
+
+/// What a name with its version adds to the digest of all that a client holds: a sum of these is the
+/// same for the same contents however they were reached.
+pub(super) fn digest(name: &str, version: Option<Version>) -> u64 {
+    xxh3_64_with_seed(name.as_bytes(), version.map_or(0, |version| version.0))
+}
