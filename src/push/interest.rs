@@ -5,9 +5,11 @@
 //! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
-use tokio::sync::Notify;
+use futures::task::AtomicWaker;
 
 use crate::model::{ClusterId, Hostname, WorkloadKey};
 
@@ -90,7 +92,8 @@ struct Watched {
 #[derive(Debug, Default)]
 struct Pending {
     dirty: Mutex<Unread>,
-    wake: Notify,
+    /// Of the one task that serves the stream.
+    wake: AtomicWaker,
 }
 
 /// A [`Dirty`] in numbers.
@@ -169,7 +172,7 @@ impl Interest {
         }
         for stream in &marked {
             if let Some(pending) = table.streams.get(*stream) {
-                pending.wake.notify_one();
+                pending.wake.wake();
             }
         }
         marked.len()
@@ -201,13 +204,12 @@ impl Subscription {
 
     /// Waits until there is something to look at. Cancel-safe.
     pub async fn changed(&self) {
-        loop {
-            let woken = self.pending.wake.notified();
-            if !lock(&self.pending.dirty).is_empty() {
-                return;
-            }
-            woken.await;
-        }
+        poll_fn(|context| {
+            // First, so that a mark after the look wakes.
+            self.pending.wake.register(context.waker());
+            if lock(&self.pending.dirty).is_empty() { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
     }
 
     /// Takes what there is to look at; read the context after this.

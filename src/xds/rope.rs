@@ -7,6 +7,8 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// A part that is shorter is copied: to point at it costs as much.
 const SHARED_MIN: usize = 512;
+/// Room for text is made for this many bytes at once: heads and ends of a usual response.
+const TEXT_BYTES: usize = 512;
 
 /// Messages to be sent: text of their own, and between it bytes that are shared.
 #[derive(Debug, Default)]
@@ -35,6 +37,9 @@ impl Rope {
 
     /// Has bytes of its own written by `writer`, which only appends.
     pub(super) fn write(&mut self, writer: impl FnOnce(&mut BytesMut)) {
+        if self.text.capacity() == 0 {
+            self.text.reserve(TEXT_BYTES);
+        }
         let before = self.text.len();
         writer(&mut self.text);
         self.length += self.text.len() - before;
@@ -111,7 +116,8 @@ impl Rope {
 
     fn close_text(&mut self) {
         if !self.text.is_empty() {
-            self.parts.push_back(std::mem::take(&mut self.text).freeze());
+            // What is left of the room is for the text behind the next part.
+            self.parts.push_back(self.text.split().freeze());
         }
     }
 }
