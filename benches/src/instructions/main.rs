@@ -7,6 +7,7 @@
 //! requests of proxies out.
 
 mod objects;
+mod streams;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -68,6 +69,9 @@ const CASES: &[Listed] = &[
     ("eds_encode_1000x1", "endpoint", || eds_encode(1, 1000)),
     ("view_lookup", "look-up", || view_lookup(1000)),
     ("mark_50_of_1000", "woken stream", || mark(1000, 50)),
+    ("first_sync_1k", "stream", streams::first_sync),
+    ("reconnect_1k", "stream", streams::reconnect),
+    ("deliver_1k", "delivery", streams::deliver),
     ("bytes_registry", "endpoint", || bytes_registry(100, 100)),
     ("bytes_context", "endpoint", || bytes_context(100, 100)),
     ("bytes_encoded", "endpoint", || bytes_encoded(100, 100)),
