@@ -54,8 +54,8 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How long a connection that ends may take to say so.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// What TLS keeps of what the socket has not taken: one record.
-const TLS_BUFFER: usize = 16 << 10;
+/// What TLS keeps of what the socket has not taken: two records, which leave in one write.
+const TLS_BUFFER: usize = 32 << 10;
 
 const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";

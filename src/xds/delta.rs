@@ -65,27 +65,29 @@ impl Session {
         }
         let subscribe: BTreeSet<Arc<str>> = subscribe.into_iter().map(Arc::from).collect();
         let wildcard = watch.is_wildcard();
-        let mut holds = BTreeSet::new();
         if first {
             let listed =
                 listed.iter().filter(|(name, _)| wildcard || subscribe.contains(name.as_str()));
-            let listed: Vec<_> =
-                listed.map(|(name, version)| (name.as_str(), Version::parse(version))).collect();
-            self.list(kind, &listed);
-            holds.extend(listed.into_iter().map(|(name, _)| name));
+            self.list(kind, listed);
         }
-        self.subscribe(kind, &subscribe, |name| holds.contains(name));
+        self.subscribe(kind, &subscribe, |name| first && listed.contains_key(name));
         Ok(handled)
     }
 
-    fn list(&mut self, kind: ResourceType, listed: &[(&str, Option<Version>)]) {
+    fn list<'a>(
+        &mut self,
+        kind: ResourceType,
+        listed: impl Iterator<Item = (&'a String, &'a String)>,
+    ) {
         let own = |name: &str, version| match kind {
             ResourceType::Endpoint => self.joined(name, version),
             _ => version,
         };
         let listed: Vec<_> = listed
-            .iter()
-            .map(|(name, version)| ((*name).into(), version.map(|version| own(name, version))))
+            .map(|(name, version)| {
+                let version = Version::parse(version).map(|version| own(name, version));
+                (Arc::from(name.as_str()), version)
+            })
             .collect();
         self.watch(kind).0.list(listed.into_iter());
     }

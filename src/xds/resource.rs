@@ -77,8 +77,12 @@ impl Version {
 
     /// Reads what [`fmt::Display`] writes; `None` for anything else, such as another server's version.
     pub fn parse(text: &str) -> Option<Self> {
-        let is_ours = text.len() == Self::LENGTH && text.bytes().all(|b| b.is_ascii_hexdigit());
-        is_ours.then(|| u64::from_str_radix(text, 16).ok().map(Self)).flatten()
+        if text.len() != Self::LENGTH {
+            return None;
+        }
+        text.chars()
+            .try_fold(0, |sum, digit| Some(sum << 4 | u64::from(digit.to_digit(16)?)))
+            .map(Self)
     }
 }
 

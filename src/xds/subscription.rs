@@ -251,15 +251,15 @@ impl Subscription {
         self.answers.progress()
     }
 
-    /// Takes the client's word for what it holds, from before this stream.
+    /// Takes the client's word for what it holds from before this stream, before anything else.
     pub(super) fn list(&mut self, listed: impl Iterator<Item = (Arc<str>, Option<Version>)>) {
-        let listed: BTreeMap<_, _> = listed.collect();
-        self.enter(listed.keys());
-        for (name, version) in &listed {
-            let Some(at) = self.place(name) else { continue };
-            let holds = if version.is_some() { Holds::Listed } else { Holds::Unknown };
-            self.hold(at, holds, Entry::stub(name, version.unwrap_or(Version(0))));
-        }
+        let entry = |(name, version): (_, Option<Version>)| Entry {
+            holds: if version.is_some() { Holds::Listed } else { Holds::Unknown },
+            ..Entry::new(Entry::stub(&name, version.unwrap_or(Version(0))))
+        };
+        let new: Vec<_> = listed.map(entry).collect();
+        new.iter().for_each(|entry| self.digest.add(entry.digest()));
+        self.add(new);
     }
 
     /// Watches names, sorted. They are sent even if the client was sent them before: it may have
@@ -590,9 +590,9 @@ impl Subscription {
 
     /// Drops entries that say nothing, or only what the base says.
     fn tidy(&mut self) {
-        let base = &self.base;
+        let mut base = Sweep::new(self.base.held());
         self.entries.retain(|entry| {
-            let said = || base.find(entry.name()).map(|one| one.version) == entry.version();
+            let mut said = || base.find(entry.name()).map(|one| one.version) == entry.version();
             entry.named || entry.due.is_some() || !said()
         });
         self.due_from = 0;
