@@ -277,6 +277,18 @@ impl Slice {
         self.members().filter(|member| member.pod.is_none()).map(|member| member.address)
     }
 
+    /// The sets of pods that it names some of: pods whose tails are left out.
+    pub(super) fn sets(&self) -> impl Iterator<Item = WorkloadRef<'_>> {
+        let sets = self.stems.iter();
+        sets.map(|(namespace, stem)| WorkloadRef { namespace, stem, tail: "" })
+    }
+
+    /// Whether a member is this pod.
+    pub(super) fn names(&self, pod: WorkloadRef<'_>) -> bool {
+        let of_set = |set: WorkloadRef<'_>| (set.namespace, set.stem) == (pod.namespace, pod.stem);
+        self.sets().any(of_set) && self.members().any(|member| member.pod == Some(pod))
+    }
+
     /// Whether a member is on this node.
     pub(super) fn names_node(&self, name: &str) -> bool {
         self.nodes.iter().any(|node| ***node == *name)
