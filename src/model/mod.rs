@@ -33,6 +33,6 @@ pub use service::{
     ByName, Definition, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution,
     Service, TargetPort, labels_match,
 };
-pub use sorted::SortedMap;
+pub use sorted::{SortedMap, repack};
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
-pub use workloads::Workloads;
+pub use workloads::{Near, Workloads};

@@ -4,6 +4,7 @@
 //! services and sets of pods are, in all clusters that run the same. Each is held once ([`Scope`] and
 //! [`Common`]), for as long as anybody uses it.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use crate::apiserver::{Identity, Key, Pairs};
-use crate::model::{Definition, Labels, Locality, Profile};
+use crate::model::{Definition, Kind, Labels, Locality, Namespace, Profile};
 
 /// A pool is looked through for what nobody uses any more when it has grown beyond this, and to twice
 /// what was left the last time.
@@ -29,6 +30,10 @@ pub(super) struct Settings {
     /// The namespace whose label names the network.
     pub(super) system_namespace: String,
 }
+
+/// What the names of a set of pods have in common: their namespace, and the name up to what is a pod's
+/// own.
+pub(super) type Set = (Namespace, Box<str>);
 
 /// What the objects of one cluster are read with.
 #[derive(Debug)]
@@ -48,6 +53,9 @@ pub(super) struct Common {
     texts: Pools<u64, str>,
     profiles: Pools<u128, Profile>,
     definitions: Pools<u64, Definition>,
+    ports: Pools<u64, [(Arc<str>, u16)]>,
+    sets: Pools<u64, [Set]>,
+    kinds: Pools<u64, [Kind]>,
 }
 
 /// What all clusters of this process share.
@@ -67,6 +75,9 @@ impl Default for Common {
             texts: Pools::default(),
             profiles: Pools::default(),
             definitions: Pools::default(),
+            ports: Pools::default(),
+            sets: Pools::default(),
+            kinds: Pools::default(),
         }
     }
 }
@@ -74,19 +85,22 @@ impl Default for Common {
 impl Common {
     fn text(&self, text: &str) -> Arc<str> {
         let hash = xxh3_64_with_seed(text.as_bytes(), self.seed);
-        let mut texts = self.texts.part(hash);
-        if let Some(held) = texts.get(hash).filter(|held| ***held == *text) {
-            return Arc::clone(held);
-        }
-        let new = Arc::from(text);
-        texts.put(hash, &new);
-        new
+        self.texts.one(hash, text)
     }
 
-    /// Drops what nobody uses; how many values are left. The order matters: profiles and definitions
-    /// use texts.
+    /// The one value that equals this one.
+    fn one<T, V>(&self, pools: &Pools<u64, T>, value: V) -> Arc<T>
+    where
+        T: Eq + std::hash::Hash + ?Sized,
+        V: Borrow<T> + Into<Arc<T>>,
+    {
+        pools.one(self.hasher.hash_one(value.borrow()), value)
+    }
+
+    /// Drops what nobody uses; how many values are left. Texts come last: all others use them.
     fn sweep(&self) -> usize {
-        self.profiles.sweep() + self.definitions.sweep() + self.texts.sweep()
+        let lists = self.ports.sweep() + self.sets.sweep() + self.kinds.sweep();
+        lists + self.profiles.sweep() + self.definitions.sweep() + self.texts.sweep()
     }
 }
 
@@ -134,14 +148,22 @@ impl Scope {
 
     /// The one value of this definition. One that collides with another is a value of its own.
     pub(super) fn definition(&self, definition: Definition) -> Arc<Definition> {
-        let hash = self.common.hasher.hash_one(&definition);
-        let mut definitions = self.common.definitions.part(hash);
-        if let Some(held) = definitions.get(hash).filter(|held| ***held == definition) {
-            return Arc::clone(held);
-        }
-        let new = Arc::new(definition);
-        definitions.put(hash, &new);
-        new
+        self.common.one(&self.common.definitions, definition)
+    }
+
+    /// The one list of these ports, by name and number.
+    pub(super) fn ports(&self, ports: Vec<(Arc<str>, u16)>) -> Arc<[(Arc<str>, u16)]> {
+        self.common.one(&self.common.ports, ports)
+    }
+
+    /// The one list of these sets of pods.
+    pub(super) fn sets(&self, sets: Vec<Set>) -> Arc<[Set]> {
+        self.common.one(&self.common.sets, sets)
+    }
+
+    /// The one list of these kinds of endpoints.
+    pub(super) fn kinds(&self, kinds: Vec<Kind>) -> Arc<[Kind]> {
+        self.common.one(&self.common.kinds, kinds)
     }
 
     /// Labels whose texts are common.
@@ -225,6 +247,21 @@ impl<H: Copy + Into<u128> + Eq + std::hash::Hash, T: ?Sized> Pools<H, T> {
         // Bits that the table of the part goes by neither first nor last.
         let at = usize::try_from(hash.into() >> 40 & 0xff).unwrap_or_default();
         self.0[at % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one value that equals this one, whose hash it is. One that collides with another is a value
+    /// of its own.
+    fn one<V: Borrow<T> + Into<Arc<T>>>(&self, hash: H, value: V) -> Arc<T>
+    where
+        T: Eq,
+    {
+        let mut part = self.part(hash);
+        if let Some(held) = part.get(hash).filter(|held| ***held == *value.borrow()) {
+            return Arc::clone(held);
+        }
+        let new = value.into();
+        part.put(hash, &new);
+        new
     }
 
     fn sweep(&self) -> usize {

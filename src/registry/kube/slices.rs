@@ -123,6 +123,12 @@ impl Slices {
         Some(slice)
     }
 
+    /// Makes what was filled compact: see [`crate::model::repack`].
+    pub(super) fn repack(&mut self) {
+        self.slots.shrink_to_fit();
+        self.named = std::mem::take(&mut self.named).into_iter().collect();
+    }
+
     /// Whether no trace of any slice is left.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
