@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterId, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality, Mode,
-    NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service, TargetPort, TlsMode,
-    Workload, WorkloadKey,
+    ClusterId, Definition, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality,
+    Mode, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service, TargetPort,
+    TlsMode, Workload, WorkloadKey,
 };
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -34,27 +34,23 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
 /// A service `name.namespace` with port `http` 80 to 8080 that selects `app: name`.
 pub(crate) fn service(name: &str) -> Service {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
-    Service {
+    Service::from(Definition {
         hostname: host(name),
         name: short.into(),
         namespace: namespace.into(),
         ports: vec![port("http", 80, 8080)],
         resolution: Resolution::ClientSide,
-        vips: Vec::new(),
         ranges: Vec::new(),
-        external_addresses: Vec::new(),
-        external_ports: Default::default(),
         labels: Labels::new(),
         selector: labels(&[("app", short)]),
         service_accounts: Vec::new(),
         export_to: ExportTo::Public,
-        created: 0,
         node_local: false,
         prefers: Default::default(),
         keeps_home: false,
         publish_not_ready: false,
         mesh_external: false,
-    }
+    })
 }
 
 /// A port whose name says its protocol.
@@ -68,6 +64,11 @@ pub(crate) fn port(name: &str, number: u16, target: u16) -> Port {
 }
 
 impl Service {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     pub(crate) fn vip(mut self, address: &str) -> Self {
         self.vips.push(ip(address));
         self
@@ -138,9 +139,9 @@ impl Shard {
     }
 
     pub(crate) fn with(mut self, service: Service, endpoints: Vec<Endpoint>) -> Self {
-        let record =
-            ServiceRecord { service: Arc::new(service.clone()), endpoints: endpoints.into() };
-        self.contents().services.insert(service.hostname, Some(record));
+        let hostname = service.hostname.clone();
+        let record = ServiceRecord { service: Arc::new(service), endpoints: endpoints.into() };
+        self.contents().services.insert(hostname, Some(record));
         self
     }
 

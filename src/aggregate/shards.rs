@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::merge::{MergedService, Place, merge};
 use crate::model::{
     ClusterFacts, ClusterId, Hostname, Namespace, NetworkId, Service, WorkloadKey, Workloads,
+    repack,
 };
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -105,6 +106,7 @@ impl Aggregate {
                 contents.network_label.get_or_insert(None);
                 contents.facts.get_or_insert_default();
                 shard.apply(&key.cluster, contents, &mut touched);
+                repack(&mut shard.services);
             }
             Change::Update(contents) => {
                 if let Some(shard) = self.shards.get_mut(&key)

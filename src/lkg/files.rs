@@ -22,7 +22,7 @@ use super::{Members, Origin, Shard};
 use crate::model::ClusterId;
 
 /// The format written here, and the only one read.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Files of a name that are kept.
 pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";

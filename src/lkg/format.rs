@@ -9,10 +9,10 @@ use ipnet::IpNet;
 use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
 use super::{Members, Note, Origin, Shard};
 use crate::model::{
-    Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Distribution, Endpoint,
-    EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode, NamedEndpoint,
-    Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution, Service, TargetPort,
-    TlsMode, Workload, WorkloadKey, Workloads,
+    Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
+    Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode,
+    NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution, Service,
+    TargetPort, TlsMode, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -40,21 +40,18 @@ fields!(ClusterFacts { localities, unready, gateways });
 fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
 fields!(WorkloadKey { namespace, name });
 fields!(ServiceRecord { service, endpoints });
-fields!(Service {
+fields!(Service { definition, vips, external_addresses, external_ports, created });
+fields!(Definition {
     hostname,
     name,
     namespace,
     ports,
     resolution,
-    vips,
     ranges,
-    external_addresses,
-    external_ports,
     labels,
     selector,
     service_accounts,
     export_to,
-    created,
     node_local,
     prefers,
     keeps_home,
@@ -102,6 +99,16 @@ impl Stored for Arc<Service> {
 
     fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
         Service::read(from).map(Self::new)
+    }
+}
+
+impl Stored for Arc<Definition> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        Definition::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Definition::read(from).map(Self::new)
     }
 }
 

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use super::files::{Flaw, GENERATIONS, VERSION, open_file, to_file};
 use super::*;
 use crate::model::{
-    ByName, ClusterFacts, DeclaredGateway, Distribution, Endpoint, ExportTo, GatewayHost, Health,
-    Labels, Locality, NamedEndpoint, PodState, Port, Profile, Protocol, Resolution, Service,
-    TargetPort, TlsMode, Workload, WorkloadKey,
+    ByName, ClusterFacts, DeclaredGateway, Definition, Distribution, Endpoint, ExportTo,
+    GatewayHost, Health, Labels, Locality, NamedEndpoint, PodState, Port, Profile, Protocol,
+    Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
 };
 
 fn origin() -> Origin {
@@ -112,7 +112,7 @@ impl Dice {
         use Protocol::*;
         let protocols =
             [Http, Http2, Grpc, GrpcWeb, Https, Tls, Tcp, Mysql, Mongo, Redis, Udp, Auto];
-        Service {
+        let definition = Definition {
             hostname: Hostname::new(self.text()),
             name: self.text(),
             namespace: self.text().as_ref().into(),
@@ -133,10 +133,7 @@ impl Dice {
                 3 => Resolution::ByName(self.by_name()),
                 _ => Resolution::Alias(Hostname::new(self.text())),
             },
-            vips: self.some(Self::address),
             ranges: self.some(Self::range),
-            external_addresses: self.some(Self::text),
-            external_ports: self.some(|dice| (dice.0.random(), dice.0.random())),
             labels: self.labels(),
             selector: self.labels(),
             service_accounts: self.some(Self::text),
@@ -145,12 +142,18 @@ impl Dice {
             } else {
                 ExportTo::Namespaces(self.some(|dice| dice.text().as_ref().into()))
             },
-            created: self.0.random(),
             node_local: self.flip(),
             prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
             keeps_home: self.flip(),
             publish_not_ready: self.flip(),
             mesh_external: self.flip(),
+        };
+        Service {
+            definition: Arc::new(definition),
+            vips: self.some(Self::address),
+            external_addresses: self.some(Self::text),
+            external_ports: self.some(|dice| (dice.0.random(), dice.0.random())),
+            created: self.0.random(),
         }
     }
 
@@ -344,7 +347,7 @@ fn a_file_is_refused_with_the_reason() {
     let other_domain = Origin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
-        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 3"),
+        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 4"),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
         ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),
@@ -475,12 +478,8 @@ fn large(count: u32) -> Shard {
         });
         let endpoints: Vec<_> = endpoints.collect();
         let hostname = Hostname::of_kubernetes_service(&name, "shop", "cluster.local");
-        let service = Service {
-            name,
-            hostname: hostname.clone(),
-            selector: labels,
-            ..dice(u64::from(service)).service()
-        };
+        let mut service = dice(u64::from(service)).service();
+        (service.name, service.hostname, service.selector) = (name, hostname.clone(), labels);
         let record = ServiceRecord { service: Arc::new(service), endpoints: endpoints.into() };
         services.insert(hostname, record);
     }

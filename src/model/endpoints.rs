@@ -23,7 +23,7 @@ pub struct Endpoints(Arc<Block>);
 #[derive(Default, PartialEq, Eq)]
 struct Block {
     rows: Box<[Row]>,
-    kinds: Box<[Kind]>,
+    kinds: Arc<[Kind]>,
     localities: Box<[Arc<Locality>]>,
     /// The tails of workload names, one after the other.
     tails: Box<str>,
@@ -62,7 +62,7 @@ const HEALTHS: [Health; 4] =
     [Health::Healthy, Health::Unhealthy, Health::Draining, Health::Terminating];
 
 /// What endpoints of one set of pods have in common: often there is one for all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// See [`Endpoint::port_name`].
     pub port_name: Arc<str>,
@@ -110,6 +110,17 @@ pub struct WorkloadRef<'a> {
 }
 
 impl Endpoints {
+    /// Packs endpoints; `share` turns the list of their kinds into the one that others have as well.
+    pub fn sharing<'a>(
+        endpoints: impl Iterator<Item = EndpointRef<'a>>,
+        share: impl FnOnce(Vec<Kind>) -> Arc<[Kind]>,
+    ) -> Self {
+        let rows = Vec::with_capacity(endpoints.size_hint().0);
+        let mut packer = Packer { rows, ..Packer::default() };
+        endpoints.for_each(|endpoint| packer.push(endpoint));
+        packer.finish(share)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.0.rows.len()
@@ -243,11 +254,7 @@ impl Block {
 
 impl<'a> FromIterator<EndpointRef<'a>> for Endpoints {
     fn from_iter<I: IntoIterator<Item = EndpointRef<'a>>>(endpoints: I) -> Self {
-        let endpoints = endpoints.into_iter();
-        let mut packer =
-            Packer { rows: Vec::with_capacity(endpoints.size_hint().0), ..Packer::default() };
-        endpoints.for_each(|endpoint| packer.push(endpoint));
-        packer.finish()
+        Self::sharing(endpoints.into_iter(), Into::into)
     }
 }
 
@@ -255,7 +262,7 @@ impl FromIterator<Endpoint> for Endpoints {
     fn from_iter<I: IntoIterator<Item = Endpoint>>(endpoints: I) -> Self {
         let mut packer = Packer::default();
         endpoints.into_iter().for_each(|endpoint| packer.push(EndpointRef::of(&endpoint)));
-        packer.finish()
+        packer.finish(Into::into)
     }
 }
 
@@ -301,14 +308,14 @@ impl Packer {
         self.rows.push(row);
     }
 
-    fn finish(self) -> Endpoints {
+    fn finish(self, share: impl FnOnce(Vec<Kind>) -> Arc<[Kind]>) -> Endpoints {
         let Self { rows, kinds, localities, tails, mut rare } = self;
         rare.ipv6.shrink_to_fit();
         rare.nodes.shrink_to_fit();
         let is_bare = rare.ipv6.is_empty() && rare.nodes.is_empty();
         Endpoints(Arc::new(Block {
             rows: rows.into(),
-            kinds: kinds.into(),
+            kinds: share(kinds),
             localities: localities.into(),
             tails: tails.into(),
             rare: (!is_bare).then(|| Box::new(rare)),

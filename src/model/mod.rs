@@ -30,9 +30,9 @@ pub use mcs::Mcs;
 pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{
-    ByName, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution, Service,
-    TargetPort, labels_match,
+    ByName, Definition, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution,
+    Service, TargetPort, labels_match,
 };
-pub use sorted::SortedMap;
+pub use sorted::{SortedMap, repack};
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
-pub use workloads::Workloads;
+pub use workloads::{Near, Workloads};

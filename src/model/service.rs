@@ -1,6 +1,7 @@
 //! A service as one registry describes it.
 
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -17,8 +18,26 @@ pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
 }
 
 /// One service of one registry: a value that is never changed once sent.
+///
+/// It reads as its [`Definition`], beside what is the registry's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
+    /// What clusters that run the same service mostly say alike, and then share.
+    pub definition: Arc<Definition>,
+    /// Virtual addresses in the registry's own cluster, first one first. Empty for headless ones.
+    pub vips: Vec<IpAddr>,
+    /// Addresses that reach it from outside the cluster: load balancer addresses (IP, else host
+    /// name), then `externalIPs`, in the source's order.
+    pub external_addresses: Vec<Arc<str>>,
+    /// For NodePort gateways: service port to node port. Empty: external addresses take service ports.
+    pub external_ports: SortedMap<u16, u16>,
+    /// Seconds since the Unix epoch at which the object was made; 0 where unknown.
+    pub created: i64,
+}
+
+/// What a service is, wherever it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Definition {
     /// The name under which registries are merged.
     pub hostname: Hostname,
     /// The object's own name.
@@ -29,15 +48,8 @@ pub struct Service {
     pub ports: Vec<Port>,
     /// How its endpoints are found.
     pub resolution: Resolution,
-    /// Virtual addresses in the registry's own cluster, first one first. Empty for headless ones.
-    pub vips: Vec<IpAddr>,
     /// Ranges of addresses that lead to it, whatever the cluster (ServiceEntries only).
     pub ranges: Vec<IpNet>,
-    /// Addresses that reach it from outside the cluster: load balancer addresses (IP, else host
-    /// name), then `externalIPs`, in the source's order.
-    pub external_addresses: Vec<Arc<str>>,
-    /// For NodePort gateways: service port to node port. Empty: external addresses take service ports.
-    pub external_ports: SortedMap<u16, u16>,
     /// Labels of the object, as far as they can mean something here.
     pub labels: Labels,
     /// Pod selector; empty where there is none.
@@ -46,8 +58,6 @@ pub struct Service {
     pub service_accounts: Vec<Arc<str>>,
     /// Who may see it.
     pub export_to: ExportTo,
-    /// Seconds since the Unix epoch at which the object was made; 0 where unknown.
-    pub created: i64,
     /// `internalTrafficPolicy: Local`: only endpoints on the proxy's own node.
     pub node_local: bool,
     /// Which endpoints come first (`trafficDistribution`).
@@ -69,8 +79,36 @@ impl Service {
     }
 }
 
+impl From<Definition> for Service {
+    /// Without an address, of unknown age.
+    fn from(definition: Definition) -> Self {
+        Self {
+            definition: Arc::new(definition),
+            vips: Vec::new(),
+            external_addresses: Vec::new(),
+            external_ports: SortedMap::new(),
+            created: 0,
+        }
+    }
+}
+
+impl Deref for Service {
+    type Target = Definition;
+
+    fn deref(&self) -> &Definition {
+        &self.definition
+    }
+}
+
+impl DerefMut for Service {
+    /// A copy of its own, where others share the definition.
+    fn deref_mut(&mut self) -> &mut Definition {
+        Arc::make_mut(&mut self.definition)
+    }
+}
+
 /// One port of a [`Service`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Port {
     /// Its name; may be empty where a service has one port only.
     pub name: Arc<str>,
@@ -83,7 +121,7 @@ pub struct Port {
 }
 
 /// The port of a pod that a service port leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TargetPort {
     /// A number, 1 to 65535.
     Number(u16),
@@ -184,7 +222,7 @@ impl Protocol {
 }
 
 /// How the endpoints of a service are found by a proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Resolution {
     /// The control plane sends the endpoints, the proxy balances.
     ClientSide,
@@ -199,7 +237,7 @@ pub enum Resolution {
 }
 
 /// Endpoints that a proxy finds by names (ServiceEntry, `resolution: DNS` and `DNS_ROUND_ROBIN`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ByName {
     /// A new connection goes to the address that the name has just then, instead of all addresses
     /// being balanced: only the first endpoint counts.
@@ -209,7 +247,7 @@ pub struct ByName {
 }
 
 /// An endpoint by name. Its address may be an IP as well.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedEndpoint {
     /// The name, which the proxy resolves.
     pub address: Arc<str>,
@@ -226,7 +264,7 @@ pub struct NamedEndpoint {
 }
 
 /// Which endpoints of a service come first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Distribution {
     /// All alike.
     #[default]
@@ -259,7 +297,7 @@ impl Distribution {
 }
 
 /// Who may see a service: `networking.istio.io/exportTo`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub enum ExportTo {
     /// Everybody, other networks included.
     #[default]

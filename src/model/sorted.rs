@@ -5,11 +5,18 @@
 //! once and then read.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Makes a tree compact that is filled and will change little. One that was filled in the order of its
+/// keys is half empty, as each node was split when it was full; made at once, its nodes are full.
+pub fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
+    *map = std::mem::take(map).into_iter().collect();
+}
 
 /// Entries in order of their keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -21,6 +21,14 @@ pub struct Workloads {
     count: usize,
 }
 
+/// Where a pod was found, for [`Workloads::find_next`].
+#[derive(Debug, Default)]
+pub struct Near {
+    chunk: usize,
+    /// One more than its place; 0 before anything was found.
+    place: usize,
+}
+
 /// Some pods of one namespace, in order of their names.
 #[derive(Clone)]
 struct Chunk {
@@ -44,17 +52,32 @@ impl Workloads {
 
     /// The pod of this name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Workload> {
-        self.find_parts(namespace, (name, ""))
+        self.find_near(&mut Near::default(), namespace, (name, ""))
     }
 
-    /// The pod that an endpoint names.
-    pub fn find(&self, pod: WorkloadRef<'_>) -> Option<&Workload> {
-        self.find_parts(pod.namespace.as_str(), (pod.stem, pod.tail))
+    /// The pod that an endpoint names, for somebody who looks up many that are near each other, as the
+    /// members of a slice mostly are: each is looked for behind the one before, and in its chunk, at first.
+    pub fn find_next(&self, near: &mut Near, pod: WorkloadRef<'_>) -> Option<&Workload> {
+        self.find_near(near, pod.namespace.as_str(), (pod.stem, pod.tail))
     }
 
-    fn find_parts(&self, namespace: &str, name: (&str, &str)) -> Option<&Workload> {
-        let chunk = self.chunks.get(self.chunk_of(namespace, name))?;
-        chunk.pods.get(chunk.place_of(namespace, name).ok()?)
+    fn find_near(&self, near: &mut Near, namespace: &str, name: (&str, &str)) -> Option<&Workload> {
+        if let Some(chunk) = self.chunks.get(near.chunk)
+            && *chunk.namespace == *namespace
+            && let Some(held) = chunk.name(near.place)
+            && order(held, name).is_eq()
+        {
+            near.place += 1;
+            return chunk.pods.get(near.place - 1);
+        }
+        let at = match self.chunks.get(near.chunk) {
+            Some(chunk) if near.place > 0 && chunk.spans(namespace, name) => near.chunk,
+            _ => self.chunk_of(namespace, name),
+        };
+        let chunk = self.chunks.get(at)?;
+        let place = chunk.place_of(namespace, name).ok()?;
+        *near = Near { chunk: at, place: place + 1 };
+        chunk.pods.get(place)
     }
 
     /// All of them with namespace and name, in order.
@@ -182,19 +205,25 @@ impl Workloads {
 }
 
 impl FromIterator<(Arc<str>, Arc<str>, Workload)> for Workloads {
-    /// Pods by namespace and name, in order and each once. Chunks are full.
+    /// Pods by namespace and name, in order and each once. Chunks are full; no more is held meanwhile
+    /// than one of them.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>, Workload)>>(pods: I) -> Self {
-        let pods: Vec<(Arc<str>, Arc<str>, Workload)> = pods.into_iter().collect();
-        debug_assert!(pods.is_sorted_by(|a, b| (&a.0, &a.1) < (&b.0, &b.1)));
-        let mut chunks = Vec::new();
-        for namespace in pods.chunk_by(|a, b| a.0 == b.0) {
-            for some in namespace.chunks(CHUNK_MAX) {
-                let named: Vec<(&str, &Workload)> =
-                    some.iter().map(|(_, name, pod)| (&**name, pod)).collect();
-                chunks.extend(some.first().map(|(of, _, _)| Arc::new(Chunk::of(of, &named))));
+        let (mut chunks, mut count) = (Vec::new(), 0);
+        let mut pods = pods.into_iter().peekable();
+        while let Some((namespace, name, pod)) = pods.next() {
+            let mut some = vec![(name, pod)];
+            while some.len() < CHUNK_MAX
+                && let Some((_, name, pod)) = pods.next_if(|(of, ..)| *of == namespace)
+            {
+                debug_assert!(some.last().is_some_and(|(before, _)| *before < name));
+                some.push((name, pod));
             }
+            count += some.len();
+            let named: Vec<_> = some.iter().map(|(name, pod)| (&**name, pod)).collect();
+            chunks.push(Arc::new(Chunk::of(&namespace, &named)));
         }
-        Self { chunks: Arc::new(chunks), count: pods.len() }
+        chunks.shrink_to_fit();
+        Self { chunks: Arc::new(chunks), count }
     }
 }
 
@@ -227,6 +256,12 @@ impl Chunk {
 
     fn last(&self) -> Option<&str> {
         self.name(self.ends.len().checked_sub(1)?)
+    }
+
+    /// Whether a name is in here if it is anywhere.
+    fn spans(&self, namespace: &str, name: (&str, &str)) -> bool {
+        let (first, last) = (self.name(0).unwrap_or_default(), self.last().unwrap_or_default());
+        *self.namespace == *namespace && order(first, name).is_le() && order(last, name).is_ge()
     }
 
     fn get(&self, at: usize) -> Option<(&Arc<str>, &str, &Workload)> {

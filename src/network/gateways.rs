@@ -452,7 +452,7 @@ fn outside_port(service: &Service, port: u16) -> u16 {
 mod tests {
     use super::*;
     use crate::fixtures::member;
-    use crate::model::{ExportTo, Hostname, Labels, Resolution, TargetPort};
+    use crate::model::{Definition, ExportTo, Hostname, Labels, Resolution, TargetPort};
     use crate::network::ResolvedName;
 
     fn ip(text: &str) -> IpAddr {
@@ -466,27 +466,25 @@ mod tests {
 
     /// A service `gw.ns` at these external addresses, with no label that makes it a gateway.
     fn plain(addresses: &[&str]) -> Service {
-        Service {
+        let mut service = Service::from(Definition {
             hostname: Hostname::of_kubernetes_service("gw", "ns", "cluster.local"),
             name: "gw".into(),
             namespace: "ns".into(),
             ports: vec![port("tls", 15443)],
             resolution: Resolution::ClientSide,
-            vips: Vec::new(),
             ranges: Vec::new(),
-            external_addresses: addresses.iter().map(|address| Arc::from(*address)).collect(),
-            external_ports: Default::default(),
             labels: Labels::new(),
             selector: Labels::new(),
             service_accounts: Vec::new(),
             export_to: ExportTo::Public,
-            created: 0,
             node_local: false,
             prefers: Default::default(),
             keeps_home: false,
             publish_not_ready: false,
             mesh_external: false,
-        }
+        });
+        service.external_addresses = addresses.iter().map(|address| Arc::from(*address)).collect();
+        service
     }
 
     /// The same, labelled as a gateway of `network`.

@@ -14,8 +14,8 @@ pub use super::shares::preference;
 use super::weights::{fit, weigh};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
-    ClusterId, Distribution, EndpointRef, ExportTo, Health, Kind, Locality, Mode, Namespace,
-    NetworkId, Packed, PodState, Port, Proxy, Resolution, Service, TlsMode,
+    ClusterId, Definition, Distribution, EndpointRef, ExportTo, Health, Kind, Locality, Mode,
+    Namespace, NetworkId, Packed, PodState, Port, Proxy, Resolution, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::policy::Rank;
@@ -275,7 +275,7 @@ fn elsewhere(service: &MergedService) -> NetworkId {
 /// Whether gateways carry the service to other networks: in the mesh, with endpoints that the control
 /// plane sends, not cluster-local, and exported to everybody. (interface.md, "Networks".)
 pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
-    let Service { export_to, mesh_external, resolution, .. } = &*service.primary;
+    let Definition { export_to, mesh_external, resolution, .. } = &*service.primary.definition;
     *export_to == ExportTo::Public
         && !mesh_external
         && !matches!(resolution, Resolution::ByName(_) | Resolution::Passthrough)
@@ -363,7 +363,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         shard: &ShardKey,
         (network, bar): (&NetworkId, Option<Bar>),
     ) -> Self {
-        let Service { export_to, mesh_external, .. } = &*service.primary;
+        let Definition { export_to, mesh_external, .. } = &*service.primary.definition;
         let public = *export_to == ExportTo::Public && !mesh_external && !local;
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {

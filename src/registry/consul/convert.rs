@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use super::catalog::{Check, Instance, Place};
 use crate::model::{
-    ByName, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, Locality,
-    NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol, Resolution,
-    Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
+    ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
+    Locality, NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol,
+    Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::registry::ServiceRecord;
 
@@ -93,28 +93,26 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
             endpoints.filter_map(|member| endpoint(member, &ports, datacentre)).collect();
         (Resolution::ClientSide, endpoints)
     };
-    let service = Service {
+    let definition = Definition {
         hostname,
         name: Arc::clone(name),
         namespace: Namespace::from(NAMESPACE),
         ports: ports.into_values().collect(),
         resolution,
-        vips: virtual_address(&members).into_iter().collect(),
         ranges: Vec::new(),
-        external_addresses: Vec::new(),
-        external_ports: Default::default(),
         // A service of Consul is never a gateway of a network, whatever its tags.
         labels: Labels::new(),
         selector: Labels::new(),
         service_accounts: Vec::new(),
         export_to: ExportTo::Public,
-        created: 0,
         node_local: false,
         prefers: Distribution::Any,
         keeps_home: false,
         publish_not_ready: false,
         mesh_external,
     };
+    let vips = virtual_address(&members).into_iter().collect();
+    let service = Service { vips, ..Service::from(definition) };
     Converted { record: Some(ServiceRecord { service: Arc::new(service), endpoints }), odd }
 }
 

@@ -8,7 +8,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::index::{Kept, Reads};
-use super::scope::Scope;
+use super::scope::{Scope, Set};
 use crate::apiserver::{
     Form, Identity, Key, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
 };
@@ -204,10 +204,10 @@ pub(super) struct Slice {
     /// The Service it belongs to.
     pub(super) service: Key,
     /// Name and target port of each port.
-    pub(super) ports: Box<[(Arc<str>, u16)]>,
+    pub(super) ports: Arc<[(Arc<str>, u16)]>,
     rows: Box<[Row]>,
-    /// Of the pods that members name, the namespace, and the name up to what is their own.
-    stems: Box<[(Namespace, Box<str>)]>,
+    /// The sets of the pods that members name.
+    sets: Arc<[Set]>,
     /// What is left of those names, one after the other.
     tails: Box<str>,
     nodes: Box<[Arc<Arc<str>>]>,
@@ -223,7 +223,7 @@ struct Row {
     address: u32,
     /// Where its tail ends; it begins where that of the row before ends.
     tail: u32,
-    stem: u16,
+    set: u16,
     node: u16,
     zone: u16,
     /// Whether it is IPv6, and [`Conditions::pack`].
@@ -258,7 +258,7 @@ impl Slice {
                 _ => Ipv4Addr::from_bits(row.address).into(),
             },
             conditions: Conditions::unpack(row.bits),
-            pod: at(&self.stems, row.stem).map(|(namespace, stem)| {
+            pod: at(&self.sets, row.set).map(|(namespace, stem)| {
                 let tail = self.tails.get(begin..index(row.tail)).unwrap_or_default();
                 WorkloadRef { namespace, stem, tail }
             }),
@@ -275,6 +275,18 @@ impl Slice {
     /// The addresses of the members that name no pod.
     pub(super) fn unnamed(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.members().filter(|member| member.pod.is_none()).map(|member| member.address)
+    }
+
+    /// The sets of pods that it names some of: pods whose tails are left out.
+    pub(super) fn sets(&self) -> impl Iterator<Item = WorkloadRef<'_>> {
+        let sets = self.sets.iter();
+        sets.map(|(namespace, stem)| WorkloadRef { namespace, stem, tail: "" })
+    }
+
+    /// Whether a member is this pod.
+    pub(super) fn names(&self, pod: WorkloadRef<'_>) -> bool {
+        let of_set = |set: WorkloadRef<'_>| (set.namespace, set.stem) == (pod.namespace, pod.stem);
+        self.sets().any(of_set) && self.members().any(|member| member.pod == Some(pod))
     }
 
     /// Whether a member is on this node.
@@ -354,7 +366,7 @@ impl Reads for Slice {
         }
 
         let mut rows = Vec::with_capacity(endpoints.len());
-        let (mut stems, mut tails) = (Vec::new(), Vec::with_capacity(8 * endpoints.len()));
+        let (mut sets, mut tails) = (Vec::new(), Vec::with_capacity(8 * endpoints.len()));
         let (mut nodes, mut zones, mut ipv6) = (Vec::new(), Vec::new(), Vec::new());
         let mut names = scope.names();
         for endpoint in &endpoints {
@@ -375,7 +387,7 @@ impl Reads for Slice {
                 }
             };
             let Target { kind, namespace, name } = &endpoint.target_ref;
-            let mut stem = None;
+            let mut set = None;
             if **kind == *b"Pod" && !name.is_empty() {
                 let own = namespace.is_empty() || **namespace == *key.namespace.as_bytes();
                 let namespace = if own { key.namespace.as_bytes() } else { &**namespace };
@@ -384,15 +396,15 @@ impl Reads for Slice {
                 let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
                 let (before, tail) = name.split_at(at);
                 tails.extend_from_slice(tail);
-                let is_it = |(of, held): &(Namespace, Box<str>)| {
+                let is_it = |(of, held): &Set| {
                     held.as_bytes() == before && of.as_str().as_bytes() == namespace
                 };
-                stem = known(&stems, is_it);
-                if stem.is_none() {
+                set = known(&sets, is_it);
+                if set.is_none() {
                     let texts = (std::str::from_utf8(namespace), std::str::from_utf8(before));
                     let (Ok(namespace), Ok(before)) = texts else { return no_text(key) };
                     let namespace = Namespace::new(names.text(namespace));
-                    stem = added(&mut stems, (namespace, before.into()));
+                    set = added(&mut sets, (namespace, before.into()));
                 }
             }
             // One value for each name: to find it again is to compare pointers.
@@ -409,7 +421,7 @@ impl Reads for Slice {
                 address,
                 // An object is bounded far below 4 GiB.
                 tail: u32::try_from(tails.len()).unwrap_or(u32::MAX),
-                stem: stem.unwrap_or_default(),
+                set: set.unwrap_or_default(),
                 node: node.unwrap_or_default(),
                 zone: zone.unwrap_or_default(),
                 bits: endpoint.conditions.pack() | family,
@@ -419,9 +431,9 @@ impl Reads for Slice {
         let Ok(tails) = String::from_utf8(tails) else { return no_text(key) };
         let value = Self {
             service,
-            ports: ports.into(),
+            ports: scope.ports(ports),
             rows: rows.into(),
-            stems: stems.into(),
+            sets: scope.sets(sets),
             tails: tails.into(),
             nodes: nodes.into(),
             zones: zones.into(),

@@ -25,8 +25,8 @@ use super::service::KubeService;
 use super::slices::{Reference, Slices, hash};
 use crate::apiserver::{self, Event, Form, Key, Odd};
 use crate::model::{
-    ClusterFacts, Distribution, EndpointRef, Health, Locality, Namespace, NetworkId, PodState,
-    Service, TlsMode, Workload, WorkloadRef, Workloads,
+    ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Namespace, Near,
+    NetworkId, PodState, Service, TlsMode, Workload, WorkloadRef, Workloads, repack,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -279,10 +279,12 @@ impl Index {
     }
 
     fn restart<T: Indexed>(&mut self, objects: Vec<Kept<T>>, odd: Vec<Odd>, touched: &mut Touched) {
-        let names = objects.iter().map(|one| (&*one.key.namespace, &*one.key.name));
-        let present: BTreeSet<(&str, &str)> = names.collect();
-        for key in T::absent(self, &present) {
-            T::remove(&key, self, touched);
+        if self.count(T::KIND) > 0 {
+            let names = objects.iter().map(|one| (&*one.key.namespace, &*one.key.name));
+            let present: BTreeSet<(&str, &str)> = names.collect();
+            for key in T::absent(self, &present) {
+                T::remove(&key, self, touched);
+            }
         }
         self.odd.retain(|(kind, _), _| *kind != T::KIND);
         for odd in odd {
@@ -380,7 +382,12 @@ impl Index {
         self.shared.said.clear();
         let services = self.services.keys().chain(self.imports()).cloned().collect();
         let all = Touched { services, workloads: true, system_namespace: true, facts: true };
-        self.contents(&all).unwrap_or_default()
+        let contents = self.contents(&all).unwrap_or_default();
+        // They have been filled by now, mostly in order.
+        repack(&mut self.services);
+        repack(&mut self.said.services);
+        self.slices.repack();
+        contents
     }
 
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
@@ -413,7 +420,9 @@ impl Index {
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
         let service = found.reached_by(prefers, self.nodes.values());
         let service = self.shared.at_home(key, service);
-        let endpoints = listed.iter().map(|one| self.endpoint(&service, one)).collect();
+        let mut near = Near::default();
+        let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
+        let endpoints = Endpoints::sharing(endpoints, |kinds| self.scope.kinds(kinds));
         let mut record = ServiceRecord { service, endpoints };
         // What is equal is shared with what was said, so that others see at once that it is.
         if let Some(said) = said {
@@ -427,11 +436,16 @@ impl Index {
         Some(record)
     }
 
-    fn endpoint<'a>(&'a self, service: &'a Service, listed: &Listed<'a>) -> EndpointRef<'a> {
+    fn endpoint<'a>(
+        &'a self,
+        service: &'a Service,
+        listed: &Listed<'a>,
+        near: &mut Near,
+    ) -> EndpointRef<'a> {
         let Listed { member, health, port_name, port } = *listed;
         let node_counts = service.node_local || service.prefers == Distribution::SameNode;
         let name = member.pod.or_else(|| self.pod_at(&service.namespace, member.address));
-        let pod = name.and_then(|name| self.pods.find(name));
+        let pod = name.and_then(|name| self.pods.find_next(near, name));
         let state = match (pod, member.pod) {
             (Some(_), _) => PodState::Known,
             (None, Some(_)) if self.pods_listed => PodState::Missing,
@@ -660,14 +674,18 @@ impl Indexed for Pod {
             }
             return;
         }
-        let mut pods = BTreeMap::new();
-        for Kept { key, value, odd } in objects {
-            index.note_of(Self::KIND, &key, odd);
+        let mut objects = objects;
+        for object in &mut objects {
+            let Kept { key, value, odd } = object;
+            index.note_of(Self::KIND, key, odd.take());
             let is_unready = |pod: &Self| !pod.ready && !pod.workload.addresses.is_empty();
-            index.note_ready(&key, !value.as_ref().is_some_and(is_unready), touched);
-            pods.insert(key, value.map(|pod| pod.workload));
+            index.note_ready(key, !value.as_ref().is_some_and(is_unready), touched);
         }
-        let pods = pods.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
+        // Of two with one key the later: stable, from the end.
+        objects.reverse();
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        objects.dedup_by(|before, kept| before.key == kept.key);
+        let pods = objects.into_iter().filter_map(|one| Some((one.key, one.value?.workload)));
         let pods = pods.inspect(|(key, pod)| {
             enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, pod);
             let facts = index.namespaces.get(&key.namespace);

@@ -11,7 +11,7 @@ use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::pod::Pod;
-use super::scope::{Scope, Settings};
+use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
 use crate::apiserver::{Encoding, read_list, read_watch};
 use crate::model::DeclaredGateway;
@@ -29,11 +29,12 @@ impl Offline {
     /// Nothing yet, in the domain and trust domain `cluster.local`. Answers arrive in pieces of so
     /// many bytes.
     pub fn new(piece: usize) -> Self {
-        let scope = Arc::new(Scope::new(Settings {
+        let settings = Settings {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
             system_namespace: "strait-system".into(),
-        }));
+        };
+        let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
         Self {
             index: Index::new(Arc::clone(&scope)),
             scope,

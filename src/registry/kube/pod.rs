@@ -261,6 +261,7 @@ impl Reads for Pod {
             text.extend_from_slice(&part.len().to_le_bytes());
             text.extend_from_slice(part.as_bytes());
         };
+        write(&scope.settings.trust_domain);
         write(&metadata.namespace);
         write(account);
         for (name, value) in &labels {

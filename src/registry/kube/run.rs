@@ -17,7 +17,7 @@ use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::pod::Pod;
-use super::scope::{Scope, Settings};
+use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
 use super::{Config, Contact, Status};
 use crate::apiserver::{Client, Event, Key, Limits, Probed, Selection};
@@ -52,7 +52,8 @@ pub async fn run(config: Config) {
         }
     };
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
-    let scope = Arc::new(Scope::new(Settings { domain, trust_domain, system_namespace }));
+    let settings = Settings { domain, trust_domain, system_namespace };
+    let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
     let member = Member {
         index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
         contacts: Contacts::without(config.mcs == Mcs::Off),

@@ -1,20 +1,24 @@
 //! What the objects of one cluster are read with, and what their parts share.
 //!
-//! Texts repeat without end: namespaces, nodes, zones, accounts, labels. Here each is held once for
-//! the cluster, for as long as anybody uses it.
+//! Texts repeat without end: nodes and zones within a cluster; namespaces, accounts, labels, and what
+//! services and sets of pods are, in all clusters that run the same. Each is held once ([`Scope`] and
+//! [`Common`]), for as long as anybody uses it.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use crate::apiserver::{Identity, Key, Pairs};
-use crate::model::{Labels, Locality, Profile};
+use crate::model::{Definition, Kind, Labels, Locality, Namespace, Profile};
 
 /// A pool is looked through for what nobody uses any more when it has grown beyond this, and to twice
 /// what was left the last time.
-const POOL_MIN: usize = 1024;
+const POOL_MIN: usize = 64;
+/// Into how many parts a pool is split that all clusters use, so that they seldom wait for each other.
+const PARTS: usize = 16;
 
 /// What objects are read with.
 #[derive(Debug, Clone)]
@@ -27,43 +31,101 @@ pub(super) struct Settings {
     pub(super) system_namespace: String,
 }
 
+/// What the names of a set of pods have in common: their namespace, and the name up to what is a pod's
+/// own.
+pub(super) type Set = (Namespace, Box<str>);
+
 /// What the objects of one cluster are read with.
 #[derive(Debug)]
 pub(super) struct Scope {
     pub(super) settings: Settings,
-    pools: Mutex<Pools>,
+    common: Arc<Common>,
+    places: Mutex<Places>,
 }
 
+/// What the objects of all clusters share. What a cluster used alone goes when the pools are looked
+/// through: as they grow, and whenever the reading of a cluster begins or ends.
 #[derive(Debug)]
-struct Pools {
+pub(super) struct Common {
     /// Nobody outside knows it, so nobody can choose texts that collide.
     seed: u64,
-    texts: Pool<u64, Arc<str>>,
-    nodes: Pool<u64, Arc<Arc<str>>>,
-    zones: Pool<u64, Arc<Locality>>,
-    profiles: Pool<u128, Arc<Profile>>,
+    hasher: RandomState,
+    texts: Pools<u64, str>,
+    profiles: Pools<u128, Profile>,
+    definitions: Pools<u64, Definition>,
+    ports: Pools<u64, [(Arc<str>, u16)]>,
+    sets: Pools<u64, [Set]>,
+    kinds: Pools<u64, [Kind]>,
+}
+
+/// What all clusters of this process share.
+pub(super) static COMMON: LazyLock<Arc<Common>> = LazyLock::new(Arc::default);
+
+#[derive(Debug, Default)]
+struct Places {
+    nodes: Pool<u64, Arc<str>>,
+    zones: Pool<u64, Locality>,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self {
+            seed: rand::random(),
+            hasher: RandomState::new(),
+            texts: Pools::default(),
+            profiles: Pools::default(),
+            definitions: Pools::default(),
+            ports: Pools::default(),
+            sets: Pools::default(),
+            kinds: Pools::default(),
+        }
+    }
+}
+
+impl Common {
+    fn text(&self, text: &str) -> Arc<str> {
+        let hash = xxh3_64_with_seed(text.as_bytes(), self.seed);
+        self.texts.one(hash, text)
+    }
+
+    /// The one value that equals this one.
+    fn one<T, V>(&self, pools: &Pools<u64, T>, value: V) -> Arc<T>
+    where
+        T: Eq + std::hash::Hash + ?Sized,
+        V: Borrow<T> + Into<Arc<T>>,
+    {
+        pools.one(self.hasher.hash_one(value.borrow()), value)
+    }
+
+    /// Drops what nobody uses; how many values are left. Texts come last: all others use them.
+    fn sweep(&self) -> usize {
+        let lists = self.ports.sweep() + self.sets.sweep() + self.kinds.sweep();
+        lists + self.profiles.sweep() + self.definitions.sweep() + self.texts.sweep()
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.common.sweep();
+    }
 }
 
 impl Scope {
-    pub(super) fn new(settings: Settings) -> Self {
-        let pools = Pools {
-            seed: rand::random(),
-            texts: Pool::default(),
-            nodes: Pool::default(),
-            zones: Pool::default(),
-            profiles: Pool::default(),
-        };
-        Self { settings, pools: Mutex::new(pools) }
+    pub(super) fn new(settings: Settings, common: Arc<Common>) -> Self {
+        common.sweep();
+        Self { settings, common, places: Mutex::default() }
     }
 
     /// The one value of this text. Text that collides with another is a value of its own.
     pub(super) fn text(&self, text: &str) -> Arc<str> {
-        self.pools().text(text)
+        self.common.text(text)
     }
 
     /// The names of nodes, zones and namespaces, for somebody who needs many.
     pub(super) fn names(&self) -> Names<'_> {
-        Names(self.pools())
+        // A pool is whole whatever happened to whoever held it.
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        Names { common: &self.common, places }
     }
 
     /// The one value of a node's name; `None` where it is not in UTF-8.
@@ -74,24 +136,40 @@ impl Scope {
     /// The one profile that is written as `text`, which says all of it; `make` makes it. It is known
     /// by a hash of 128 bits with a secret seed: two that have the same are the same.
     pub(super) fn profile(&self, text: &[u8], make: impl FnOnce() -> Profile) -> Arc<Profile> {
-        let hash = {
-            let pools = self.pools();
-            let hash = xxh3_128_with_seed(text, pools.seed);
-            if let Some(held) = pools.profiles.get(hash) {
-                return Arc::clone(held);
-            }
-            hash
-        };
+        let hash = xxh3_128_with_seed(text, self.common.seed);
+        let profiles = &self.common.profiles;
+        if let Some(held) = profiles.part(hash).get(hash) {
+            return Arc::clone(held);
+        }
         let new = Arc::new(make());
-        self.pools().profiles.put(hash, &new);
+        profiles.part(hash).put(hash, &new);
         new
     }
 
-    /// Labels whose texts are shared.
+    /// The one value of this definition. One that collides with another is a value of its own.
+    pub(super) fn definition(&self, definition: Definition) -> Arc<Definition> {
+        self.common.one(&self.common.definitions, definition)
+    }
+
+    /// The one list of these ports, by name and number.
+    pub(super) fn ports(&self, ports: Vec<(Arc<str>, u16)>) -> Arc<[(Arc<str>, u16)]> {
+        self.common.one(&self.common.ports, ports)
+    }
+
+    /// The one list of these sets of pods.
+    pub(super) fn sets(&self, sets: Vec<Set>) -> Arc<[Set]> {
+        self.common.one(&self.common.sets, sets)
+    }
+
+    /// The one list of these kinds of endpoints.
+    pub(super) fn kinds(&self, kinds: Vec<Kind>) -> Arc<[Kind]> {
+        self.common.one(&self.common.kinds, kinds)
+    }
+
+    /// Labels whose texts are common.
     pub(super) fn labels(&self, pairs: Pairs<'_>) -> Labels {
-        let mut pools = self.pools();
         let pairs = pairs.sorted().into_iter();
-        pairs.map(|(name, value)| (pools.text(&name), pools.text(&value))).collect()
+        pairs.map(|(name, value)| (self.text(&name), self.text(&value))).collect()
     }
 
     /// The key of an object. Its name is its own.
@@ -105,85 +183,107 @@ impl Scope {
         self.text(&format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}"))
     }
 
-    fn pools(&self) -> MutexGuard<'_, Pools> {
-        // A pool is whole whatever happened to whoever held it.
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How many values are held.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        let mut pools = self.pools();
-        let Pools { texts, nodes, zones, profiles, .. } = &mut *pools;
-        profiles.sweep();
+        let Places { nodes, zones } = &mut *self.names().places;
         zones.sweep();
         nodes.sweep();
-        texts.sweep();
-        profiles.held.len() + zones.held.len() + nodes.held.len() + texts.held.len()
+        zones.held.len() + nodes.held.len() + self.common.sweep()
     }
 }
 
-/// The pools, held.
-pub(super) struct Names<'a>(MutexGuard<'a, Pools>);
+/// The names of one cluster's places, held, and everybody's texts.
+pub(super) struct Names<'a> {
+    common: &'a Common,
+    places: MutexGuard<'a, Places>,
+}
 
 impl Names<'_> {
     /// See [`Scope::text`].
     pub(super) fn text(&mut self, text: &str) -> Arc<str> {
-        self.0.text(text)
+        self.common.text(text)
     }
 
     /// See [`Scope::node`].
     pub(super) fn node(&mut self, name: &[u8]) -> Option<Arc<Arc<str>>> {
-        let pools = &mut *self.0;
-        let hash = xxh3_64_with_seed(name, pools.seed);
-        if let Some(held) = pools.nodes.get(hash).filter(|held| held.as_bytes() == name) {
+        let nodes = &mut self.places.nodes;
+        let hash = xxh3_64_with_seed(name, self.common.seed);
+        if let Some(held) = nodes.get(hash).filter(|held| held.as_bytes() == name) {
             return Some(Arc::clone(held));
         }
-        let new = Arc::new(pools.text(std::str::from_utf8(name).ok()?));
-        pools.nodes.put(hash, &new);
+        let new = Arc::new(self.common.text(std::str::from_utf8(name).ok()?));
+        nodes.put(hash, &new);
         Some(new)
     }
 
     /// The one locality of which only the zone is known; `None` where it is not in UTF-8.
     pub(super) fn zone(&mut self, zone: &[u8]) -> Option<Arc<Locality>> {
-        let pools = &mut *self.0;
-        let hash = xxh3_64_with_seed(zone, pools.seed);
-        if let Some(held) = pools.zones.get(hash).filter(|held| held.zone.as_bytes() == zone) {
+        let zones = &mut self.places.zones;
+        let hash = xxh3_64_with_seed(zone, self.common.seed);
+        if let Some(held) = zones.get(hash).filter(|held| held.zone.as_bytes() == zone) {
             return Some(Arc::clone(held));
         }
-        let zone = pools.text(std::str::from_utf8(zone).ok()?);
+        let zone = self.common.text(std::str::from_utf8(zone).ok()?);
         let new = Arc::new(Locality { zone, ..Locality::default() });
-        pools.zones.put(hash, &new);
+        zones.put(hash, &new);
         Some(new)
     }
 }
 
-impl Pools {
-    fn text(&mut self, text: &str) -> Arc<str> {
-        let hash = xxh3_64_with_seed(text.as_bytes(), self.seed);
-        if let Some(held) = self.texts.get(hash).filter(|held| ***held == *text) {
+/// A pool that many use at once, in parts by hash.
+#[derive(Debug)]
+struct Pools<H, T: ?Sized>([Mutex<Pool<H, T>>; PARTS]);
+
+impl<H, T: ?Sized> Default for Pools<H, T> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl<H: Copy + Into<u128> + Eq + std::hash::Hash, T: ?Sized> Pools<H, T> {
+    /// The part in which a hash is.
+    fn part(&self, hash: H) -> MutexGuard<'_, Pool<H, T>> {
+        // Bits that the table of the part goes by neither first nor last.
+        let at = usize::try_from(hash.into() >> 40 & 0xff).unwrap_or_default();
+        self.0[at % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one value that equals this one, whose hash it is. One that collides with another is a value
+    /// of its own.
+    fn one<V: Borrow<T> + Into<Arc<T>>>(&self, hash: H, value: V) -> Arc<T>
+    where
+        T: Eq,
+    {
+        let mut part = self.part(hash);
+        if let Some(held) = part.get(hash).filter(|held| ***held == *value.borrow()) {
             return Arc::clone(held);
         }
-        let new = Arc::from(text);
-        self.texts.put(hash, &new);
+        let new = value.into();
+        part.put(hash, &new);
         new
+    }
+
+    fn sweep(&self) -> usize {
+        let parts = self.0.iter().map(|part| part.lock().unwrap_or_else(PoisonError::into_inner));
+        parts.map(|mut part| part.sweep()).sum()
     }
 }
 
 /// Values by the hash of what they are.
 #[derive(Debug)]
-struct Pool<H, V> {
-    held: HashMap<H, V, BuildHasherDefault<AsItIs>>,
+struct Pool<H, T: ?Sized> {
+    held: HashMap<H, Arc<T>, BuildHasherDefault<AsItIs>>,
     sweep_at: usize,
 }
 
-impl<H, V> Default for Pool<H, V> {
+impl<H, T: ?Sized> Default for Pool<H, T> {
     fn default() -> Self {
         Self { held: HashMap::default(), sweep_at: POOL_MIN }
     }
 }
 
-impl<H: Eq + std::hash::Hash, T: ?Sized> Pool<H, Arc<T>> {
+impl<H: Eq + std::hash::Hash, T: ?Sized> Pool<H, T> {
     fn get(&self, hash: H) -> Option<&Arc<T>> {
         self.held.get(&hash)
     }
@@ -195,10 +295,12 @@ impl<H: Eq + std::hash::Hash, T: ?Sized> Pool<H, Arc<T>> {
         self.held.entry(hash).or_insert_with(|| Arc::clone(value));
     }
 
-    /// Drops what nobody uses.
-    fn sweep(&mut self) {
+    /// Drops what nobody uses; how many are left.
+    fn sweep(&mut self) -> usize {
         self.held.retain(|_, value| Arc::strong_count(value) > 1);
         self.sweep_at = (2 * self.held.len()).max(POOL_MIN);
+        self.held.shrink_to(self.sweep_at);
+        self.held.len()
     }
 }
 
@@ -233,11 +335,12 @@ mod tests {
 
     #[test]
     fn equal_values_are_one_for_as_long_as_somebody_uses_them() {
-        let scope = Scope::new(Settings {
+        let settings = Settings {
             domain: String::new(),
             trust_domain: "td".into(),
             system_namespace: String::new(),
-        });
+        };
+        let scope = Scope::new(settings.clone(), Arc::default());
         let (a, b) = (scope.text("shop"), scope.text("shop"));
         assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &scope.text("other")));
         let zone = scope.names().zone(b"z").expect("text");
@@ -252,6 +355,30 @@ mod tests {
         for number in 0..100_000 {
             scope.text(&number.to_string());
         }
-        assert!(scope.pools().texts.held.len() <= POOL_MIN, "what is not used goes by itself");
+        let held = |part: &Mutex<Pool<u64, str>>| part.lock().expect("whole").held.len();
+        let texts: usize = scope.common.texts.0.iter().map(held).sum();
+        assert!(texts <= PARTS * POOL_MIN, "what is not used goes by itself");
+    }
+
+    #[test]
+    fn clusters_share_what_they_say_alike_and_nothing_is_left_of_one_that_went() {
+        let common: Arc<Common> = Arc::default();
+        let scope = |trust_domain: &str| {
+            let (domain, trust_domain) = ("cluster.local".into(), trust_domain.into());
+            let settings = Settings { domain, trust_domain, system_namespace: String::new() };
+            Scope::new(settings, Arc::clone(&common))
+        };
+        let (east, west) = (scope("td"), scope("td"));
+        let of = |scope: &Scope, name: &str| {
+            scope.definition(crate::fixtures::service(name).definition.as_ref().clone())
+        };
+        let (a, b) = (of(&east, "web.shop"), of(&west, "web.shop"));
+        assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &of(&west, "db.shop")));
+        assert!(Arc::ptr_eq(&east.text("shop"), &west.text("shop")));
+        drop((b, west));
+        let texts = |scope: &Scope| scope.common.definitions.sweep();
+        assert_eq!(texts(&east), 1);
+        drop((a, east));
+        assert_eq!(common.sweep(), 0);
     }
 }

@@ -9,11 +9,12 @@ use super::index::{Kept, Reads};
 use super::node::Node;
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, null_as_default,
+    Form, Identity, Key, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value,
+    null_as_default,
 };
 use crate::model::{
-    Distribution, ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution, Service,
-    SortedMap, TargetPort, labels_match,
+    Definition, Distribution, ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution,
+    Service, SortedMap, TargetPort, labels_match,
 };
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
@@ -215,7 +216,9 @@ impl KubeService {
             if prefers == self.service.prefers {
                 return Arc::clone(&self.service);
             }
-            return Arc::new(Service { prefers, ..Service::clone(&self.service) });
+            let mut service = Service::clone(&self.service);
+            service.prefers = prefers;
+            return Arc::new(service);
         };
         let mut addresses: Vec<IpAddr> = nodes
             .filter(|node| selector.is_empty() || labels_match(selector, &node.labels))
@@ -223,7 +226,10 @@ impl KubeService {
             .collect();
         addresses.sort();
         addresses.dedup();
-        let mut service = Service { prefers, ..Service::clone(&self.service) };
+        let mut service = Service::clone(&self.service);
+        if service.prefers != prefers {
+            service.prefers = prefers;
+        }
         service.external_addresses = addresses.iter().map(|one| one.to_string().into()).collect();
         Arc::new(service)
     }
@@ -240,7 +246,9 @@ impl Reads for KubeService {
 
     fn keep(form: ServiceForm<'_>, scope: &Scope) -> Kept<Self> {
         let ServiceForm { metadata, spec, status } = form;
-        let key = scope.key(metadata.identity());
+        // The name stands in slices and labels as well, and in other clusters.
+        let name = scope.text(&metadata.name);
+        let key = Key { namespace: scope.text(&metadata.namespace), name };
         let annotation = |name: &str| metadata.annotations.get(name);
         let namespace = Namespace::new(Arc::clone(&key.namespace));
         let mut odd: Option<Box<str>> = None;
@@ -316,7 +324,7 @@ impl Reads for KubeService {
         let said = said.or_else(|| distribution(&metadata));
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
-        let service = Service {
+        let definition = Definition {
             hostname: Hostname::of_kubernetes_service(
                 &metadata.name,
                 &metadata.namespace,
@@ -324,22 +332,11 @@ impl Reads for KubeService {
             ),
             mesh_external: matches!(resolution, Resolution::Alias(_)),
             resolution,
-            vips,
             ranges: Vec::new(),
-            external_addresses: match &node_selector {
-                Some(_) => Vec::new(),
-                None => ingress.chain(external_ips).map(Arc::from).collect(),
-            },
-            external_ports: if node_selector.is_some() {
-                node_ports.into_iter().collect()
-            } else {
-                SortedMap::new()
-            },
             selector: scope.labels(spec.selector),
             service_accounts,
             export_to: annotation(EXPORT_TO)
                 .map_or(ExportTo::Public, |text| ExportTo::parse(text, &namespace)),
-            created: metadata.creation_timestamp.seconds(),
             node_local: *spec.internal_traffic_policy == *"Local",
             prefers: said.unwrap_or_default(),
             keeps_home: false,
@@ -348,6 +345,20 @@ impl Reads for KubeService {
             name: Arc::clone(&key.name),
             namespace,
             labels: scope.labels(metadata.labels.only(means_something)),
+        };
+        vips.shrink_to_fit();
+        let service = Service {
+            definition: scope.definition(definition),
+            vips,
+            external_addresses: match &node_selector {
+                Some(_) => Vec::new(),
+                None => ingress.chain(external_ips).map(Arc::from).collect(),
+            },
+            external_ports: match &node_selector {
+                Some(_) => node_ports.into_iter().collect(),
+                None => SortedMap::new(),
+            },
+            created: metadata.creation_timestamp.seconds(),
         };
         let value = Self {
             service: Arc::new(service),

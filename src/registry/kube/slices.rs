@@ -1,8 +1,9 @@
 //! The EndpointSlices of a cluster, and which of them depend on what.
 //!
 //! Slices have numbers while they are here. What a slice is called, belongs to and names is kept as a
-//! hash with the slice's number: 8 bytes for a pod, where its name would be ten times that. Two names
-//! with one hash cost a look at a slice that is not meant, never a wrong answer.
+//! hash with the slice's number. Of pods it is what the names of a set have in common: a slice has one
+//! such set nearly always, and whether it names one pod of it is seen by looking. Two that have one hash
+//! cost a look at a slice that is not meant, never a wrong answer.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ pub(super) enum Reference<'a> {
     Slice(&'a Key),
     /// Its service.
     Service(&'a Key),
-    /// A pod it names.
+    /// A pod it names: found by all but its tail.
     Pod(WorkloadRef<'a>),
     /// An address for which it names no pod, and its namespace.
     Address(&'a str, IpAddr),
@@ -64,7 +65,11 @@ impl Slices {
     /// The slices that name something, and perhaps others.
     pub(super) fn that_name(&self, reference: Reference<'_>) -> impl Iterator<Item = &Slice> {
         let found = self.numbers(reference).filter_map(|number| self.slot(number));
-        found.map(|(_, slice)| slice)
+        let found = found.map(|(_, slice)| slice);
+        found.filter(move |slice| match reference {
+            Reference::Pod(pod) => slice.names(pod),
+            _ => true,
+        })
     }
 
     /// Whether a slice names something, or something with the same hash.
@@ -118,6 +123,12 @@ impl Slices {
         Some(slice)
     }
 
+    /// Makes what was filled compact: see [`crate::model::repack`].
+    pub(super) fn repack(&mut self) {
+        self.slots.shrink_to_fit();
+        self.named = std::mem::take(&mut self.named).into_iter().collect();
+    }
+
     /// Whether no trace of any slice is left.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
@@ -146,12 +157,10 @@ fn place(number: u32) -> usize {
 /// The hashes of all that a slice is found by: sorted, each once.
 fn hashes(key: &Key, slice: &Slice) -> Vec<u32> {
     let namespace = &*slice.service.namespace;
-    let members = slice.members().map(|member| match member.pod {
-        Some(pod) => Reference::Pod(pod),
-        None => Reference::Address(namespace, member.address),
-    });
     let own = [Reference::Slice(key), Reference::Service(&slice.service)];
-    let mut hashes: Vec<u32> = own.into_iter().chain(members).map(hash).collect();
+    let sets = slice.sets().map(Reference::Pod);
+    let unnamed = slice.unnamed().map(|address| Reference::Address(namespace, address));
+    let mut hashes: Vec<u32> = own.into_iter().chain(sets).chain(unnamed).map(hash).collect();
     hashes.sort_unstable();
     hashes.dedup();
     hashes
@@ -164,9 +173,8 @@ pub(super) fn hash(reference: Reference<'_>) -> u32 {
     let (kind, hash) = match reference {
         Reference::Slice(key) => (0, of_key(key)),
         Reference::Service(key) => (1, of_key(key)),
-        Reference::Pod(WorkloadRef { namespace, stem, tail }) => {
-            let of_name = of(stem.as_bytes()).rotate_left(2) ^ of(tail.as_bytes());
-            (2, of(namespace.as_str().as_bytes()).rotate_left(1) ^ of_name)
+        Reference::Pod(WorkloadRef { namespace, stem, .. }) => {
+            (2, of(namespace.as_str().as_bytes()).rotate_left(1) ^ of(stem.as_bytes()))
         }
         Reference::Address(namespace, IpAddr::V4(address)) => {
             (3, of(namespace.as_bytes()).rotate_left(1) ^ of(&address.octets()))

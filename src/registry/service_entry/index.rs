@@ -14,8 +14,9 @@ use super::addresses;
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
 use super::join::{Offered, PodsWanted, Selections};
 use crate::model::{
-    ByName, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, NamedEndpoint,
-    Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
+    ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
+    NamedEndpoint, Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode,
+    WorkloadKey,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -385,27 +386,28 @@ impl<'a> Host<'a> {
         resolution: Resolution,
         endpoints: Vec<Endpoint>,
     ) -> Self {
-        let service = Service {
+        let definition = Definition {
             hostname: hostname.clone(),
             name: Arc::clone(&entry.name.name),
             namespace: entry.name.namespace.clone(),
             ports: entry.ports.clone(),
             resolution,
-            vips: entry.addresses.clone(),
             ranges: entry.ranges.clone(),
-            external_addresses: Vec::new(),
-            external_ports: Default::default(),
             // An entry is never a gateway of a network, whatever its labels.
             labels: Labels::new(),
             selector: Labels::new(),
             service_accounts: entry.accounts.clone(),
             export_to: entry.export_to.clone(),
-            created: entry.created,
             node_local: false,
             prefers: Distribution::Any,
             keeps_home: false,
             publish_not_ready: false,
             mesh_external: entry.external,
+        };
+        let service = Service {
+            vips: entry.addresses.clone(),
+            created: entry.created,
+            ..Service::from(definition)
         };
         let selecting = entry.selector.is_some().then_some(entry).into_iter().collect();
         Self { first: entry, service, endpoints, selecting }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::{Index, Touched};
 use crate::apiserver::Key;
 use crate::model::{
-    Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution, Service,
-    SortedMap,
+    Definition, Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution,
+    Service,
 };
 use crate::registry::kube::mcs::Import;
 use crate::registry::{Contents, ServiceRecord};
@@ -39,7 +39,9 @@ impl Shared {
     /// The service, with the word that its endpoints stay where they are, if they do.
     pub(super) fn at_home(&self, key: &Key, service: Arc<Service>) -> Arc<Service> {
         if self.keeps_home(key) {
-            Arc::new(Service { keeps_home: true, ..Service::clone(&service) })
+            let mut service = Service::clone(&service);
+            service.keeps_home = true;
+            Arc::new(service)
         } else {
             service
         }
@@ -61,15 +63,17 @@ impl Shared {
         let (exported, import) = (self.exports.contains(key), self.imports.get(key));
         let record = match (own, import) {
             (Some(own), _) if exported || import.is_some() => {
-                let service = Service {
+                let definition = Definition {
                     hostname: hostname.clone(),
-                    vips: import.map(|import| import.vips.clone()).unwrap_or_default(),
-                    // What leads to the cluster's own name leads there.
-                    external_addresses: Vec::new(),
-                    external_ports: SortedMap::new(),
                     labels: Labels::new(),
                     keeps_home: !exported,
-                    ..Service::clone(&own.service)
+                    ..Definition::clone(&own.service)
+                };
+                // What leads to the cluster's own name leads there.
+                let service = Service {
+                    vips: import.map(|import| import.vips.clone()).unwrap_or_default(),
+                    created: own.service.created,
+                    ..Service::from(definition)
                 };
                 Some((service, own.endpoints.clone()))
             }
@@ -85,28 +89,25 @@ impl Shared {
 
 /// A service that the cluster has from others only.
 fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
-    Service {
+    let definition = Definition {
         hostname,
         name: Arc::clone(&key.name),
         namespace: Namespace::new(Arc::clone(&key.namespace)),
         ports: import.ports.clone(),
         resolution: Resolution::ClientSide,
-        vips: import.vips.clone(),
         ranges: Vec::new(),
-        external_addresses: Vec::new(),
-        external_ports: SortedMap::new(),
         labels: Labels::new(),
         selector: Labels::new(),
         service_accounts: Vec::new(),
         export_to: ExportTo::Public,
-        // Younger than any service, so that it never decides for others what they are.
-        created: i64::MAX,
         node_local: false,
         prefers: Distribution::Any,
         keeps_home: false,
         publish_not_ready: false,
         mesh_external: false,
-    }
+    };
+    // Younger than any service, so that it never decides for others what they are.
+    Service { vips: import.vips.clone(), created: i64::MAX, ..Service::from(definition) }
 }
 
 impl Index {

@@ -23,11 +23,12 @@ use crate::registry::{Contents, ServiceRecord};
 const CART: &str = "cart.shop.svc.cluster.local";
 
 pub(super) fn index() -> Index {
-    Index::new(Arc::new(Scope::new(Settings {
+    let settings = Settings {
         domain: "cluster.local".into(),
         trust_domain: "td".into(),
         system_namespace: "strait-system".into(),
-    })))
+    };
+    Index::new(Arc::new(Scope::new(settings, Arc::default())))
 }
 
 /// Changes that arrive, as an API server writes them.
@@ -177,7 +178,7 @@ fn services_keep_their_addresses_ports_and_kind() {
     assert_eq!(targets, expected);
 
     let headless = converted(json!({"clusterIP": "None", "clusterIPs": ["None"]}));
-    assert_eq!((headless.resolution, headless.vips.len()), (Resolution::Headless, 0));
+    assert_eq!((&headless.resolution, headless.vips.len()), (&Resolution::Headless, 0));
     let alias = converted(json!({"type": "ExternalName", "externalName": "Example.COM."}));
     assert_eq!(alias.resolution, Resolution::Alias("example.com".into()));
     assert!(alias.mesh_external);

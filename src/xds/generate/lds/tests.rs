@@ -204,10 +204,10 @@ fn each_protocol_gets_its_kind_of_listener() {
 #[test]
 fn datagrams_aliases_and_reserved_ports_get_no_listener() {
     let reserved = [15001, 15006, 15021, 15090].map(|number| port("http", number, 1)).to_vec();
-    let alias = Service {
-        resolution: Resolution::Alias(host("web.ns")),
-        ..service("other.ns").vip("10.1.0.3").ports(vec![port("tcp", 9000, 1)])
-    };
+    let alias = service("other.ns")
+        .vip("10.1.0.3")
+        .ports(vec![port("tcp", 9000, 1)])
+        .with(|it| it.resolution = Resolution::Alias(host("web.ns")));
     let context = context(vec![east(vec![
         (service("dns.ns").vip("10.1.0.1").ports(vec![udp("dns", 53, 53)]), vec![]),
         (service("agent.ns").vip("10.1.0.2").ports(reserved), vec![]),
@@ -475,11 +475,10 @@ fn a_router_that_is_no_gateway_has_no_listeners() {
 
 #[test]
 fn a_gateway_has_one_chain_for_each_exported_service_and_port() {
-    let here = Service {
-        export_to: ExportTo::Namespaces(vec!["ns".into()]),
-        ..service("here.ns").vip("10.1.0.2")
-    };
-    let alias = Service { resolution: Resolution::Alias(host("web.ns")), ..service("alias.ns") };
+    let here = service("here.ns")
+        .vip("10.1.0.2")
+        .with(|it| it.export_to = ExportTo::Namespaces(vec!["ns".into()]));
+    let alias = service("alias.ns").with(|it| it.resolution = Resolution::Alias(host("web.ns")));
     let ports = vec![port("http", 80, 8080), port("tcp", 9000, 9000), udp("dns", 53, 53)];
     let context = context(vec![east(vec![
         (service("web.ns").vip("10.1.0.1").ports(ports), vec![]),
@@ -561,7 +560,7 @@ fn a_service_is_known_by_all_names_that_the_resolver_completes() {
 
 #[test]
 fn an_alias_is_another_name_of_its_target() {
-    let alias = Service { resolution: Resolution::Alias(host("web.ns")), ..service("www.ns") };
+    let alias = service("www.ns").with(|it| it.resolution = Resolution::Alias(host("web.ns")));
     let context =
         context(vec![east(vec![(service("web.ns").vip("10.1.0.1"), vec![]), (alias, vec![])])]);
     let lines = domains(&context, &client(), "80");
@@ -572,7 +571,7 @@ fn an_alias_is_another_name_of_its_target() {
 #[test]
 fn a_domain_belongs_to_the_older_service() {
     let hostname =
-        |name: &str, created| Service { hostname: name.into(), ..service("x.ns").created(created) };
+        |name: &str, created| service("x.ns").created(created).with(|it| it.hostname = name.into());
     let context = context(vec![east(vec![
         (hostname("WEB.ns", 2), vec![]),
         (hostname("web.ns.svc.cluster.local", 1), vec![]),

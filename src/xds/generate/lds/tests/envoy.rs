@@ -137,8 +137,8 @@ fn envoy_takes_every_listener_and_route() {
     let Some(envoy) = envoy() else { return };
     let app = service("app.ns").vip("10.1.0.1").vip("fd00::1").ports(every_protocol());
     let db = service("db.ns").headless().ports(vec![port("", 7000, 7000), port("http", 8001, 1)]);
-    let alias = Service { resolution: Resolution::Alias(host("app.ns")), ..service("www.ns") };
-    let odd = Service { hostname: "odd name\n".into(), ..service("odd.ns").vip("10.1.0.9") };
+    let alias = service("www.ns").with(|it| it.resolution = Resolution::Alias(host("app.ns")));
+    let odd = service("odd.ns").vip("10.1.0.9").with(|it| it.hostname = "odd name\n".into());
     let pods = vec![at("10.0.0.2", "", 7000), at("fd00:1::2", "", 7000)];
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     let services = shard("east", 1)
