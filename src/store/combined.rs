@@ -3,7 +3,8 @@
 //! Of an object that several stores have, the first store's counts and the others are shadowed, which is
 //! shown. All is computed anew from what each store holds now, so the end of a winner uncovers the next,
 //! and a change of a shadowed object changes nothing. Secrets, ConfigMaps and Namespaces come from Strait's
-//! own store alone. Owns which further stores are read; never decides what an object means.
+//! own store alone. A store that has not been read since the start holds what is remembered of it. Owns
+//! which further stores are read; never decides what an object means.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,8 +15,11 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Objects, Warning, files, mcp};
-use crate::sources::{Board, Facts, WARNINGS_MAX};
+use crate::sources::{Board, Facts, Remembered, WARNINGS_MAX};
 use crate::task::Supervisor;
+
+/// The kind of Strait's own store where that is an API server; a directory is there at any start.
+pub const OWN_CLUSTER: &str = "cluster";
 
 /// One store, in the order of the list it stands in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +56,40 @@ pub struct Config {
     pub system_namespace: String,
     /// Where stores say how they fare.
     pub board: Board,
+    /// What each store held before this process started.
+    pub remembered: BTreeMap<Arc<str>, Remembered<Arc<Vec<Arc<Value>>>>>,
+    /// Told what each store holds that is to be remembered; `None` until that is known.
+    pub held: watch::Sender<Option<Arc<Held>>>,
 }
 
-/// What each further store holds, by name. A store writes its own line.
-pub(super) type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+impl Config {
+    /// The name of Strait's own store on the board.
+    pub fn own_name(&self) -> Arc<str> {
+        own_name(self.own_kind.0)
+    }
+
+    /// How a store fares of which nothing has been heard.
+    fn facts(&self, store: &Store, name: &Arc<str>) -> Facts {
+        let (kind, address) = match store {
+            Store::Own => (self.own_kind.0, self.own_kind.1.clone()),
+            Store::Directory(path) => ("directory", path.display().to_string()),
+            Store::Mcp(_) => ("mcp", name.to_string()),
+        };
+        let facts = Facts::starting(kind, address);
+        match self.remembered.get(name) {
+            Some(known) => Facts { objects: known.held.len(), ..facts.with(known) },
+            None => facts,
+        }
+    }
+}
+
+/// The name of Strait's own store of a kind on the board.
+pub fn own_name(kind: &str) -> Arc<str> {
+    format!("config {kind}").into()
+}
+
+/// What each store holds, by name. A store writes its own line.
+pub type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
 
 /// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
 /// add to it.
@@ -71,21 +105,17 @@ pub fn watch(config: Config, tasks: &Supervisor) -> watch::Receiver<Option<Arc<O
 }
 
 fn announce(config: &Config) {
-    let own = own_name(config);
+    let own = config.own_name();
     for store in config.stores.borrow().iter() {
-        let kind = match store {
-            // Others say whether it has been read.
-            Store::Own => continue,
-            Store::Directory(_) => "directory",
-            Store::Mcp(_) => "mcp",
-        };
-        let name = store.name(&own);
-        config.board.tell(&name, &Facts::starting(kind, name.to_string()));
+        // Others say whether our own has been read.
+        if *store != Store::Own {
+            let name = store.name(&own);
+            config.board.tell(&name, &config.facts(store, &name));
+        }
     }
-}
-
-fn own_name(config: &Config) -> Arc<str> {
-    format!("config {}", config.own_kind.0).into()
+    if config.remembered.contains_key(&own) {
+        config.board.tell(&own, &config.facts(&Store::Own, &own));
+    }
 }
 
 /// A store that is read; it ends when this is dropped.
@@ -98,16 +128,17 @@ impl Drop for Reading {
 }
 
 async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, tasks: Supervisor) {
-    let own_name = own_name(&config);
+    let own_name = config.own_name();
     let held = Arc::new(watch::Sender::new(Held::new()));
     let mut held_seen = held.subscribe();
     let mut reading: Vec<(Store, Reading)> = Vec::new();
-    let mut own_facts = Facts::starting(config.own_kind.0, config.own_kind.1.clone());
+    let mut own_facts = config.facts(&Store::Own, &own_name);
     loop {
         let stores = config.stores.borrow_and_update().clone();
         for (store, _) in reading.extract_if(.., |(store, _)| !stores.contains(store)) {
             let name = store.name(&own_name);
             held.send_modify(|held| drop(held.remove(&name)));
+            config.remembered.remove(&name);
             config.board.forget(&name);
         }
         for store in &stores {
@@ -119,13 +150,19 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             }
         }
         let own = config.own.borrow_and_update().clone();
-        if let Some(own) = own {
-            let further = held_seen.borrow_and_update().clone();
-            let merged = combine(&own, &own_name, &stores, &further);
-            own_facts.synced = true;
-            own_facts.last_contact.get_or_insert_with(SystemTime::now);
-            own_facts.objects = own.others.len();
-            own_facts.warnings = lines(&own.warnings);
+        let further = held_seen.borrow_and_update().clone();
+        let all = with_remembered(&config, &own_name, &stores, own.as_deref(), &further);
+        let own_objects = own.clone().or_else(|| {
+            let others = Vec::clone(all.get(&own_name)?);
+            Some(Arc::new(Objects { others, ..Objects::default() }))
+        });
+        if let Some(own_objects) = own_objects {
+            let merged = combine(&own_objects, &own_name, &stores, &all);
+            if own.is_some() && !std::mem::replace(&mut own_facts.synced, true) {
+                own_facts.last_contact = Some(SystemTime::now());
+            }
+            own_facts.objects = own_objects.others.len();
+            own_facts.warnings = lines(&own_objects.warnings);
             tell_shadowed(&config.board, &own_name, &mut own_facts, &merged.shadowed);
             objects.send_if_modified(|held| {
                 let modified = held.as_deref() != Some(&merged.objects);
@@ -137,6 +174,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             // Only now: who is told that a source has been read must find what it said.
             further.keys().for_each(|name| config.board.synced(name));
         }
+        keep(&config.held, all);
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
             changed = config.stores.changed() => changed,
@@ -147,6 +185,46 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             return std::future::pending().await;
         }
     }
+}
+
+/// What each store holds: what it said, else what is remembered of it. Our own is among them where a
+/// restart may find it dead.
+fn with_remembered(
+    config: &Config,
+    own_name: &Arc<str>,
+    stores: &[Store],
+    own: Option<&Objects>,
+    further: &Held,
+) -> Held {
+    let mut all = Held::new();
+    for name in stores.iter().map(|store| store.name(own_name)).chain([Arc::clone(own_name)]) {
+        if let Some(known) = config.remembered.get(&name) {
+            all.insert(name, Arc::clone(&known.held));
+        }
+    }
+    all.extend(further.iter().map(|(name, objects)| (Arc::clone(name), Arc::clone(objects))));
+    if let Some(own) = own.filter(|_| config.own_kind.0 == OWN_CLUSTER) {
+        all.insert(Arc::clone(own_name), Arc::new(own.others.clone()));
+    }
+    all
+}
+
+fn keep(to: &watch::Sender<Option<Arc<Held>>>, mut all: Held) {
+    to.send_if_modified(|held| {
+        if let Some(before) = held {
+            // The same value tells the writer that there is nothing to write.
+            for (name, objects) in &mut all {
+                if let Some(before) = before.get(name).filter(|before| *before == objects) {
+                    *objects = Arc::clone(before);
+                }
+            }
+        }
+        let differs = held.as_deref() != Some(&all);
+        if differs {
+            *held = Some(Arc::new(all));
+        }
+        differs
+    });
 }
 
 /// Starts to read a further store.
@@ -168,9 +246,11 @@ fn read(
             tasks.spawn_restarting("config source", Duration::from_secs(1), follow);
         }
         Store::Mcp(server) => {
-            let (server, name) = (server.clone(), format!("config source {}", line.name));
-            let run = move || mcp::run(server.clone(), line.clone());
-            tasks.spawn_restarting(name, Duration::from_secs(1), run);
+            let (server, label) = (server.clone(), format!("config source {}", line.name));
+            let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
+            let known = known.unwrap_or_default();
+            let run = move || mcp::run(server.clone(), line.clone(), Arc::clone(&known));
+            tasks.spawn_restarting(label, Duration::from_secs(1), run);
         }
     }
 }

@@ -31,15 +31,17 @@ const ENTRIES_MAX: usize = 200_000;
 const ISTIO_VERSION: &str = "v1beta1";
 
 /// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
-/// mounted token that was renewed) is taken up without forgetting anything.
+/// mounted token that was renewed) is taken up without forgetting anything. `known` are the entries that it
+/// held before.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
+    known: Arc<Vec<Arc<Value>>>,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
-        run(access.clone(), system_namespace.clone(), sender.clone())
+        run(access.clone(), system_namespace.clone(), Arc::clone(&known), sender.clone())
     });
     receiver
 }
@@ -47,9 +49,10 @@ pub fn watch(
 async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
+    known: Arc<Vec<Arc<Value>>>,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
-    let mut index = Index::default();
+    let mut index = Index::knowing(&known);
     loop {
         let current = access.borrow_and_update().clone();
         let client = match Client::new(&current) {
@@ -320,12 +323,27 @@ struct Index {
 }
 
 impl Index {
+    /// An index in which these entries are held, of a cluster that has not been read since.
+    fn knowing(entries: &[Arc<Value>]) -> Self {
+        let held = entries.iter().filter_map(|object| {
+            let text = |path| object.pointer(path)?.as_str();
+            let kind = text("/kind");
+            let reader =
+                Reader::ALL.into_iter().find(|one| kind.is_some() && one.entry_kind() == kind)?;
+            let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
+            Some(((reader, name), Arc::clone(object)))
+        });
+        Self { entries: held.collect(), ..Self::default() }
+    }
+
     /// Takes an event in. Returns all objects if they may have changed and have all been read once.
     fn apply(&mut self, Input { reader, event }: Input) -> Option<Objects> {
         match event {
             Event::Answered => return None,
             Event::Restarted { objects, odd } => {
-                let names: BTreeSet<_> = objects.iter().map(Found::name).cloned().collect();
+                let odd_names = odd.iter().filter_map(|odd| odd.key.as_ref()).map(name_of);
+                let names: BTreeSet<_> =
+                    objects.iter().map(Found::name).cloned().chain(odd_names).collect();
                 self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.entries.retain(|(of, name), _| *of != reader || names.contains(name));
@@ -385,7 +403,11 @@ impl Index {
     fn failed(&mut self, reader: Reader, error: &Error) {
         let refused = matches!(error, Error::Forbidden(_) | Error::NotFound(_));
         if refused && reader.is_optional() {
-            self.read.insert(reader, ());
+            let first = self.read.insert(reader, ()).is_none();
+            if first && matches!(error, Error::NotFound(_)) {
+                // What was known from before was of a kind that is there no more.
+                self.entries.retain(|(of, _), _| *of != reader);
+            }
         }
         if reader.entry_kind().is_some() && matches!(error, Error::NotFound(_)) {
             // Such objects are not installed there. We go on asking.

@@ -73,9 +73,21 @@ pub struct Index {
 #[derive(Debug)]
 struct Kept<T> {
     object: Arc<Value>,
-    /// The last of it that made sense.
-    good: Option<T>,
+    /// The last of it that made sense, as it was stored and as it was read.
+    good: Option<(Arc<Value>, T)>,
     fault: Option<Fault>,
+}
+
+impl<T> Kept<T> {
+    fn good(&self) -> Option<&T> {
+        self.good.as_ref().map(|(_, good)| good)
+    }
+
+    /// What counts in place of an object that makes no sense.
+    fn stand_in(&self) -> Option<(Arc<Value>, Arc<Value>)> {
+        let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
+        Some((Arc::clone(&self.object), Arc::clone(good)))
+    }
 }
 
 impl Index {
@@ -115,6 +127,12 @@ impl Index {
         &self.problems
     }
 
+    /// Objects that make no sense, each with what it was when it last did.
+    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+        let services = self.services.values().filter_map(Kept::stand_in);
+        services.chain(self.workloads.values().filter_map(Kept::stand_in)).collect()
+    }
+
     /// What entries select of clusters, and what Services may select of them.
     pub fn selections(&self) -> &Arc<Selections> {
         &self.selections
@@ -124,7 +142,7 @@ impl Index {
         let mut problems = faults(Kind::Service, &self.services);
         problems.extend(faults(Kind::Workload, &self.workloads));
         let mut entries: Vec<&ServiceEntry> =
-            self.services.values().filter_map(|kept| kept.good.as_ref()).collect();
+            self.services.values().filter_map(Kept::good).collect();
         entries.sort_by_key(|entry| (entry.created, &entry.name));
         let holders = Holders::of(&entries);
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
@@ -184,7 +202,7 @@ impl Index {
     /// The workloads that an entry names or selects.
     fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a Workload> {
         let selected = self.workloads.iter().filter_map(|(name, kept)| {
-            let (selector, workload) = (entry.selector.as_ref()?, kept.good.as_ref()?);
+            let (selector, workload) = (entry.selector.as_ref()?, kept.good()?);
             let fits =
                 name.namespace == entry.name.namespace && selects(selector, &workload.labels);
             fits.then_some(workload)
@@ -208,8 +226,7 @@ impl Index {
 
     /// The WorkloadEntries that Services can select: those at an address, with labels.
     fn offered(&self) -> Vec<Offered> {
-        let good =
-            self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good.as_ref()?)));
+        let good = self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good()?)));
         let usable = good.filter(|(_, workload)| {
             matches!(workload.address, Address::Ip(_)) && !workload.labels.is_empty()
         });
@@ -299,11 +316,13 @@ fn take<'a, T>(
     for (name, object) in objects {
         let before = old.remove(name);
         let now = match before {
-            Some(before) if before.object == *object => before,
+            Some(before) if before.object == *object => {
+                Kept { object: Arc::clone(object), ..before }
+            }
             before => {
                 changed = true;
                 let (good, fault) = match read(name.clone(), object) {
-                    Ok(good) => (Some(good), None),
+                    Ok(good) => (Some((Arc::clone(object), good)), None),
                     Err(fault) => (before.and_then(|before| before.good), Some(fault)),
                 };
                 Kept { object: Arc::clone(object), good, fault }
