@@ -352,6 +352,9 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
             "behind gateways of an address family the proxy does not speak".into()
         }
         Reason::PlainText => "without mTLS, which crossing networks needs".into(),
+        Reason::AutoMtlsOff => {
+            "behind gateways that take mTLS alone, which enableAutoMtls: false turns off".into()
+        }
     }
 }
 
@@ -362,6 +365,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::GatewayPending => &codes::GATEWAY_PENDING,
         Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
         Reason::PlainText => &codes::PLAIN_TEXT,
+        Reason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
         Reason::OtherNetwork => &codes::OTHER_NETWORK,
         Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
         Reason::NotReady(_) => &codes::NOT_READY,
@@ -609,6 +613,9 @@ impl Asked<'_> {
             ),
             Reason::PlainText if self.is_entry() => {
                 "tlsMode is disabled, and crossing networks needs mTLS: where a proxy stands before it, give the entry a serviceAccount or the label security.istio.io/tlsMode=istio".into()
+            }
+            Reason::AutoMtlsOff => {
+                "mesh config says enableAutoMtls: false, so the proxy would speak plain text, and gateways take mTLS alone".into()
             }
             Reason::PlainText => {
                 "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()
