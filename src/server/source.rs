@@ -17,7 +17,7 @@ use crate::config::ServeArgs;
 use crate::identity::{AuthorityPem, authority::load_or_create};
 use crate::mesh::watch::{ConfigMapData, Source, Watcher};
 use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
-use crate::model::ClusterId;
+use crate::model::{ClusterId, NamespaceFilter};
 use crate::sources::{self, Board};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
@@ -110,6 +110,7 @@ pub(super) struct Stores {
     config: combined::Config,
     node: mcp::Node,
     listed: watch::Sender<Vec<Store>>,
+    namespaces: watch::Sender<Arc<NamespaceFilter>>,
     tasks: Supervisor,
 }
 
@@ -122,6 +123,7 @@ impl Stores {
         tasks: &Supervisor,
     ) -> Self {
         let listed = watch::Sender::new(Vec::new());
+        let namespaces = watch::Sender::new(Arc::default());
         let own_kind = match &args.config_dir {
             Some(path) => ("directory", path.display().to_string()),
             None => (combined::OWN_CLUSTER, args.cluster_id.clone()),
@@ -130,13 +132,14 @@ impl Stores {
             own,
             own_kind,
             stores: listed.subscribe(),
+            namespaces: namespaces.subscribe(),
             system_namespace: args.namespace.clone(),
             board,
             remembered,
             held: watch::Sender::new(None),
         };
         let node = mcp::Node { namespace: args.namespace.clone(), domain: args.domain.clone() };
-        Self { config, node, listed, tasks: tasks.clone() }
+        Self { config, node, listed, namespaces, tasks: tasks.clone() }
     }
 
     /// What each store holds that is to be remembered.
@@ -149,16 +152,17 @@ impl Stores {
         self,
         settings: watch::Receiver<mesh::Settings>,
     ) -> watch::Receiver<Option<Arc<Objects>>> {
-        let Self { config, node, listed, tasks } = self;
+        let Self { config, node, listed, namespaces, tasks } = self;
         let is_read =
             config.own.borrow().is_some() || config.remembered.contains_key(&config.own_name());
         listed.send_replace(stores(&settings.borrow().config.config_sources, &node));
+        namespaces.send_replace(Arc::clone(&settings.borrow().config.namespaces));
         let mut objects = combined::watch(config, &tasks);
         if is_read {
             // It ends with the process only.
             let _ = objects.wait_for(Option::is_some).await;
         }
-        tasks.spawn("config sources", follow_list(settings, node, listed));
+        tasks.spawn("config sources", follow_list(settings, node, listed, namespaces));
         objects
     }
 }
@@ -167,15 +171,22 @@ async fn follow_list(
     mut settings: watch::Receiver<mesh::Settings>,
     node: mcp::Node,
     listed: watch::Sender<Vec<Store>>,
+    namespaces: watch::Sender<Arc<NamespaceFilter>>,
 ) {
     while settings.changed().await.is_ok() {
-        let new = stores(&settings.borrow_and_update().config.config_sources, &node);
-        listed.send_if_modified(|old| {
-            let differs = *old != new;
-            *old = new;
-            differs
-        });
+        let config = Arc::clone(&settings.borrow_and_update().config);
+        replace(&listed, stores(&config.config_sources, &node));
+        replace(&namespaces, Arc::clone(&config.namespaces));
     }
+}
+
+/// Tells a value, where it is another.
+fn replace<T: PartialEq>(to: &watch::Sender<T>, new: T) {
+    to.send_if_modified(|old| {
+        let differs = *old != new;
+        *old = new;
+        differs
+    });
 }
 
 fn stores(sources: &[Listed], node: &mcp::Node) -> Vec<Store> {

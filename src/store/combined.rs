@@ -6,7 +6,7 @@
 //! own store alone. A store that has not been read since the start holds what is remembered of it. Owns
 //! which further stores are read; never decides what an object means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Objects, Warning, files, mcp};
+use crate::model::{Labels, NamespaceFilter};
 use crate::sources::{Board, Facts, Remembered, WARNINGS_MAX};
 use crate::task::Supervisor;
 
@@ -52,6 +53,9 @@ pub struct Config {
     pub own_kind: (&'static str, String),
     /// All stores in order; may change.
     pub stores: watch::Receiver<Vec<Store>>,
+    /// The namespaces of Strait's own API server whose objects count. Who writes a directory, or serves MCP,
+    /// has chosen already.
+    pub namespaces: watch::Receiver<Arc<NamespaceFilter>>,
     /// The namespace of objects in directories that name none.
     pub system_namespace: String,
     /// Where stores say how they fare.
@@ -150,6 +154,11 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             }
         }
         let own = config.own.borrow_and_update().clone();
+        let filter = Arc::clone(&config.namespaces.borrow_and_update());
+        let own = own.map(|own| match config.own_kind.0 {
+            OWN_CLUSTER => chosen(own, &filter),
+            _ => own,
+        });
         let further = held_seen.borrow_and_update().clone();
         let all = with_remembered(&config, &own_name, &stores, own.as_deref(), &further);
         let own_objects = own.clone().or_else(|| {
@@ -178,6 +187,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
             changed = config.stores.changed() => changed,
+            changed = config.namespaces.changed() => changed,
             changed = held_seen.changed() => changed,
         };
         if changed.is_err() {
@@ -185,6 +195,30 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             return std::future::pending().await;
         }
     }
+}
+
+/// The objects of an API server whose namespaces belong to the mesh. One of which nothing is known has no
+/// labels.
+fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
+    if filter.admits_all() {
+        return own;
+    }
+    let labels = |namespace: &super::Namespace| -> Labels {
+        let labels = namespace.labels.iter();
+        labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+    };
+    let admitted: BTreeSet<&str> = own
+        .namespaces
+        .iter()
+        .filter(|namespace| filter.admits(&labels(namespace)))
+        .map(|namespace| &*namespace.name)
+        .collect();
+    let others = own.others.iter().filter(|object| {
+        let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
+        namespace.is_none_or(|namespace| admitted.contains(namespace))
+    });
+    let others = others.cloned().collect();
+    Arc::new(Objects { others, ..Objects::clone(&own) })
 }
 
 /// What each store holds: what it said, else what is remembered of it. Our own is among them where a
@@ -453,6 +487,25 @@ mod tests {
         assert_eq!(result(&none, &all, &further).0, hosts(&["c", "mq"]));
         further.remove("xds://b:1");
         assert_eq!(result(&none, &all, &further), (vec![], vec![]));
+    }
+
+    #[test]
+    fn objects_of_an_api_server_count_where_their_namespace_is_chosen() {
+        use crate::model::LabelSelector;
+        let namespace = |name: &str, labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            Arc::new(crate::store::Namespace { name: name.into(), labels: labels.collect() })
+        };
+        let mut own = own(&[entry("v1", "db", "own")]);
+        own.namespaces = vec![namespace("shop", &[("mesh", "on")]), namespace("bank", &[])];
+        let own = Arc::new(own);
+        let count = |key: &str| {
+            let labels = [(key.into(), "on".into())].into();
+            let selector = LabelSelector { labels, conditions: Vec::new() };
+            chosen(Arc::clone(&own), &NamespaceFilter { selectors: vec![selector] }).others.len()
+        };
+        assert_eq!((count("mesh"), count("other")), (1, 0));
+        assert_eq!(chosen(Arc::clone(&own), &NamespaceFilter::default()).others.len(), 1);
     }
 
     #[test]
