@@ -366,8 +366,9 @@ impl<'a, 'v> Reach<'a, 'v> {
         shard: &ShardKey,
         (network, bar): (&NetworkId, Option<Bar>),
     ) -> Self {
-        let Service { export_to, mesh_external, .. } = &*service.primary;
-        let public = *export_to == ExportTo::Public && !mesh_external && !local;
+        let Service { export_to, mesh_external, resolution, .. } = &*service.primary;
+        let by_name = matches!(resolution, Resolution::ByName(_));
+        let public = *export_to == ExportTo::Public && !mesh_external && !local && !by_name;
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {
             left: cluster.and_then(|cluster| match (cluster.mode, &cluster.withdrawn) {

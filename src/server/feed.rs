@@ -21,7 +21,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::Event;
 use crate::registry::service_entry;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
-use crate::sources::{Board, Lines};
+use crate::sources::{Board, Facts, Lines, WARNINGS_MAX};
 use crate::store::Objects;
 
 /// How long gateway names without any answer may hold up readiness.
@@ -234,7 +234,9 @@ impl Feeding {
             differs
         });
         self.events.send(Event::MeshConfig(settings.config)).await?;
-        self.events.send(Event::MeshNetworks(settings.networks)).await
+        self.events.send(Event::MeshNetworks(settings.networks)).await?;
+        // To whom entries are exported may be another matter now.
+        self.entries().await
     }
 
     async fn policy(&mut self) -> Fed {
@@ -244,8 +246,11 @@ impl Feeding {
 
     /// What the ServiceEntries say now.
     async fn entries(&mut self) -> Fed {
+        let config = Arc::clone(&self.settings.borrow().config);
+        self.entries.export_by_default(&config.default_service_export_to);
         let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
         let before = self.entries.problems().to_vec();
+        self.entries.shadowed(&objects.shadowed);
         let contents = self.entries.apply(&objects.others);
         self.stand_ins.send_if_modified(|held| {
             let new = self.entries.stand_ins();
@@ -261,6 +266,7 @@ impl Feeding {
             warn!(%problem, %code, next = code.next, "configuration not used as it is");
         }
         self.faulty.send_replace(problems.len());
+        tell_problems(&self.board, problems);
         // One run for as long as the process lives, whose words are all complete.
         let update = RegistryUpdate {
             shard: ShardKey::service_entries(),
@@ -275,6 +281,19 @@ impl Feeding {
         let resolved = Arc::clone(&self.resolved.borrow_and_update());
         self.events.send(Event::GatewayNames(resolved)).await
     }
+}
+
+/// Says on the board what of the entries is not used as it is, whichever store it is from.
+fn tell_problems(board: &Board, problems: &[service_entry::Problem]) {
+    let name: Arc<str> = "entries".into();
+    if problems.is_empty() {
+        board.forget(&name);
+        return;
+    }
+    let warnings = problems.iter().take(WARNINGS_MAX).map(ToString::to_string).collect();
+    let mut facts = Facts { synced: true, warnings, ..Facts::starting("entries", "") };
+    facts.last_contact = Some(facts.since);
+    board.tell(&name, &facts);
 }
 
 /// Says what readiness waits for.

@@ -349,11 +349,13 @@ struct Shadowed {
     object: String,
     loser: Arc<str>,
     winner: Arc<str>,
+    /// The hosts that it names.
+    hosts: Vec<Arc<str>>,
 }
 
 impl std::fmt::Display for Shadowed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { object, loser, winner } = self;
+        let Self { object, loser, winner, .. } = self;
         write!(
             f,
             "STR0222: {object} of {loser} counts for nothing: {winner} has it, and comes first"
@@ -398,6 +400,7 @@ fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Held)
                         object: format!("{kind} {namespace}/{name}"),
                         loser: Arc::clone(store),
                         winner: Arc::clone(winner),
+                        hosts: hosts(object),
                     });
                 }
             }
@@ -405,7 +408,16 @@ fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Held)
     }
     let others = all.into_values().map(|(_, object)| Arc::clone(object)).collect();
     shadowed.sort();
-    Combined { objects: Objects { others, ..own.clone() }, shadowed }
+    let told = shadowed.iter().filter(|one| !one.hosts.is_empty());
+    let told = told.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
+    Combined { objects: Objects { others, shadowed: told, ..own.clone() }, shadowed }
+}
+
+/// The hosts that an object names.
+fn hosts(object: &Value) -> Vec<Arc<str>> {
+    let hosts = object.pointer("/spec/hosts").and_then(Value::as_array);
+    let hosts = hosts.into_iter().flatten().filter_map(Value::as_str);
+    hosts.map(|host| host.to_ascii_lowercase().into()).collect()
 }
 
 /// What tells objects apart, whatever the version of their API: kind, group, namespace, name.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::addresses;
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
-use super::join::{Offered, PodsWanted, Selections};
+use super::join::{Machine, PodsWanted, Selections};
 use crate::model::{
     ByName, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels, NamedEndpoint,
     Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
@@ -67,6 +67,14 @@ pub struct Index {
     problems: Vec<Problem>,
     selections: Arc<Selections>,
     heard: bool,
+    /// `defaultServiceExportTo` of the mesh config.
+    default_export: Vec<String>,
+    /// Whether all objects are to be read again.
+    stale: bool,
+    /// What stores say of objects that are not handed over at all, with the hosts that those name.
+    shadowed: Vec<(Vec<Arc<str>>, String)>,
+    /// Whether that is to be told yet.
+    untold: bool,
 }
 
 /// An object as it was last read.
@@ -100,6 +108,28 @@ impl Index {
             problems: Vec::new(),
             selections: Arc::default(),
             heard: false,
+            default_export: Vec::new(),
+            stale: false,
+            shadowed: Vec::new(),
+            untold: false,
+        }
+    }
+
+    /// To whom entries are exported that don't say so themselves: a list as in `exportTo`. It counts with the
+    /// next [`Self::apply`].
+    pub fn export_by_default(&mut self, to: &[String]) {
+        if self.default_export != to {
+            self.default_export = to.to_vec();
+            self.stale = true;
+        }
+    }
+
+    /// Takes what of the stores' objects counts for nothing: each with the hosts that it names, in words. It
+    /// counts with the next [`Self::apply`].
+    pub fn shadowed(&mut self, shadowed: &[(Vec<Arc<str>>, String)]) {
+        if self.shadowed != shadowed {
+            self.shadowed = shadowed.to_vec();
+            self.untold = true;
         }
     }
 
@@ -114,11 +144,15 @@ impl Index {
         }
         let services = found.iter().filter(|((kind, _), _)| *kind == Kind::Service);
         let services = services.map(|((_, name), object)| (name, *object));
-        let mut changed = take(&mut self.services, services, convert::service_entry);
+        let stale = std::mem::take(&mut self.stale);
+        let read =
+            |name, object: &Value| convert::service_entry(name, object, &self.default_export);
+        let mut changed = take(&mut self.services, services, stale, read);
         let workloads = found.iter().filter(|((kind, _), _)| *kind == Kind::Workload);
         let workloads = workloads.map(|((_, name), object)| (name, *object));
-        changed |= take(&mut self.workloads, workloads, convert::workload_entry);
+        changed |= take(&mut self.workloads, workloads, false, convert::workload_entry);
         changed |= !std::mem::replace(&mut self.heard, true);
+        changed |= std::mem::take(&mut self.untold);
         changed.then(|| self.contents())
     }
 
@@ -140,12 +174,26 @@ impl Index {
 
     fn contents(&mut self) -> Contents {
         let mut problems = faults(Kind::Service, &self.services);
+        problems.extend(self.services.values().filter_map(Kept::good).flat_map(|entry| {
+            entry.odd_addresses.iter().map(|fault| Problem {
+                kind: Kind::Service.as_str(),
+                object: entry.name.clone(),
+                fault: fault.clone(),
+                effect: "the entry counts without this address",
+            })
+        }));
         problems.extend(faults(Kind::Workload, &self.workloads));
         let mut entries: Vec<&ServiceEntry> =
             self.services.values().filter_map(Kept::good).collect();
         entries.sort_by_key(|entry| (entry.created, &entry.name));
         let holders = Holders::of(&entries);
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
+        let mut notes: BTreeMap<Hostname, Vec<String>> = BTreeMap::new();
+        for (hosts, text) in &self.shadowed {
+            for host in hosts {
+                notes.entry(Hostname::new(Arc::clone(host))).or_default().push(text.clone());
+            }
+        }
         for entry in entries {
             let workloads = self.workloads_of(entry);
             let endpoints = match entry.how {
@@ -164,21 +212,30 @@ impl Index {
                     }
                 };
                 if let Err(fact) = joined {
-                    problems.push(Problem {
+                    let problem = Problem {
                         kind: Kind::Service.as_str(),
                         object: entry.name.clone(),
                         fault: Fault { field: format!("spec.hosts[{index}]"), fact },
                         effect: "for this host the entry counts for nothing",
-                    });
+                    };
+                    notes.entry(hostname.clone()).or_default().push(problem.to_string());
+                    problems.push(problem);
                 }
             }
         }
-        addresses::give(hosts.values_mut().map(|host| &mut host.service));
-        let mut selections = Selections { pods: Vec::new(), workloads: self.offered() };
+        addresses::give(hosts.values_mut().map(|host| (&mut host.service, host.first.allocate)));
+        let mut selections =
+            Selections { workloads: self.machines(), notes, ..Selections::default() };
+        for (name, machine) in &selections.workloads {
+            if let Some(address) = machine.address() {
+                let place = (name.namespace.clone(), address);
+                selections.by_address.entry(place).or_default().push(name.clone());
+            }
+        }
         let mut services = BTreeMap::new();
         for (key, Host { service, endpoints, selecting, .. }) in hosts {
             let service = Arc::new(service);
-            let selecting = selecting.into_iter().filter(|entry| entry.how == How::Static);
+            let selecting = selecting.into_iter().filter(|entry| entry.how != How::None);
             selections.pods.extend(selecting.filter_map(|entry| {
                 Some(PodsWanted {
                     key: key.clone(),
@@ -224,18 +281,14 @@ impl Index {
         endpoints
     }
 
-    /// The WorkloadEntries that Services can select: those at an address, with labels.
-    fn offered(&self) -> Vec<Offered> {
+    fn machines(&self) -> BTreeMap<WorkloadKey, Machine> {
         let good = self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good()?)));
-        let usable = good.filter(|(_, workload)| {
-            matches!(workload.address, Address::Ip(_)) && !workload.labels.is_empty()
-        });
-        let offered = usable.map(|(name, workload)| Offered {
-            namespace: name.namespace.clone(),
-            workload: workload.clone(),
-            identity: workload.account.as_deref().map(|one| self.identity(&name.namespace, one)),
-        });
-        offered.collect()
+        let machine = |(name, workload): (&WorkloadKey, &Workload)| {
+            let account = workload.account.as_deref();
+            let identity = account.map(|account| self.identity(&name.namespace, account));
+            (name.clone(), Machine { workload: workload.clone(), identity })
+        };
+        good.map(machine).collect()
     }
 
     /// The SPIFFE ID of an account.
@@ -258,7 +311,7 @@ fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&Workload]) ->
         .map(|workload| NamedEndpoint {
             address: match &workload.address {
                 Address::Ip(address) => address.to_string().into(),
-                Address::Name(name) => Arc::clone(name),
+                Address::Name(name) | Address::Socket(name) => Arc::clone(name),
             },
             ports: ports_by_name(entry, |port| workload.port(port)),
             weight: workload.weight,
@@ -305,10 +358,11 @@ fn key_of(object: &Value) -> Option<(Kind, WorkloadKey)> {
     Some((kind, WorkloadKey::new(namespace, metadata.get("name")?.as_str()?)))
 }
 
-/// Takes over the objects that changed; whether any did.
+/// Takes over the objects that changed, or all where they are to be read `again`; whether any did.
 fn take<'a, T>(
     kept: &mut BTreeMap<WorkloadKey, Kept<T>>,
     objects: impl Iterator<Item = (&'a WorkloadKey, &'a Arc<Value>)>,
+    again: bool,
     read: impl Fn(WorkloadKey, &Value) -> Result<T, Fault>,
 ) -> bool {
     let mut old = std::mem::take(kept);
@@ -316,7 +370,7 @@ fn take<'a, T>(
     for (name, object) in objects {
         let before = old.remove(name);
         let now = match before {
-            Some(before) if before.object == *object => {
+            Some(before) if before.object == *object && !again => {
                 Kept { object: Arc::clone(object), ..before }
             }
             before => {
