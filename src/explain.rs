@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{
-    Distribution, EndpointRef, Health, Hostname, Mode, Namespace, NetworkId, PodState, Port,
-    Protocol, TlsMode,
+    ClusterId, Distribution, EndpointRef, Health, Hostname, Mode, Namespace, NetworkId, PodState,
+    Port, Protocol, Resolution, TlsMode,
 };
 use crate::network::{PlacedBy, ResolvedGateway};
 use crate::policy::{Rank, Refused};
@@ -33,6 +33,9 @@ pub struct Explanation {
     pub clusters: Vec<ClusterLine>,
     /// Every endpoint.
     pub endpoints: Vec<EndpointLine>,
+    /// What other definitions of the service say that counts for nothing, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What becomes of the endpoints of one cluster in one network.
@@ -195,6 +198,7 @@ pub fn explain(
     let sent = groups.values().filter(|group| group.sent > 0);
     let tiers: BTreeSet<u32> = sent.filter_map(|group| Some(group.rank?.tier)).collect();
     Ok(Explanation {
+        notes: notes(context, service),
         proxy: proxy.to_owned(),
         hostname: service.hostname().clone(),
         port: port.number,
@@ -213,6 +217,21 @@ pub fn explain(
             .collect(),
         endpoints,
     })
+}
+
+/// What of the definitions of a host counts for nothing, or less than another's.
+fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
+    let told = context.entries.notes(service.hostname()).iter().cloned();
+    let conflicts = service.conflicts.iter().map(|conflict| {
+        let shown = |cluster: &ClusterId| match cluster.as_str() {
+            "" => "entries".to_owned(),
+            cluster => cluster.to_owned(),
+        };
+        let losers: Vec<_> = conflict.losers.iter().map(shown).collect();
+        let (field, winner) = (conflict.field, shown(&conflict.winner));
+        format!("{field}: what {winner} says counts, not what {} says", losers.join(", "))
+    });
+    told.chain(conflicts).collect()
 }
 
 /// The priority of each address that is sent; empty where all come alike.
@@ -352,6 +371,9 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
             "behind gateways of an address family the proxy does not speak".into()
         }
         Reason::PlainText => "without mTLS, which crossing networks needs".into(),
+        Reason::AutoMtlsOff => {
+            "behind gateways that take mTLS alone, which enableAutoMtls: false turns off".into()
+        }
     }
 }
 
@@ -362,6 +384,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::GatewayPending => &codes::GATEWAY_PENDING,
         Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
         Reason::PlainText => &codes::PLAIN_TEXT,
+        Reason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
         Reason::OtherNetwork => &codes::OTHER_NETWORK,
         Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
         Reason::NotReady(_) => &codes::NOT_READY,
@@ -565,6 +588,14 @@ impl Asked<'_> {
                 "the endpoint is in another network, and {} is outside the mesh, so no gateway carries it",
                 self.service.hostname()
             ),
+            Reason::NotCarried
+                if matches!(self.service.primary.resolution, Resolution::ByName(_)) =>
+            {
+                format!(
+                    "the endpoint is in another network, and proxies find {} by names, so no gateway carries it",
+                    self.service.hostname()
+                )
+            }
             Reason::NotCarried => format!(
                 "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
                 self.service.hostname()
@@ -609,6 +640,9 @@ impl Asked<'_> {
             ),
             Reason::PlainText if self.is_entry() => {
                 "tlsMode is disabled, and crossing networks needs mTLS: where a proxy stands before it, give the entry a serviceAccount or the label security.istio.io/tlsMode=istio".into()
+            }
+            Reason::AutoMtlsOff => {
+                "mesh config says enableAutoMtls: false, so the proxy would speak plain text, and gateways take mTLS alone".into()
             }
             Reason::PlainText => {
                 "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()

@@ -185,9 +185,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (xds_listener, xds_address) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
-    let objects = source.objects(args, &tasks);
     let (store, restored) = last_known_good(args, state_dir).await;
-    let remembered = (!restored.clusters.is_empty()).then_some(restored.mesh);
+    let objects = source.objects(args, &restored.stores, &tasks);
+    let remembered = (!restored.is_empty()).then(|| restored.mesh.clone());
     let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
     let (events, events_taken) = mpsc::channel(EVENTS);
     let (updates, updates_taken) = mpsc::channel(EVENTS);
@@ -196,8 +196,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         addresses: args.consul_address.clone(),
         updates: updates.clone(),
         board: board.clone(),
+        remembered: restored.datacentres,
     };
-    consul::start(consuls, &tasks);
+    let restored_words = consul::start(consuls, &tasks);
     // Registries say nothing before the mesh config has been read.
     let (namespaces, namespaces_seen) = watch::channel(None);
     let clusters = reconciler::start(
@@ -250,12 +251,19 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (readiness, readiness_seen) = watch::channel(Readiness::default());
     let (faulty, faulty_seen) = watch::channel(0);
     let drain = tokio_util::sync::CancellationToken::new();
+    let stores = source::Stores::of(args, objects, restored.stores, board.clone(), &tasks);
+    let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
     let saved = store.map(|store| {
         let (saved, saved_seen) = watch::channel(false);
         let writer = lkg::Writer {
             store: Arc::new(Mutex::new(store)),
             context: context_seen.clone(),
             statuses: clusters.statuses.clone(),
+            others: lkg::Others {
+                lines: board.lines(),
+                stores: stores.held(),
+                stand_ins: stand_ins_seen,
+            },
             mesh: mesh_source.data(),
             drain: drain.clone(),
             saved,
@@ -267,14 +275,16 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     });
     let feed = Feed {
         events,
+        restored: restored_words,
         updates: updates_taken,
         clusters: clusters.clone(),
         mesh: mesh_source,
-        stores: source::Stores::of(args, objects, board.clone(), &tasks),
+        stores,
         policy: policy.policy.clone(),
         namespaces,
         entries: registry::service_entry::Index::new(&args.trust_domain),
         faulty,
+        stand_ins,
         board: board.clone(),
         resolved: resolved_seen,
         context: context_seen.clone(),

@@ -30,6 +30,8 @@ pub struct Facts {
     pub since: SystemTime,
     /// Whether all of it has been read once.
     pub synced: bool,
+    /// Whether what it said before this process started is in use until then.
+    pub restored: Option<Restored>,
     /// When it last said something that made sense.
     pub last_contact: Option<SystemTime>,
     /// Since when it can't be read, and why; `None` while it can.
@@ -44,6 +46,24 @@ pub struct Facts {
     pub objects: usize,
     /// What of it is not used as it is, in words, sorted.
     pub warnings: Vec<String>,
+}
+
+/// What there is to say of contents that come from disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Restored {
+    /// What an operator should know of how they were remembered.
+    pub remark: Option<String>,
+}
+
+/// A source as it was last known, before this process started.
+#[derive(Debug, Clone, Default)]
+pub struct Remembered<T> {
+    /// When it had last said something.
+    pub last_contact: Option<SystemTime>,
+    /// What an operator should know of how it is remembered.
+    pub remark: Option<String>,
+    /// What it held.
+    pub held: T,
 }
 
 /// Why a source can't be read.
@@ -65,6 +85,7 @@ impl Facts {
             address: address.into(),
             since: SystemTime::now(),
             synced: false,
+            restored: None,
             last_contact: None,
             trouble: None,
             failures: 0,
@@ -73,6 +94,12 @@ impl Facts {
             objects: 0,
             warnings: Vec::new(),
         }
+    }
+
+    /// These, of a source of which this is remembered.
+    pub fn with<T>(self, remembered: &Remembered<T>) -> Self {
+        let restored = Some(Restored { remark: remembered.remark.clone() });
+        Self { restored, last_contact: remembered.last_contact, ..self }
     }
 
     /// It has said something that made sense.
@@ -94,9 +121,47 @@ impl Facts {
         match (&self.trouble, self.synced) {
             (Some(trouble), true) if over(trouble.since, STALE_AFTER) => State::Stale,
             (_, true) => State::Live,
+            (_, false) if self.restored.is_some() => State::Restored,
             (_, false) if over(self.since, patience) => State::Timeout,
             (_, false) => State::Syncing,
         }
+    }
+
+    /// Why it is in that state at `now`, where there is something to say.
+    fn reason(&self, state: State, now: SystemTime) -> Option<String> {
+        let trouble = self.trouble.as_ref().map(|trouble| &*trouble.reason);
+        match (&self.restored, state) {
+            (Some(restored), State::Restored) => {
+                let age = self.last_contact.and_then(|last| now.duration_since(last).ok());
+                Some(from_disk(age, trouble, restored.remark.as_deref()))
+            }
+            _ => trouble.map(str::to_owned),
+        }
+    }
+}
+
+/// How old contents are that come from disk, and why there are none that are newer.
+pub fn from_disk(age: Option<Duration>, trouble: Option<&str>, remark: Option<&str>) -> String {
+    let mut text = match age {
+        Some(age) => format!("from disk, last heard of {} ago", rough(age)),
+        None => "from disk, of unknown age".to_owned(),
+    };
+    text.push_str("; stays in use until it has synced");
+    for more in [trouble, remark].into_iter().flatten() {
+        text.push_str("; ");
+        text.push_str(more);
+    }
+    text
+}
+
+/// An age in its largest unit.
+fn rough(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
     }
 }
 
@@ -112,6 +177,8 @@ pub enum State {
     Stale,
     /// It was never read whole, and no longer holds up readiness.
     Timeout,
+    /// Not read whole since the start; what it said before is in use, from disk.
+    Restored,
 }
 
 impl State {
@@ -122,6 +189,7 @@ impl State {
             Self::Live => "live",
             Self::Stale => "stale",
             Self::Timeout => "timeout",
+            Self::Restored => "restored",
         }
     }
 }
@@ -162,12 +230,16 @@ impl Board {
         Self { lines: Arc::new(watch::Sender::new(Lines::new())), patience }
     }
 
-    /// Writes a source's line. What has been read once stays so.
+    /// Writes a source's line. What has been read once stays so, and so does what is known from disk.
     pub fn tell(&self, name: &Arc<str>, facts: &Facts) {
         self.lines.send_if_modified(|lines| {
             let before = lines.get(name);
-            let synced = facts.synced || before.is_some_and(|before| before.synced);
-            let facts = Facts { synced, ..facts.clone() };
+            let mut facts = facts.clone();
+            if let Some(before) = before {
+                facts.synced |= before.synced;
+                facts.restored = facts.restored.or_else(|| before.restored.clone());
+                facts.last_contact = facts.last_contact.or(before.last_contact);
+            }
             let differs = before != Some(&facts);
             if differs {
                 lines.insert(Arc::clone(name), facts);
@@ -218,19 +290,22 @@ impl Board {
     pub fn show(&self) -> Vec<Line> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
-        let shown = lines.iter().map(|(name, facts)| Line {
-            name: Arc::clone(name),
-            kind: facts.kind,
-            address: facts.address.clone(),
-            state: facts.state(now, self.patience),
-            reason: facts.trouble.as_ref().map(|trouble| trouble.reason.clone()),
-            code: facts.trouble.as_ref().map(|trouble| trouble.code.id),
-            last_contact: facts.last_contact.and_then(|at| Timestamp::try_from(at).ok()),
-            failures: facts.failures,
-            services: facts.services,
-            endpoints: facts.endpoints,
-            objects: facts.objects,
-            warnings: facts.warnings.clone(),
+        let shown = lines.iter().map(|(name, facts)| {
+            let state = facts.state(now, self.patience);
+            Line {
+                name: Arc::clone(name),
+                kind: facts.kind,
+                address: facts.address.clone(),
+                state,
+                reason: facts.reason(state, now),
+                code: facts.trouble.as_ref().map(|trouble| trouble.code.id),
+                last_contact: facts.last_contact.and_then(|at| Timestamp::try_from(at).ok()),
+                failures: facts.failures,
+                services: facts.services,
+                endpoints: facts.endpoints,
+                objects: facts.objects,
+                warnings: facts.warnings.clone(),
+            }
         });
         shown.collect()
     }
@@ -259,5 +334,33 @@ mod tests {
         assert_eq!((facts.failures, facts.last_contact), (2, Some(at(40))));
         facts.heard(at(61));
         assert_eq!(facts.state(at(100), patience), State::Live);
+    }
+
+    #[test]
+    fn what_is_from_disk_counts_at_once_and_says_how_old_it_is() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let board = Board::new(Duration::from_secs(30));
+        let (restored, other): (Arc<str>, Arc<str>) = ("dc1".into(), "dc2".into());
+        let remembered =
+            Remembered { last_contact: Some(at(1000)), remark: Some("x".into()), held: () };
+        let facts = || Facts::starting("consul", "http://c:8500");
+        board.tell(&restored, &facts().with(&remembered));
+        board.tell(&other, &facts());
+        assert_eq!(board.waiting_for(), [other]);
+        // A reader that begins doesn't know of it.
+        let mut reader = facts();
+        reader.failed(at(1300), "refused".into(), &codes::CONSUL_UNREACHABLE);
+        board.tell(&restored, &reader);
+        let facts = board.lines().borrow()[&restored].clone();
+        let state = facts.state(at(1300), Duration::ZERO);
+        assert_eq!(
+            facts.reason(state, at(1300)).as_deref(),
+            Some(
+                "from disk, last heard of 5 min ago; stays in use until it has synced; refused; x"
+            )
+        );
+        board.synced("dc1");
+        let facts = board.lines().borrow()[&restored].clone();
+        assert_eq!(facts.state(at(1301), Duration::ZERO), State::Live);
     }
 }

@@ -101,6 +101,9 @@ pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Lo
     let preferences: BTreeSet<&str> =
         clusters.iter().filter_map(|row| row["preference"].as_str()).collect();
     out.extend(preferences.iter().map(|one| format!("\nPreference {}\n", clean(one))));
+    for note in items(&answer["notes"]) {
+        out += &format!("\nNote: {}\n", text(note));
+    }
     let codes: BTreeSet<&str> = clusters.iter().filter_map(|row| row["code"].as_str()).collect();
     if !codes.is_empty() {
         out.push('\n');

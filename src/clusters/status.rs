@@ -11,6 +11,7 @@ use super::kubeconfig::Refusal;
 use crate::codes::{self, Code};
 use crate::model::{IgnoredClaim, Mode, NetworkId};
 use crate::registry::kube::{Contact, Status};
+use crate::sources::from_disk;
 
 /// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
 /// news. A dead one is noticed within a few seconds more, so that it shows within 20 s.
@@ -295,29 +296,9 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
 /// How old what is served is, and why there is nothing newer.
 fn restored(facts: &Facts<'_>, trouble: Option<(&Code, &str)>) -> String {
     let age = facts.status.last_contact.and_then(|last| facts.now.duration_since(last).ok());
-    let mut text = match age {
-        Some(age) => format!("from disk, last heard of {} ago", rough(age)),
-        None => "from disk, of unknown age".to_owned(),
-    };
-    text.push_str("; stays in use until it has synced");
-    if let Some((code, fact)) = trouble {
-        text.push_str(&format!("; {code}: {fact}"));
-    }
-    if let Some(remark) = facts.restored.and_then(|restored| restored.remark.as_ref()) {
-        text.push_str(&format!("; {remark}"));
-    }
-    text
-}
-
-/// An age in its largest unit.
-fn rough(age: Duration) -> String {
-    let seconds = age.as_secs();
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
-    }
+    let trouble = trouble.map(|(code, fact)| format!("{code}: {fact}"));
+    let remark = facts.restored.and_then(|restored| restored.remark.as_deref());
+    from_disk(age, trouble.as_deref(), remark)
 }
 
 fn timeout(facts: &Facts<'_>, text: Option<&str>) -> String {

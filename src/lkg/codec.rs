@@ -50,7 +50,8 @@ impl<'a> Encoder<'a> {
         self.bytes.push(number as u8);
     }
 
-    fn raw(&mut self, text: &str) {
+    /// A text that hardly comes again.
+    pub(super) fn raw(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.bytes.extend_from_slice(text.as_bytes());
     }
@@ -152,7 +153,7 @@ impl<'a> Decoder<'a> {
         count.filter(|count| *count <= self.rest.len()).ok_or(Malformed("count"))
     }
 
-    fn raw(&mut self) -> Result<&'a str, Malformed> {
+    pub(super) fn raw(&mut self) -> Result<&'a str, Malformed> {
         let length = self.count()?;
         let (text, rest) = self.rest.split_at_checked(length).ok_or(Malformed("text"))?;
         self.rest = rest;

@@ -8,7 +8,7 @@
 //! synced: whenever the process or the machine stops, each name is there with all its content or not at
 //! all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -18,8 +18,7 @@ use tracing::warn;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::codec::{Decoder, Encoder, Malformed, Stored};
-use super::{Members, Origin, Shard};
-use crate::model::ClusterId;
+use super::{Members, Origin};
 
 /// The format written here, and the only one read.
 pub(super) const VERSION: u32 = 3;
@@ -29,7 +28,8 @@ const MAGIC: &[u8; 8] = b"straitLK";
 const HEAD: usize = 8 + 4 + 8 + 16;
 const EXTENSION: &str = ".lkg";
 const MEMBERS: &str = "members";
-const CLUSTER: &str = "cluster-";
+/// The longest part of a name that stands in a file's name as it is; what is longer ends in its hash.
+const NAME_MAX: usize = 120;
 
 /// Why a file is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,11 +68,20 @@ pub enum Flaw {
     #[error("is whole but makes no sense: {0}")]
     Malformed(#[from] Malformed),
     /// It was written under another name.
-    #[error("holds cluster {0}")]
-    OtherCluster(ClusterId),
+    #[error("holds {0}")]
+    Other(String),
     /// It was written with other flags.
     #[error("was written with another --{0}")]
     Origin(&'static str),
+}
+
+/// What has files of its own.
+pub(super) trait Kept: Stored {
+    /// What their names begin with.
+    const KIND: &'static str;
+
+    /// Which one of that kind it is.
+    fn name(&self) -> &str;
 }
 
 /// The directory.
@@ -107,18 +116,30 @@ impl Store {
         Self { directory: directory.to_owned(), origin, generations, newest: BTreeMap::new() }
     }
 
-    /// The clusters of which there are files.
-    pub fn clusters(&self) -> Vec<ClusterId> {
-        let names = self.generations.keys().filter_map(|name| name.strip_prefix(CLUSTER));
-        names.filter_map(|id| ClusterId::parse(id).ok()).collect()
+    /// All of a kind, each with the reason why its newest file is not what was read.
+    pub(super) fn read_all<T: Kept>(&mut self) -> Vec<(T, Option<Refused>)> {
+        let files = self.files_of::<T>();
+        let read = files.iter().map(|file| self.read_file::<T>(file));
+        read.filter_map(|(value, refused)| Some((value?, refused))).collect()
     }
 
-    /// What was last known of a cluster, and why its newest file is not what was read.
-    pub fn shard(&mut self, cluster: &ClusterId) -> (Option<Shard>, Option<Refused>) {
-        self.newest_good(&format!("{CLUSTER}{cluster}"), |shard: &Shard| {
-            let same = shard.cluster == *cluster;
-            if same { Ok(()) } else { Err(Flaw::OtherCluster(shard.cluster.clone())) }
+    /// What was last known of one of a kind, and why its newest file is not what was read.
+    #[cfg(test)]
+    pub(super) fn read<T: Kept>(&mut self, name: &str) -> (Option<T>, Option<Refused>) {
+        self.read_file(&file_name::<T>(name))
+    }
+
+    fn read_file<T: Kept>(&mut self, file: &String) -> (Option<T>, Option<Refused>) {
+        self.newest_good(file, |value: &T| match value.name() {
+            name if file_name::<T>(name) == *file => Ok(()),
+            name => Err(Flaw::Other(format!("{} {name}", T::KIND))),
         })
+    }
+
+    fn files_of<T: Kept>(&self) -> Vec<String> {
+        let of_kind =
+            |file: &&String| file.strip_prefix(T::KIND).is_some_and(|rest| rest.starts_with('-'));
+        self.generations.keys().filter(of_kind).cloned().collect()
     }
 
     /// What was last known of the members, and why the newest file is not what was read.
@@ -126,12 +147,12 @@ impl Store {
         self.newest_good(MEMBERS, |_| Ok(()))
     }
 
-    /// Keeps what is known of a cluster. Returns the bytes written: none where the newest file says so.
+    /// Keeps what is known. Returns the bytes written: none where the newest file says so.
     ///
     /// # Errors
     /// What the system says; the files there stay good.
-    pub fn put_shard(&mut self, shard: &Shard) -> io::Result<usize> {
-        self.put(&format!("{CLUSTER}{}", shard.cluster), shard)
+    pub(super) fn put<T: Kept>(&mut self, value: &T) -> io::Result<usize> {
+        self.put_file(&file_name::<T>(value.name()), value)
     }
 
     /// Keeps what is known of the members. Returns the bytes written: none where the newest file says so.
@@ -139,22 +160,27 @@ impl Store {
     /// # Errors
     /// What the system says; the files there stay good.
     pub fn put_members(&mut self, members: &Members) -> io::Result<usize> {
-        self.put(MEMBERS, members)
+        self.put_file(MEMBERS, members)
     }
 
-    /// Forgets a cluster.
+    /// Forgets all of a kind but those of these names.
     ///
     /// # Errors
     /// What the system says.
-    pub fn forget(&mut self, cluster: &ClusterId) -> io::Result<()> {
-        let name = format!("{CLUSTER}{cluster}");
-        self.newest.remove(&name);
-        let Some(generations) = self.generations.get(&name).cloned() else { return Ok(()) };
-        // The oldest first: what a crash leaves must not be older than what it takes.
-        for generation in generations {
-            remove(&self.path(&name, generation))?;
+    pub(super) fn forget_others<'a, T: Kept>(
+        &mut self,
+        names: impl Iterator<Item = &'a str>,
+    ) -> io::Result<()> {
+        let named: BTreeSet<_> = names.map(file_name::<T>).collect();
+        for file in self.files_of::<T>().iter().filter(|file| !named.contains(*file)) {
+            self.newest.remove(file);
+            let generations = self.generations.get(file).cloned().unwrap_or_default();
+            // The oldest first: what a crash leaves must not be older than what it takes.
+            for generation in generations {
+                remove(&self.path(file, generation))?;
+            }
+            self.generations.remove(file);
         }
-        self.generations.remove(&name);
         Ok(())
     }
 
@@ -188,7 +214,7 @@ impl Store {
         (None, first)
     }
 
-    fn put(&mut self, name: &str, value: &impl Stored) -> io::Result<usize> {
+    fn put_file(&mut self, name: &str, value: &impl Stored) -> io::Result<usize> {
         let (bytes, checksum) = to_file(value, &self.origin);
         if self.newest.get(name) == Some(&checksum) {
             return Ok(0);
@@ -232,6 +258,24 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// What the files of one of a kind are called, without generation: its name with what is no plain part of
+/// a file's name escaped as in a URL.
+fn file_name<T: Kept>(name: &str) -> String {
+    let mut file = format!("{}-", T::KIND);
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') {
+            file.push(char::from(byte));
+        } else {
+            file.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    if file.len() > NAME_MAX {
+        file.truncate(NAME_MAX);
+        file.push_str(&format!("~{:032x}", xxhash_rust::xxh3::xxh3_128(name.as_bytes())));
+    }
+    file
 }
 
 /// The name and the generation in a file's name.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use imbl::OrdSet;
 use ipnet::IpNet;
+use serde_json::Value;
 
 use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
-use super::{Members, Note, Origin, Shard};
+use super::files::Kept;
+use super::{Datacentre, Members, Note, Origin, Shard, StoredObjects};
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
     Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode,
@@ -33,9 +35,11 @@ macro_rules! names {
 names!(ClusterId, Hostname, Namespace, NetworkId);
 
 fields!(Origin { domain, trust_domain, system_namespace });
-fields!(Members { members, mesh });
+fields!(Members { members, sources, mesh });
 fields!(Note { secret, network, mode, last_contact });
 fields!(Shard { cluster, uid, network_label, workloads, facts, services });
+fields!(Datacentre { name, services });
+fields!(StoredObjects { store, objects });
 fields!(ClusterFacts { localities, unready, gateways });
 fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
 fields!(WorkloadKey { namespace, name });
@@ -91,6 +95,52 @@ numbers!(Protocol {
     10 => Udp,
     11 => Auto,
 });
+
+impl Kept for Shard {
+    const KIND: &'static str = "cluster";
+
+    fn name(&self) -> &str {
+        self.cluster.as_str()
+    }
+}
+
+impl Kept for Datacentre {
+    const KIND: &'static str = "consul";
+
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+}
+
+impl Kept for StoredObjects {
+    const KIND: &'static str = "store";
+
+    fn name(&self) -> &str {
+        &self.store
+    }
+}
+
+/// As the store has it: what it means others decide, now as then.
+impl Stored for Arc<Value> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.raw(&self.to_string());
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        let value = serde_json::from_str(from.raw()?);
+        value.map(Self::new).map_err(|_| Malformed("object"))
+    }
+}
+
+impl Stored for Arc<Vec<Arc<Value>>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        Vec::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Vec::read(from).map(Self::new)
+    }
+}
 
 impl Stored for Arc<Service> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {

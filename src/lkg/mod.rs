@@ -1,15 +1,16 @@
-//! Last-known-good: what each member was known to hold, on disk, so that a restart loses nothing.
+//! Last-known-good: what each source was known to hold, on disk, so that a restart loses nothing.
 //!
-//! Owns the directory `lkg` of the state directory: a file for each cluster ([`Shard`]), which is
-//! written again when the cluster changed, and one for what belongs to no single cluster
-//! ([`Members`]). A file is written beside the old one, synced and renamed; the last few generations
-//! stay. What can't be proven whole on reading is refused with a reason, and the generation before is
-//! used. Never holds a credential, and never decides what is served: the reconciler does
-//! (docs/decisions/0011-last-known-good.md).
+//! Owns the directory `lkg` of the state directory: a file for each cluster ([`Shard`]), datacentre of
+//! Consul ([`Datacentre`]) and store of objects ([`StoredObjects`]), which is written again when what it
+//! holds changed, and one for what belongs to none of them ([`Members`]). A file is written beside the
+//! old one, synced and renamed; the last few generations stay. What can't be proven whole on reading is
+//! refused with a reason, and the generation before is used. Never holds a credential, and never decides
+//! what is served: the sources do (docs/decisions/0011-last-known-good.md).
 
 mod codec;
 mod files;
 mod format;
+mod others;
 mod writer;
 
 #[cfg(test)]
@@ -20,15 +21,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use serde_json::Value;
 use tracing::{info, warn};
 
 pub use codec::Malformed;
 pub use files::{Refused, Store};
+pub use others::{Others, Stores};
 pub use writer::Writer;
 
 use crate::clusters::Remembered;
 use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, Workloads};
 use crate::registry::{Contents, ServiceRecord};
+use crate::sources;
 
 /// What the names and identities in a file depend on: with other settings it is not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +62,31 @@ pub struct Shard {
     pub services: BTreeMap<Hostname, ServiceRecord>,
 }
 
+/// What one datacentre of Consul was known to say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Datacentre {
+    /// The name of its shard.
+    pub name: ClusterId,
+    /// Its services.
+    pub services: BTreeMap<Hostname, ServiceRecord>,
+}
+
+/// The objects of the mesh that one store was known to hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredObjects {
+    /// The store's name.
+    pub store: Arc<str>,
+    /// Its objects. No Secret is among them.
+    pub objects: Arc<Vec<Arc<Value>>>,
+}
+
 /// What was known of the members beside what they hold, and of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
     /// The clusters whose contents are kept.
     pub members: BTreeMap<ClusterId, Note>,
+    /// When other sources had last answered, by name, in milliseconds since the Unix epoch.
+    pub sources: BTreeMap<Arc<str>, u64>,
     /// The data of the mesh's ConfigMap, where there was one.
     pub mesh: Option<BTreeMap<String, String>>,
 }
@@ -85,8 +109,19 @@ pub struct Note {
 pub struct Restored {
     /// The clusters.
     pub clusters: BTreeMap<ClusterId, Remembered>,
+    /// The datacentres of Consul, by the name of their shard.
+    pub datacentres: BTreeMap<ClusterId, sources::Remembered<BTreeMap<Hostname, ServiceRecord>>>,
+    /// The stores of objects, by name.
+    pub stores: BTreeMap<Arc<str>, sources::Remembered<Arc<Vec<Arc<Value>>>>>,
     /// The data of the mesh's ConfigMap, where there was one.
     pub mesh: Option<Arc<BTreeMap<String, String>>>,
+}
+
+impl Restored {
+    /// Whether there was nothing.
+    pub fn is_empty(&self) -> bool {
+        self.clusters.is_empty() && self.datacentres.is_empty() && self.stores.is_empty()
+    }
 }
 
 /// Opens the directory in `state_dir` and reads what is there. What can't be read is logged, and as
@@ -95,27 +130,54 @@ pub fn open(state_dir: &Path, origin: Origin) -> (Store, Restored) {
     let began = std::time::Instant::now();
     let mut store = Store::open(&state_dir.join("lkg"), origin);
     let restored = restore(&mut store);
-    if !restored.clusters.is_empty() {
-        let clusters = restored.clusters.len();
-        info!(clusters, took = ?began.elapsed(), "last-known-good state read");
+    if !restored.is_empty() {
+        let Restored { clusters, datacentres, stores, .. } = &restored;
+        let (clusters, datacentres, stores) = (clusters.len(), datacentres.len(), stores.len());
+        let took = began.elapsed();
+        info!(clusters, datacentres, stores, ?took, "last-known-good state read");
     }
     (store, restored)
 }
 
 fn restore(store: &mut Store) -> Restored {
     let (members, _) = store.members();
-    let Members { mut members, mesh } = members.unwrap_or_default();
-    let mut clusters = BTreeMap::new();
-    for cluster in store.clusters() {
-        let (shard, refused) = store.shard(&cluster);
-        let Some(shard) = shard else { continue };
-        let note = members.remove(&cluster);
-        clusters.insert(cluster, remembered(shard, note, refused));
+    let Members { mut members, sources, mesh } = members.unwrap_or_default();
+    let mut restored = Restored { mesh: mesh.map(Arc::new), ..Restored::default() };
+    for (shard, refused) in store.read_all::<Shard>() {
+        let note = members.remove(&shard.cluster);
+        restored.clusters.insert(shard.cluster.clone(), remembered(shard, note, refused));
     }
     for cluster in members.keys() {
         warn!(%cluster, "no file holds what was last known of this cluster");
     }
-    Restored { clusters, mesh: mesh.map(Arc::new) }
+    for (Datacentre { name, services }, refused) in store.read_all() {
+        let source = other(&sources, name.as_str(), services, refused);
+        restored.datacentres.insert(name, source);
+    }
+    for (StoredObjects { store, objects }, refused) in store.read_all() {
+        let source = other(&sources, &store, objects, refused);
+        restored.stores.insert(store, source);
+    }
+    restored
+}
+
+/// What is remembered of a source that is no cluster.
+fn other<T>(
+    contacts: &BTreeMap<Arc<str>, u64>,
+    name: &str,
+    held: T,
+    refused: Option<Refused>,
+) -> sources::Remembered<T> {
+    let last_contact = contacts.get(name).copied().and_then(time);
+    sources::Remembered { last_contact, remark: refused.map(remark), held }
+}
+
+fn time(millis: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(millis))
+}
+
+fn remark(refused: Refused) -> String {
+    format!("{refused}; an earlier file is used")
 }
 
 fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Remembered {
@@ -124,8 +186,6 @@ fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Rem
     let services: BTreeMap<_, _> =
         services.into_iter().map(|(host, record)| (host, Some(record))).collect();
     let note = note.as_ref();
-    let time =
-        |millis| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(millis));
     Remembered {
         secret: note.and_then(|note| note.secret.clone()),
         network: note.and_then(|note| note.network.clone()),
@@ -134,7 +194,7 @@ fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Rem
         last_contact: note.and_then(|note| note.last_contact).and_then(time),
         services: services.len(),
         endpoints,
-        remark: refused.map(|refused| format!("{refused}; an earlier file is used")),
+        remark: refused.map(remark),
         contents: Contents {
             services,
             workloads: Some(workloads),

@@ -245,8 +245,26 @@ fn members(seed: u64) -> Members {
     let mesh = |dice: &mut Dice| dice.some(|dice| (dice.text().to_string(), "x: y".to_owned()));
     Members {
         members: (0..dice.upto(5)).map(|at| (at.to_string().into(), note(&mut dice))).collect(),
+        sources: dice.some(|dice| (dice.text(), dice.0.random())),
         mesh: dice.maybe(mesh),
     }
+}
+
+/// What a datacentre held, and what a store did, that differ with `seed`.
+fn others(seed: u64) -> (Datacentre, StoredObjects) {
+    let mut dice = dice(seed);
+    let Shard { services, .. } = dice.shard("");
+    let object = |dice: &mut Dice| {
+        let spec = serde_json::json!({"hosts": [*dice.text()], "weight": dice.0.random::<u32>()});
+        Arc::new(serde_json::json!({"kind": *dice.text(), "spec": spec, "status": null}))
+    };
+    let objects = Arc::new(dice.some(object));
+    let store = format!("xds://[::1]:{seed}/ü").into();
+    (Datacentre { name: "consul/dc_1".into(), services }, StoredObjects { store, objects })
+}
+
+fn clusters(store: &mut Store) -> Vec<String> {
+    store.read_all::<Shard>().into_iter().map(|(shard, _)| shard.cluster.to_string()).collect()
 }
 
 fn store(directory: &TempDir) -> Store {
@@ -271,6 +289,11 @@ fn whatever_is_written_is_read_back_and_written_alike_again() {
         assert!(bytes == again, "seed {seed}: other bytes for the same value");
         let (bytes, _) = to_file(&members(seed), &origin());
         assert_eq!(open_file(&bytes, &origin()).map(|(read, _)| read), Ok(members(seed)));
+        let (datacentre, objects) = others(seed);
+        let (bytes, _) = to_file(&datacentre, &origin());
+        assert_eq!(open_file(&bytes, &origin()).map(|(read, _)| read), Ok(datacentre));
+        let (bytes, _) = to_file(&objects, &origin());
+        assert_eq!(open_file(&bytes, &origin()).map(|(read, _)| read), Ok(objects));
     }
 }
 
@@ -333,6 +356,8 @@ fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
         // Whatever comes of it, it ends and does not panic.
         let _ = Shard::read(&mut Decoder::new(&bytes));
         let _ = Members::read(&mut Decoder::new(&bytes));
+        let _ = Datacentre::read(&mut Decoder::new(&bytes));
+        let _ = StoredObjects::read(&mut Decoder::new(&bytes));
     }
 }
 
@@ -355,19 +380,19 @@ fn a_file_is_refused_with_the_reason() {
     for (name, bytes, reason) in cases {
         let directory = tempfile::tempdir().expect("a directory");
         let mut first = store(&directory);
-        first.put_shard(&shard("east", 1)).expect("written");
-        first.put_shard(&shard("east", 2)).expect("written");
+        first.put(&shard("east", 1)).expect("written");
+        first.put(&shard("east", 2)).expect("written");
         let newest = files(&directory).pop().expect("two files");
         fs::write(&newest, bytes).expect("written");
         let mut second = store(&directory);
-        let (read, refused) = second.shard(&"east".into());
+        let (read, refused) = second.read::<Shard>("east");
         assert_eq!(read, Some(shard("east", 1)), "{name}");
         let refused = refused.expect("a reason").to_string();
         assert!(refused.contains(reason), "{name}: {refused}");
         assert!(refused.contains(&*newest.to_string_lossy()), "{name}: {refused}");
         // The next one goes beyond the bad one, whatever that was.
-        second.put_shard(&shard("east", 4)).expect("written");
-        assert_eq!(store(&directory).shard(&"east".into()), (Some(shard("east", 4)), None));
+        second.put(&shard("east", 4)).expect("written");
+        assert_eq!(store(&directory).read::<Shard>("east"), (Some(shard("east", 4)), None));
     }
 }
 
@@ -376,40 +401,68 @@ fn some_generations_are_kept_and_equal_ones_not_written_again() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut first = store(&directory);
     for seed in 0..10 {
-        assert_ne!(first.put_shard(&shard("east", seed)).expect("written"), 0);
-        assert_eq!(first.put_shard(&shard("east", seed)).expect("nothing to do"), 0);
+        assert_ne!(first.put(&shard("east", seed)).expect("written"), 0);
+        assert_eq!(first.put(&shard("east", seed)).expect("nothing to do"), 0);
         first.put_members(&members(seed)).expect("written");
     }
-    first.put_shard(&shard("a.b", 1)).expect("written");
+    first.put(&shard("a.b", 1)).expect("written");
     assert_eq!(files(&directory).len(), 2 * GENERATIONS + 1);
     let mut second = store(&directory);
-    assert_eq!(second.clusters(), ["a.b", "east"].map(ClusterId::from));
-    assert_eq!(second.shard(&"east".into()), (Some(shard("east", 9)), None));
+    assert_eq!(clusters(&mut second), ["a.b", "east"]);
+    assert_eq!(second.read::<Shard>("east"), (Some(shard("east", 9)), None));
     assert_eq!(second.members(), (Some(members(9)), None));
     // Known from what was read, too.
-    assert_eq!(second.put_shard(&shard("east", 9)).expect("nothing to do"), 0);
-    second.forget(&"east".into()).expect("removed");
-    assert_eq!(store(&directory).clusters(), ["a.b"].map(ClusterId::from));
+    assert_eq!(second.put(&shard("east", 9)).expect("nothing to do"), 0);
+    second.forget_others::<Shard>(["a.b", "west"].into_iter()).expect("removed");
+    assert_eq!(clusters(&mut store(&directory)), ["a.b"]);
+    assert_eq!(store(&directory).members(), (Some(members(9)), None));
+}
+
+#[test]
+fn sources_of_any_name_have_files_of_their_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut first = store(&directory);
+    let (datacentre, objects) = others(1);
+    first.put(&datacentre).expect("written");
+    // Of the longest there are, names differ at the end.
+    let long = ["a", "b"].map(|end| StoredObjects {
+        store: format!("fs:///{}{end}", "x/".repeat(1000)).into(),
+        ..objects.clone()
+    });
+    for stored in long.iter().chain([&objects]) {
+        first.put(stored).expect("written");
+    }
+    let mut second = store(&directory);
+    assert_eq!(second.read_all(), [(datacentre.clone(), None)]);
+    let read = second.read_all::<StoredObjects>().into_iter().map(|(one, _)| one.store);
+    let mut wanted: Vec<_> = long.iter().chain([&objects]).map(|one| &one.store).cloned().collect();
+    wanted.sort();
+    let mut read: Vec<_> = read.collect();
+    read.sort();
+    assert_eq!(read, wanted);
+    second.forget_others::<StoredObjects>([&*objects.store].into_iter()).expect("removed");
+    assert_eq!(store(&directory).read_all(), [(objects, None)]);
+    assert_eq!(store(&directory).read_all(), [(datacentre, None)]);
 }
 
 #[test]
 fn a_write_that_was_cut_short_leaves_the_file_before() {
     let directory = tempfile::tempdir().expect("a directory");
-    store(&directory).put_shard(&shard("east", 1)).expect("written");
+    store(&directory).put(&shard("east", 1)).expect("written");
     let (half, _) = to_file(&shard("east", 2), &origin());
     let beside = directory.path().join("lkg").join(".cluster-east.new");
     fs::write(beside, &half[..half.len() / 2]).expect("written");
     let mut second = store(&directory);
-    assert_eq!(second.shard(&"east".into()), (Some(shard("east", 1)), None));
-    second.put_shard(&shard("east", 3)).expect("written over it");
-    assert_eq!(store(&directory).shard(&"east".into()), (Some(shard("east", 3)), None));
+    assert_eq!(second.read::<Shard>("east"), (Some(shard("east", 1)), None));
+    second.put(&shard("east", 3)).expect("written over it");
+    assert_eq!(store(&directory).read::<Shard>("east"), (Some(shard("east", 3)), None));
 }
 
 #[test]
 fn files_are_their_owners_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().expect("a directory");
-    store(&directory).put_shard(&shard("east", 1)).expect("written");
+    store(&directory).put(&shard("east", 1)).expect("written");
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(&directory.path().join("lkg")), 0o700);
     assert_eq!(mode(&files(&directory)[0]), 0o600);
@@ -423,10 +476,10 @@ fn a_hundred_thousand_endpoints_stay_small() {
     let large = large(100_000);
     let made = began.elapsed();
     let began = std::time::Instant::now();
-    let bytes = store(&directory).put_shard(&large).expect("written");
+    let bytes = store(&directory).put(&large).expect("written");
     let written = began.elapsed();
     let began = std::time::Instant::now();
-    let (read, _) = store(&directory).shard(&"east".into());
+    let (read, _) = store(&directory).read::<Shard>("east");
     let loaded = began.elapsed();
     println!("made {made:?}, {bytes} bytes written in {written:?}, loaded in {loaded:?}");
     assert!(read == Some(large));

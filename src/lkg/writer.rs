@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::others::{self, Others};
 use super::{Members, Note, Shard, Store};
 use crate::aggregate::MergedService;
 use crate::clusters::status::ClusterStatus;
@@ -38,6 +39,8 @@ pub struct Writer {
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
     /// How the members fare.
     pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    /// What it writes of sources that are no member cluster.
+    pub others: Others,
     /// The data of the mesh's ConfigMap.
     pub mesh: watch::Receiver<Option<Arc<BTreeMap<String, String>>>>,
     /// Cancelled when the process is to end.
@@ -56,7 +59,7 @@ impl Writer {
         loop {
             let ending = tokio::select! {
                 () = drain.cancelled() => true,
-                () = self.news(&written.held) => false,
+                () = self.news(&written) => false,
                 () = tokio::time::sleep_until(contacts_at + CONTACTS) => false,
             };
             let began = Instant::now();
@@ -67,6 +70,7 @@ impl Writer {
                     before: written.clone(),
                     now: Arc::clone(&now),
                     statuses: Arc::clone(&self.statuses.borrow_and_update()),
+                    others: self.others.now(),
                     mesh: self.mesh.borrow().clone(),
                 };
                 let store = Arc::clone(&self.store);
@@ -75,12 +79,12 @@ impl Writer {
                 });
                 let result = done.await.unwrap_or_else(|error| Err(io::Error::other(error)));
                 match result {
-                    Ok((bytes, held)) => {
+                    Ok((bytes, now)) => {
                         if trouble.take().is_some() {
                             info!("last-known-good state is written again");
                         }
                         debug!(bytes, took = ?began.elapsed(), "last-known-good state written");
-                        written = Written { context: Some(now), held };
+                        written = now;
                     }
                     Err(error) => {
                         let text = error.to_string();
@@ -109,14 +113,15 @@ impl Writer {
         }
     }
 
-    /// Waits until there is something new to write: another version, or another cluster whose data is
-    /// served.
-    async fn news(&mut self, held: &Held) {
+    /// Waits until there is something new to write: another version, another source whose data is served,
+    /// or other objects.
+    async fn news(&mut self, written: &Written) {
         loop {
             tokio::select! {
                 Ok(()) = self.context.changed() => return,
+                () = self.others.news(&written.others) => return,
                 Ok(()) = self.statuses.changed() => {
-                    if held_by(&self.statuses.borrow_and_update()) != *held {
+                    if held_by(&self.statuses.borrow_and_update()) != written.held {
                         return;
                     }
                 }
@@ -141,6 +146,7 @@ fn held_by(statuses: &[ClusterStatus]) -> Held {
 struct Written {
     context: Option<Arc<PushContext>>,
     held: Held,
+    others: others::Written,
 }
 
 /// One write.
@@ -148,12 +154,13 @@ struct Work {
     before: Written,
     now: Arc<PushContext>,
     statuses: Arc<Vec<ClusterStatus>>,
+    others: others::Now,
     mesh: Option<Arc<BTreeMap<String, String>>>,
 }
 
 impl Work {
-    /// Returns the bytes written, and of which clusters files are there now.
-    fn carry_out(self, store: &mut Store) -> io::Result<(usize, Held)> {
+    /// Returns the bytes written, and what the files say now.
+    fn carry_out(self, store: &mut Store) -> io::Result<(usize, Written)> {
         let mut held = held_by(&self.statuses);
         // The word of a cluster that has only just been read may not have come through yet.
         held.retain(|id, _| self.now.network_labels.contains_key(id));
@@ -165,7 +172,7 @@ impl Work {
         });
         let wanted = wanted.map(|(id, uid)| (id, uid.as_deref().map(Arc::from)));
         for shard in shards(&self.now, wanted) {
-            bytes += store.put_shard(&shard)?;
+            bytes += store.put(&shard)?;
         }
         let by_id = self.statuses.iter().filter(|status| status.kept.is_some());
         let by_id = by_id.map(|status| (ClusterId::from(status.id.as_str()), status));
@@ -184,16 +191,17 @@ impl Work {
             };
             (id, note)
         });
+        let members = members.collect();
+        let config = self.statuses.iter().find(|status| status.secret.is_none());
+        let config = config.and_then(|status| status.last_contact).map(SystemTime::from);
+        let sources = self.others.contacts(config);
         let mesh = self.mesh.as_deref().cloned();
-        bytes += store.put_members(&Members { members: members.collect(), mesh })?;
+        bytes += store.put_members(&Members { members, sources, mesh })?;
         // A Secret that can't be used just now still names its cluster, and so do standbys.
-        let named: BTreeSet<_> = self.statuses.iter().map(|status| status.id.as_str()).collect();
-        for id in store.clusters() {
-            if !named.contains(id.as_str()) {
-                store.forget(&id)?;
-            }
-        }
-        Ok((bytes, held))
+        store.forget_others::<Shard>(self.statuses.iter().map(|status| status.id.as_str()))?;
+        let others = self.others.carry_out(&self.before.others, &self.now, changed.as_ref(), store);
+        let (more, others) = others?;
+        Ok((bytes + more, Written { context: Some(self.now), held, others }))
     }
 }
 
@@ -231,10 +239,12 @@ fn changed(before: Option<&PushContext>, now: &PushContext) -> Option<BTreeSet<C
     Some(changed)
 }
 
-/// What the Kubernetes API of a cluster says of a service.
-fn record(service: &MergedService, id: &ClusterId) -> Option<ServiceRecord> {
+/// What the Kubernetes API of a cluster says of a service, or a datacentre of Consul: none is called as the
+/// other.
+pub(super) fn record(service: &MergedService, id: &ClusterId) -> Option<ServiceRecord> {
     let of = |shard: &&crate::aggregate::ShardEndpoints| {
-        shard.key.provider == Provider::Kubernetes && shard.key.cluster == *id
+        matches!(shard.key.provider, Provider::Kubernetes | Provider::Consul)
+            && shard.key.cluster == *id
     };
     let shard = service.shards.iter().find(of)?;
     let (service, endpoints) = (Arc::clone(&shard.service), shard.endpoints.clone());

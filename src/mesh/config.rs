@@ -43,6 +43,8 @@ pub struct MeshConfig {
     pub config_sources: Vec<ConfigSource>,
     /// `discoverySelectors`: the namespaces whose services and pods belong to the mesh.
     pub namespaces: Arc<NamespaceFilter>,
+    /// `defaultServiceExportTo`: to whom entries are exported that don't say so; empty for everybody.
+    pub default_service_export_to: Vec<String>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
 }
@@ -122,6 +124,7 @@ impl MeshConfig {
             proxy_inbound_listen_port: 15006,
             config_sources: Vec::new(),
             namespaces: Arc::default(),
+            default_service_export_to: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
@@ -171,6 +174,7 @@ impl MeshConfig {
             namespaces: fields
                 .take_with("discoverySelectors", |raw: Vec<RawSelector>| discovery::read(raw))?
                 .map_or(base.namespaces, Arc::new),
+            default_service_export_to: fields.take("defaultServiceExportTo")?.unwrap_or_default(),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -228,6 +232,7 @@ impl MeshConfig {
         json!({
             "accessLogFile": self.access_log_file,
             "configSources": self.config_sources.iter().map(ConfigSource::to_json).collect::<Vec<_>>(),
+            "defaultServiceExportTo": self.default_service_export_to,
             "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
             "enableAutoMtls": self.enable_auto_mtls,

@@ -249,7 +249,8 @@ pub struct ByName {
 /// An endpoint by name. Its address may be an IP as well.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedEndpoint {
-    /// The name, which the proxy resolves.
+    /// The name, which the proxy resolves; or the path of a socket on the proxy's own host, which begins
+    /// with `/`, or with `@` for an abstract one.
     pub address: Arc<str>,
     /// Where it listens, by the name of the service port.
     pub ports: SortedMap<Arc<str>, u16>,
@@ -261,6 +262,13 @@ pub struct NamedEndpoint {
     pub network: Option<NetworkId>,
     /// Whether it takes mTLS.
     pub tls_mode: TlsMode,
+}
+
+impl NamedEndpoint {
+    /// Whether it is a socket on the proxy's own host.
+    pub fn is_socket(&self) -> bool {
+        self.address.starts_with(['/', '@'])
+    }
 }
 
 /// Which endpoints of a service come first.

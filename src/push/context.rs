@@ -16,6 +16,7 @@ use crate::model::{
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
+use crate::registry::service_entry::{Machine, Selections};
 use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
@@ -66,6 +67,8 @@ pub struct PushContext {
     pub facts: OrdMap<ClusterId, ClusterFacts>,
     /// Definitions that one namespace has for itself, of names that others have as well.
     pub private: Private,
+    /// What entries select of clusters, and the machines that they describe.
+    pub entries: Arc<Selections>,
 }
 
 /// By name and namespace. Nearly always empty.
@@ -144,7 +147,7 @@ impl PushContext {
         fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
     }
 
-    /// Where a proxy is: where its pod says it is, else its node, else as it says itself.
+    /// Where a proxy is: where its pod says it is, else its node, else its machine, else as it says itself.
     pub fn locality_of(&self, proxy: &Proxy) -> Option<Arc<Locality>> {
         let pod = self.workload_of(proxy);
         let node = || match pod {
@@ -153,7 +156,14 @@ impl PushContext {
         };
         let of_node = || self.facts.get(&proxy.cluster)?.localities.get(node()?).cloned();
         let claimed = || Some(Arc::new(proxy.locality.clone())).filter(|one| !one.is_empty());
-        pod.and_then(|pod| pod.locality.clone()).or_else(of_node).or_else(claimed)
+        let of_machine = || self.machine_of(proxy)?.locality().cloned();
+        let of_pod = pod.and_then(|pod| pod.locality.clone());
+        of_pod.or_else(of_node).or_else(of_machine).or_else(claimed)
+    }
+
+    /// The WorkloadEntry of a proxy's name, where its cluster has no such pod.
+    pub fn machine_of(&self, proxy: &Proxy) -> Option<&Machine> {
+        if self.workload_of(proxy).is_some() { None } else { self.entries.machine(&proxy.workload) }
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.

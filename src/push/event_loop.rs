@@ -117,6 +117,7 @@ pub struct Mesh {
     everything: bool,
     networks_stale: bool,
     all_hosts_stale: bool,
+    machines_stale: bool,
     heard: bool,
     complete: bool,
 }
@@ -146,6 +147,7 @@ impl Mesh {
             everything: false,
             networks_stale: true,
             all_hosts_stale: false,
+            machines_stale: false,
             heard: false,
             complete: false,
         }
@@ -157,7 +159,7 @@ impl Mesh {
             Event::Registry(update) => self.hear(update),
             Event::Entries(update, selections) => {
                 self.hear(update);
-                self.joins.select(selections);
+                self.machines_stale |= self.joins.select(selections);
             }
             Event::Clusters(clusters) if clusters != self.clusters => {
                 self.clusters = clusters;
@@ -248,6 +250,8 @@ impl Mesh {
         }
         let mut changes =
             Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
+        // Proxies on machines that nothing selects are known by them, too.
+        changes.definitions |= std::mem::take(&mut self.machines_stale);
         self.refresh_workloads(&touched);
         let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
         for host in hosts {
@@ -428,6 +432,7 @@ impl Mesh {
             workloads: self.workloads.clone(),
             facts: self.facts.clone(),
             private: self.private.clone(),
+            entries: Arc::clone(self.joins.selections()),
         }
     }
 }

@@ -22,12 +22,19 @@ pub(super) struct Joins {
 }
 
 impl Joins {
-    /// Takes other selections.
-    pub(super) fn select(&mut self, selections: Arc<Selections>) {
-        if self.selections != selections {
-            self.selections = selections;
-            (self.pods_stale, self.workloads_stale) = (true, true);
+    /// Takes other selections. Returns whether they tell anything else of machines or hosts.
+    pub(super) fn select(&mut self, selections: Arc<Selections>) -> bool {
+        if self.selections == selections {
+            return false;
         }
+        let before = std::mem::replace(&mut self.selections, selections);
+        (self.pods_stale, self.workloads_stale) = (true, true);
+        !self.selections.tells_as(&before)
+    }
+
+    /// What entries select, and which machines there are.
+    pub(super) fn selections(&self) -> &Arc<Selections> {
+        &self.selections
     }
 
     /// Whether something is to be computed again.

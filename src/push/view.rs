@@ -106,6 +106,8 @@ pub enum Reason {
     GatewayFamily,
     /// The endpoint takes plain text only.
     PlainText,
+    /// Mesh config has clients speak plain text, which no gateway takes.
+    AutoMtlsOff,
 }
 
 impl Reason {
@@ -118,7 +120,8 @@ impl Reason {
             | Self::NoGateway
             | Self::GatewayPending
             | Self::GatewayFamily
-            | Self::PlainText => true,
+            | Self::PlainText
+            | Self::AutoMtlsOff => true,
             Self::NotReady(_)
             | Self::ClusterDraining
             | Self::ClusterDark
@@ -149,7 +152,7 @@ impl Reason {
             | Self::HeadlessElsewhere => Step::Network,
             Self::NoGateway | Self::GatewayPending => Step::Gateway,
             Self::EndpointFamily | Self::GatewayFamily => Step::Family,
-            Self::PlainText => Step::Mtls,
+            Self::PlainText | Self::AutoMtlsOff => Step::Mtls,
         }
     }
 }
@@ -363,8 +366,9 @@ impl<'a, 'v> Reach<'a, 'v> {
         shard: &ShardKey,
         (network, bar): (&NetworkId, Option<Bar>),
     ) -> Self {
-        let Definition { export_to, mesh_external, .. } = &*service.primary.definition;
-        let public = *export_to == ExportTo::Public && !mesh_external && !local;
+        let Definition { export_to, mesh_external, resolution, .. } = &*service.primary.definition;
+        let by_name = matches!(resolution, Resolution::ByName(_));
+        let public = *export_to == ExportTo::Public && !mesh_external && !local && !by_name;
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {
             left: cluster.and_then(|cluster| match (cluster.mode, &cluster.withdrawn) {
@@ -437,6 +441,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             Err(Reason::NoGateway)
         } else if self.gateways.is_empty() {
             Err(Reason::GatewayFamily)
+        } else if !context.mesh.enable_auto_mtls {
+            Err(Reason::AutoMtlsOff)
         } else {
             Ok(Via::Gateways)
         };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -20,7 +21,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::Event;
 use crate::registry::service_entry;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
-use crate::sources::{Board, Lines};
+use crate::sources::{Board, Facts, Lines, WARNINGS_MAX};
 use crate::store::Objects;
 
 /// How long gateway names without any answer may hold up readiness.
@@ -29,12 +30,17 @@ const NAMES_WAIT: Duration = Duration::from_secs(5);
 /// How often to look whether sources have used up their time.
 const SOURCES_LOOK: Duration = Duration::from_millis(500);
 
+/// Objects that make no sense, each with what it was when it last did.
+type StandIns = Vec<(Arc<Value>, Arc<Value>)>;
+
 /// Fails when the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<Event>>;
 
 /// What is fed in, and where it goes.
 pub(super) struct Feed {
     pub(super) events: mpsc::Sender<Event>,
+    /// What sources said before this process started, which comes before anything they say now.
+    pub(super) restored: Vec<RegistryUpdate>,
     pub(super) updates: mpsc::Receiver<RegistryUpdate>,
     pub(super) clusters: reconciler::Outputs,
     pub(super) mesh: MeshSource,
@@ -45,6 +51,8 @@ pub(super) struct Feed {
     pub(super) entries: service_entry::Index,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
+    /// What counts in place of objects that make no sense.
+    pub(super) stand_ins: watch::Sender<Arc<StandIns>>,
     /// How the sources fare that are no member clusters.
     pub(super) board: Board,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
@@ -62,6 +70,7 @@ impl Feed {
         let feed = Feeding {
             namespaces: self.namespaces,
             events: self.events,
+            restored: self.restored,
             updates: self.updates,
             clusters: self.clusters,
             said: Arc::default(),
@@ -70,6 +79,7 @@ impl Feed {
             objects,
             entries: self.entries,
             faulty: self.faulty,
+            stand_ins: self.stand_ins,
             lines: self.board.lines(),
             board: self.board,
             resolved: self.resolved,
@@ -83,6 +93,7 @@ impl Feed {
 /// A feed whose mesh settings have been read.
 struct Feeding {
     events: mpsc::Sender<Event>,
+    restored: Vec<RegistryUpdate>,
     updates: mpsc::Receiver<RegistryUpdate>,
     clusters: reconciler::Outputs,
     /// The clusters as the event loop was last told.
@@ -93,6 +104,7 @@ struct Feeding {
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
+    stand_ins: watch::Sender<Arc<StandIns>>,
     board: Board,
     lines: watch::Receiver<Lines>,
     resolved: watch::Receiver<Arc<ResolvedNames>>,
@@ -102,6 +114,11 @@ struct Feeding {
 
 impl Feeding {
     async fn run(mut self) {
+        for word in std::mem::take(&mut self.restored) {
+            if self.pass_on(word).await.is_err() {
+                return;
+            }
+        }
         loop {
             let settled = self.clusters.settled.borrow_and_update().clone();
             let sources = self.board.waiting_for();
@@ -217,7 +234,9 @@ impl Feeding {
             differs
         });
         self.events.send(Event::MeshConfig(settings.config)).await?;
-        self.events.send(Event::MeshNetworks(settings.networks)).await
+        self.events.send(Event::MeshNetworks(settings.networks)).await?;
+        // To whom entries are exported may be another matter now.
+        self.entries().await
     }
 
     async fn policy(&mut self) -> Fed {
@@ -227,15 +246,27 @@ impl Feeding {
 
     /// What the ServiceEntries say now.
     async fn entries(&mut self) -> Fed {
+        let config = Arc::clone(&self.settings.borrow().config);
+        self.entries.export_by_default(&config.default_service_export_to);
         let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
         let before = self.entries.problems().to_vec();
-        let Some(contents) = self.entries.apply(&objects.others) else { return Ok(()) };
+        self.entries.shadowed(&objects.shadowed);
+        let contents = self.entries.apply(&objects.others);
+        self.stand_ins.send_if_modified(|held| {
+            let new = self.entries.stand_ins();
+            // Equal ones too: which object of a store is meant is told by its place in memory.
+            let differs = !(held.is_empty() && new.is_empty());
+            *held = Arc::new(new);
+            differs
+        });
+        let Some(contents) = contents else { return Ok(()) };
         let problems = self.entries.problems();
         for problem in problems.iter().filter(|problem| !before.contains(problem)) {
             let code = &codes::ENTRY;
             warn!(%problem, %code, next = code.next, "configuration not used as it is");
         }
         self.faulty.send_replace(problems.len());
+        tell_problems(&self.board, problems);
         // One run for as long as the process lives, whose words are all complete.
         let update = RegistryUpdate {
             shard: ShardKey::service_entries(),
@@ -250,6 +281,19 @@ impl Feeding {
         let resolved = Arc::clone(&self.resolved.borrow_and_update());
         self.events.send(Event::GatewayNames(resolved)).await
     }
+}
+
+/// Says on the board what of the entries is not used as it is, whichever store it is from.
+fn tell_problems(board: &Board, problems: &[service_entry::Problem]) {
+    let name: Arc<str> = "entries".into();
+    if problems.is_empty() {
+        board.forget(&name);
+        return;
+    }
+    let warnings = problems.iter().take(WARNINGS_MAX).map(ToString::to_string).collect();
+    let mut facts = Facts { synced: true, warnings, ..Facts::starting("entries", "") };
+    facts.last_contact = Some(facts.since);
+    board.tell(&name, &facts);
 }
 
 /// Says what readiness waits for.
@@ -294,6 +338,7 @@ mod tests {
         let board = Board::new(Duration::ZERO);
         let mut feed = Feeding {
             events,
+            restored: Vec::new(),
             updates: updates_seen,
             clusters: reconciler::Outputs { statuses, known: known_seen, settled },
             said: Arc::default(),
@@ -303,6 +348,7 @@ mod tests {
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,
+            stand_ins: watch::channel(Arc::default()).0,
             lines: board.lines(),
             board,
             resolved,

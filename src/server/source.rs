@@ -1,9 +1,11 @@
 //! Where configuration comes from: a directory, or the config cluster.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -15,8 +17,8 @@ use crate::config::ServeArgs;
 use crate::identity::{AuthorityPem, authority::load_or_create};
 use crate::mesh::watch::{ConfigMapData, Source, Watcher};
 use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
-use crate::model::ClusterId;
-use crate::sources::Board;
+use crate::model::{ClusterId, NamespaceFilter};
+use crate::sources::{self, Board};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
@@ -42,9 +44,11 @@ impl ConfigSource {
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
 
+    /// `stores` is what stores of objects are known to have held.
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
+        stores: &Remembered,
         tasks: &Supervisor,
     ) -> watch::Receiver<Option<Arc<Objects>>> {
         match self {
@@ -52,7 +56,9 @@ impl ConfigSource {
                 store::files::watch(path.clone(), args.namespace.clone(), tasks)
             }
             Self::Cluster { access, .. } => {
-                store::kube::watch(access.clone(), args.namespace.clone(), tasks)
+                let known = stores.get(&combined::own_name(combined::OWN_CLUSTER));
+                let known = known.map(|known| Arc::clone(&known.held)).unwrap_or_default();
+                store::kube::watch(access.clone(), args.namespace.clone(), known, tasks)
             }
         }
     }
@@ -96,11 +102,15 @@ impl ConfigSource {
     }
 }
 
+/// What stores of objects are known to have held, by name.
+pub(super) type Remembered = BTreeMap<Arc<str>, sources::Remembered<Arc<Vec<Arc<Value>>>>>;
+
 /// The stores that objects of the mesh come from.
 pub(super) struct Stores {
     config: combined::Config,
     node: mcp::Node,
     listed: watch::Sender<Vec<Store>>,
+    namespaces: watch::Sender<Arc<NamespaceFilter>>,
     tasks: Supervisor,
 }
 
@@ -108,23 +118,33 @@ impl Stores {
     pub(super) fn of(
         args: &ServeArgs,
         own: watch::Receiver<Option<Arc<Objects>>>,
+        remembered: Remembered,
         board: Board,
         tasks: &Supervisor,
     ) -> Self {
         let listed = watch::Sender::new(Vec::new());
+        let namespaces = watch::Sender::new(Arc::default());
         let own_kind = match &args.config_dir {
             Some(path) => ("directory", path.display().to_string()),
-            None => ("cluster", args.cluster_id.clone()),
+            None => (combined::OWN_CLUSTER, args.cluster_id.clone()),
         };
         let config = combined::Config {
             own,
             own_kind,
             stores: listed.subscribe(),
+            namespaces: namespaces.subscribe(),
             system_namespace: args.namespace.clone(),
             board,
+            remembered,
+            held: watch::Sender::new(None),
         };
         let node = mcp::Node { namespace: args.namespace.clone(), domain: args.domain.clone() };
-        Self { config, node, listed, tasks: tasks.clone() }
+        Self { config, node, listed, namespaces, tasks: tasks.clone() }
+    }
+
+    /// What each store holds that is to be remembered.
+    pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::Held>>> {
+        self.config.held.subscribe()
     }
 
     /// Reads those that the mesh config lists, as it changes, beside Strait's own.
@@ -132,15 +152,17 @@ impl Stores {
         self,
         settings: watch::Receiver<mesh::Settings>,
     ) -> watch::Receiver<Option<Arc<Objects>>> {
-        let Self { config, node, listed, tasks } = self;
-        let is_read = config.own.borrow().is_some();
+        let Self { config, node, listed, namespaces, tasks } = self;
+        let is_read =
+            config.own.borrow().is_some() || config.remembered.contains_key(&config.own_name());
         listed.send_replace(stores(&settings.borrow().config.config_sources, &node));
+        namespaces.send_replace(Arc::clone(&settings.borrow().config.namespaces));
         let mut objects = combined::watch(config, &tasks);
         if is_read {
             // It ends with the process only.
             let _ = objects.wait_for(Option::is_some).await;
         }
-        tasks.spawn("config sources", follow_list(settings, node, listed));
+        tasks.spawn("config sources", follow_list(settings, node, listed, namespaces));
         objects
     }
 }
@@ -149,15 +171,22 @@ async fn follow_list(
     mut settings: watch::Receiver<mesh::Settings>,
     node: mcp::Node,
     listed: watch::Sender<Vec<Store>>,
+    namespaces: watch::Sender<Arc<NamespaceFilter>>,
 ) {
     while settings.changed().await.is_ok() {
-        let new = stores(&settings.borrow_and_update().config.config_sources, &node);
-        listed.send_if_modified(|old| {
-            let differs = *old != new;
-            *old = new;
-            differs
-        });
+        let config = Arc::clone(&settings.borrow_and_update().config);
+        replace(&listed, stores(&config.config_sources, &node));
+        replace(&namespaces, Arc::clone(&config.namespaces));
     }
+}
+
+/// Tells a value, where it is another.
+fn replace<T: PartialEq>(to: &watch::Sender<T>, new: T) {
+    to.send_if_modified(|old| {
+        let differs = *old != new;
+        *old = new;
+        differs
+    });
 }
 
 fn stores(sources: &[Listed], node: &mcp::Node) -> Vec<Store> {

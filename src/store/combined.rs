@@ -3,9 +3,10 @@
 //! Of an object that several stores have, the first store's counts and the others are shadowed, which is
 //! shown. All is computed anew from what each store holds now, so the end of a winner uncovers the next,
 //! and a change of a shadowed object changes nothing. Secrets, ConfigMaps and Namespaces come from Strait's
-//! own store alone. Owns which further stores are read; never decides what an object means.
+//! own store alone. A store that has not been read since the start holds what is remembered of it. Owns
+//! which further stores are read; never decides what an object means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,8 +15,12 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Objects, Warning, files, mcp};
-use crate::sources::{Board, Facts, WARNINGS_MAX};
+use crate::model::{Labels, NamespaceFilter};
+use crate::sources::{Board, Facts, Remembered, WARNINGS_MAX};
 use crate::task::Supervisor;
+
+/// The kind of Strait's own store where that is an API server; a directory is there at any start.
+pub const OWN_CLUSTER: &str = "cluster";
 
 /// One store, in the order of the list it stands in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,14 +53,47 @@ pub struct Config {
     pub own_kind: (&'static str, String),
     /// All stores in order; may change.
     pub stores: watch::Receiver<Vec<Store>>,
+    /// The namespaces of Strait's own API server whose objects count. Who writes a directory, or serves MCP,
+    /// has chosen already.
+    pub namespaces: watch::Receiver<Arc<NamespaceFilter>>,
     /// The namespace of objects in directories that name none.
     pub system_namespace: String,
     /// Where stores say how they fare.
     pub board: Board,
+    /// What each store held before this process started.
+    pub remembered: BTreeMap<Arc<str>, Remembered<Arc<Vec<Arc<Value>>>>>,
+    /// Told what each store holds that is to be remembered; `None` until that is known.
+    pub held: watch::Sender<Option<Arc<Held>>>,
 }
 
-/// What each further store holds, by name. A store writes its own line.
-pub(super) type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+impl Config {
+    /// The name of Strait's own store on the board.
+    pub fn own_name(&self) -> Arc<str> {
+        own_name(self.own_kind.0)
+    }
+
+    /// How a store fares of which nothing has been heard.
+    fn facts(&self, store: &Store, name: &Arc<str>) -> Facts {
+        let (kind, address) = match store {
+            Store::Own => (self.own_kind.0, self.own_kind.1.clone()),
+            Store::Directory(path) => ("directory", path.display().to_string()),
+            Store::Mcp(_) => ("mcp", name.to_string()),
+        };
+        let facts = Facts::starting(kind, address);
+        match self.remembered.get(name) {
+            Some(known) => Facts { objects: known.held.len(), ..facts.with(known) },
+            None => facts,
+        }
+    }
+}
+
+/// The name of Strait's own store of a kind on the board.
+pub fn own_name(kind: &str) -> Arc<str> {
+    format!("config {kind}").into()
+}
+
+/// What each store holds, by name. A store writes its own line.
+pub type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
 
 /// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
 /// add to it.
@@ -71,21 +109,17 @@ pub fn watch(config: Config, tasks: &Supervisor) -> watch::Receiver<Option<Arc<O
 }
 
 fn announce(config: &Config) {
-    let own = own_name(config);
+    let own = config.own_name();
     for store in config.stores.borrow().iter() {
-        let kind = match store {
-            // Others say whether it has been read.
-            Store::Own => continue,
-            Store::Directory(_) => "directory",
-            Store::Mcp(_) => "mcp",
-        };
-        let name = store.name(&own);
-        config.board.tell(&name, &Facts::starting(kind, name.to_string()));
+        // Others say whether our own has been read.
+        if *store != Store::Own {
+            let name = store.name(&own);
+            config.board.tell(&name, &config.facts(store, &name));
+        }
     }
-}
-
-fn own_name(config: &Config) -> Arc<str> {
-    format!("config {}", config.own_kind.0).into()
+    if config.remembered.contains_key(&own) {
+        config.board.tell(&own, &config.facts(&Store::Own, &own));
+    }
 }
 
 /// A store that is read; it ends when this is dropped.
@@ -98,16 +132,17 @@ impl Drop for Reading {
 }
 
 async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, tasks: Supervisor) {
-    let own_name = own_name(&config);
+    let own_name = config.own_name();
     let held = Arc::new(watch::Sender::new(Held::new()));
     let mut held_seen = held.subscribe();
     let mut reading: Vec<(Store, Reading)> = Vec::new();
-    let mut own_facts = Facts::starting(config.own_kind.0, config.own_kind.1.clone());
+    let mut own_facts = config.facts(&Store::Own, &own_name);
     loop {
         let stores = config.stores.borrow_and_update().clone();
         for (store, _) in reading.extract_if(.., |(store, _)| !stores.contains(store)) {
             let name = store.name(&own_name);
             held.send_modify(|held| drop(held.remove(&name)));
+            config.remembered.remove(&name);
             config.board.forget(&name);
         }
         for store in &stores {
@@ -119,13 +154,24 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             }
         }
         let own = config.own.borrow_and_update().clone();
-        if let Some(own) = own {
-            let further = held_seen.borrow_and_update().clone();
-            let merged = combine(&own, &own_name, &stores, &further);
-            own_facts.synced = true;
-            own_facts.last_contact.get_or_insert_with(SystemTime::now);
-            own_facts.objects = own.others.len();
-            own_facts.warnings = lines(&own.warnings);
+        let filter = Arc::clone(&config.namespaces.borrow_and_update());
+        let own = own.map(|own| match config.own_kind.0 {
+            OWN_CLUSTER => chosen(own, &filter),
+            _ => own,
+        });
+        let further = held_seen.borrow_and_update().clone();
+        let all = with_remembered(&config, &own_name, &stores, own.as_deref(), &further);
+        let own_objects = own.clone().or_else(|| {
+            let others = Vec::clone(all.get(&own_name)?);
+            Some(Arc::new(Objects { others, ..Objects::default() }))
+        });
+        if let Some(own_objects) = own_objects {
+            let merged = combine(&own_objects, &own_name, &stores, &all);
+            if own.is_some() && !std::mem::replace(&mut own_facts.synced, true) {
+                own_facts.last_contact = Some(SystemTime::now());
+            }
+            own_facts.objects = own_objects.others.len();
+            own_facts.warnings = lines(&own_objects.warnings);
             tell_shadowed(&config.board, &own_name, &mut own_facts, &merged.shadowed);
             objects.send_if_modified(|held| {
                 let modified = held.as_deref() != Some(&merged.objects);
@@ -137,9 +183,11 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             // Only now: who is told that a source has been read must find what it said.
             further.keys().for_each(|name| config.board.synced(name));
         }
+        keep(&config.held, all);
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
             changed = config.stores.changed() => changed,
+            changed = config.namespaces.changed() => changed,
             changed = held_seen.changed() => changed,
         };
         if changed.is_err() {
@@ -147,6 +195,70 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             return std::future::pending().await;
         }
     }
+}
+
+/// The objects of an API server whose namespaces belong to the mesh. One of which nothing is known has no
+/// labels.
+fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
+    if filter.admits_all() {
+        return own;
+    }
+    let labels = |namespace: &super::Namespace| -> Labels {
+        let labels = namespace.labels.iter();
+        labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+    };
+    let admitted: BTreeSet<&str> = own
+        .namespaces
+        .iter()
+        .filter(|namespace| filter.admits(&labels(namespace)))
+        .map(|namespace| &*namespace.name)
+        .collect();
+    let others = own.others.iter().filter(|object| {
+        let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
+        namespace.is_none_or(|namespace| admitted.contains(namespace))
+    });
+    let others = others.cloned().collect();
+    Arc::new(Objects { others, ..Objects::clone(&own) })
+}
+
+/// What each store holds: what it said, else what is remembered of it. Our own is among them where a
+/// restart may find it dead.
+fn with_remembered(
+    config: &Config,
+    own_name: &Arc<str>,
+    stores: &[Store],
+    own: Option<&Objects>,
+    further: &Held,
+) -> Held {
+    let mut all = Held::new();
+    for name in stores.iter().map(|store| store.name(own_name)).chain([Arc::clone(own_name)]) {
+        if let Some(known) = config.remembered.get(&name) {
+            all.insert(name, Arc::clone(&known.held));
+        }
+    }
+    all.extend(further.iter().map(|(name, objects)| (Arc::clone(name), Arc::clone(objects))));
+    if let Some(own) = own.filter(|_| config.own_kind.0 == OWN_CLUSTER) {
+        all.insert(Arc::clone(own_name), Arc::new(own.others.clone()));
+    }
+    all
+}
+
+fn keep(to: &watch::Sender<Option<Arc<Held>>>, mut all: Held) {
+    to.send_if_modified(|held| {
+        if let Some(before) = held {
+            // The same value tells the writer that there is nothing to write.
+            for (name, objects) in &mut all {
+                if let Some(before) = before.get(name).filter(|before| *before == objects) {
+                    *objects = Arc::clone(before);
+                }
+            }
+        }
+        let differs = held.as_deref() != Some(&all);
+        if differs {
+            *held = Some(Arc::new(all));
+        }
+        differs
+    });
 }
 
 /// Starts to read a further store.
@@ -168,9 +280,11 @@ fn read(
             tasks.spawn_restarting("config source", Duration::from_secs(1), follow);
         }
         Store::Mcp(server) => {
-            let (server, name) = (server.clone(), format!("config source {}", line.name));
-            let run = move || mcp::run(server.clone(), line.clone());
-            tasks.spawn_restarting(name, Duration::from_secs(1), run);
+            let (server, label) = (server.clone(), format!("config source {}", line.name));
+            let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
+            let known = known.unwrap_or_default();
+            let run = move || mcp::run(server.clone(), line.clone(), Arc::clone(&known));
+            tasks.spawn_restarting(label, Duration::from_secs(1), run);
         }
     }
 }
@@ -235,11 +349,13 @@ struct Shadowed {
     object: String,
     loser: Arc<str>,
     winner: Arc<str>,
+    /// The hosts that it names.
+    hosts: Vec<Arc<str>>,
 }
 
 impl std::fmt::Display for Shadowed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { object, loser, winner } = self;
+        let Self { object, loser, winner, .. } = self;
         write!(
             f,
             "STR0222: {object} of {loser} counts for nothing: {winner} has it, and comes first"
@@ -284,6 +400,7 @@ fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Held)
                         object: format!("{kind} {namespace}/{name}"),
                         loser: Arc::clone(store),
                         winner: Arc::clone(winner),
+                        hosts: hosts(object),
                     });
                 }
             }
@@ -291,7 +408,16 @@ fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Held)
     }
     let others = all.into_values().map(|(_, object)| Arc::clone(object)).collect();
     shadowed.sort();
-    Combined { objects: Objects { others, ..own.clone() }, shadowed }
+    let told = shadowed.iter().filter(|one| !one.hosts.is_empty());
+    let told = told.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
+    Combined { objects: Objects { others, shadowed: told, ..own.clone() }, shadowed }
+}
+
+/// The hosts that an object names.
+fn hosts(object: &Value) -> Vec<Arc<str>> {
+    let hosts = object.pointer("/spec/hosts").and_then(Value::as_array);
+    let hosts = hosts.into_iter().flatten().filter_map(Value::as_str);
+    hosts.map(|host| host.to_ascii_lowercase().into()).collect()
 }
 
 /// What tells objects apart, whatever the version of their API: kind, group, namespace, name.
@@ -373,6 +499,25 @@ mod tests {
         assert_eq!(result(&none, &all, &further).0, hosts(&["c", "mq"]));
         further.remove("xds://b:1");
         assert_eq!(result(&none, &all, &further), (vec![], vec![]));
+    }
+
+    #[test]
+    fn objects_of_an_api_server_count_where_their_namespace_is_chosen() {
+        use crate::model::LabelSelector;
+        let namespace = |name: &str, labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            Arc::new(crate::store::Namespace { name: name.into(), labels: labels.collect() })
+        };
+        let mut own = own(&[entry("v1", "db", "own")]);
+        own.namespaces = vec![namespace("shop", &[("mesh", "on")]), namespace("bank", &[])];
+        let own = Arc::new(own);
+        let count = |key: &str| {
+            let labels = [(key.into(), "on".into())].into();
+            let selector = LabelSelector { labels, conditions: Vec::new() };
+            chosen(Arc::clone(&own), &NamespaceFilter { selectors: vec![selector] }).others.len()
+        };
+        assert_eq!((count("mesh"), count("other")), (1, 0));
+        assert_eq!(chosen(Arc::clone(&own), &NamespaceFilter::default()).others.len(), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Objects from the config cluster's API server: the Secrets that describe member clusters and the
-//! ConfigMaps of the mesh, both in the system namespace, and the entries of all namespaces.
+//! ConfigMaps of the mesh, both in the system namespace, the entries of all namespaces, and the labels of
+//! these.
 //!
 //! Owns what was last known of them: while the API server is away, everything stays.
 
@@ -14,7 +15,8 @@ use tracing::warn;
 
 use super::object::{self, Unusable};
 use super::{
-    CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, ObjectName, Objects, SECRET_LABEL, Secret, Warning,
+    CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, Namespace, ObjectName, Objects, SECRET_LABEL,
+    Secret, Warning,
 };
 use crate::apiserver::{
     Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
@@ -25,21 +27,23 @@ use crate::task::Supervisor;
 const EVENTS_MAX: usize = 64;
 /// Far more Secrets than there are clusters; each may have 1 MiB.
 const OBJECTS_MAX: usize = 10_000;
-/// Far more entries than any mesh has.
+/// Far more entries, and namespaces, than any mesh has.
 const ENTRIES_MAX: usize = 200_000;
 /// The version of Istio's objects that all its releases since 1.5 serve.
 const ISTIO_VERSION: &str = "v1beta1";
 
 /// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
-/// mounted token that was renewed) is taken up without forgetting anything.
+/// mounted token that was renewed) is taken up without forgetting anything. `known` are the entries that it
+/// held before.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
+    known: Arc<Vec<Arc<Value>>>,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
-        run(access.clone(), system_namespace.clone(), sender.clone())
+        run(access.clone(), system_namespace.clone(), Arc::clone(&known), sender.clone())
     });
     receiver
 }
@@ -47,9 +51,10 @@ pub fn watch(
 async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
+    known: Arc<Vec<Arc<Value>>>,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
-    let mut index = Index::default();
+    let mut index = Index::knowing(&known);
     loop {
         let current = access.borrow_and_update().clone();
         let client = match Client::new(&current) {
@@ -103,6 +108,7 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         ..Selection::all("", "v1", "configmaps")
     };
     let entries = |plural| Selection::all("networking.istio.io", ISTIO_VERSION, plural);
+    let namespaces = Selection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
         pass_on::<SecretObject>(client, secrets(ISTIO_SECRET_LABEL), Reader::IstioSecrets, sink),
@@ -111,6 +117,7 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         pass_on::<ConfigMapObject>(client, config_map(istios), Reader::IstioConfigMap, sink),
         pass_on::<EntryObject>(client, entries("serviceentries"), Reader::ServiceEntries, sink),
         pass_on::<EntryObject>(client, entries("workloadentries"), Reader::WorkloadEntries, sink),
+        pass_on::<NamespaceObject>(client, namespaces, Reader::Namespaces, sink),
     );
 }
 
@@ -133,7 +140,8 @@ async fn pass_on<T>(
             }
         }
     };
-    let objects = if reader.entry_kind().is_some() { ENTRIES_MAX } else { OBJECTS_MAX };
+    let many = reader.entry_kind().is_some() || reader == Reader::Namespaces;
+    let objects = if many { ENTRIES_MAX } else { OBJECTS_MAX };
     let limits = Limits { objects, ..Limits::default() };
     tokio::select! {
         () = client.watch::<T, Event<T>>(selection, limits, &events) => {}
@@ -166,16 +174,18 @@ enum Reader {
     IstioConfigMap,
     ServiceEntries,
     WorkloadEntries,
+    Namespaces,
 }
 
 impl Reader {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::IstioSecrets,
         Self::Secrets,
         Self::ConfigMap,
         Self::IstioConfigMap,
         Self::ServiceEntries,
         Self::WorkloadEntries,
+        Self::Namespaces,
     ];
 
     /// Whether the mesh can do without it.
@@ -189,6 +199,7 @@ impl Reader {
             Self::ConfigMap | Self::IstioConfigMap => "configmaps",
             Self::ServiceEntries => "serviceentries",
             Self::WorkloadEntries => "workloadentries",
+            Self::Namespaces => "namespaces",
         }
     }
 
@@ -211,6 +222,7 @@ struct Input {
 enum Found {
     Secret(Secret),
     ConfigMap(ConfigMap),
+    Namespace(ObjectName, Namespace),
     /// An object that is kept as it is, but for its kind, which a list doesn't say.
     Entry(ObjectName, Value),
     Unusable(ObjectName, String),
@@ -231,6 +243,28 @@ struct ConfigMapObject {
     metadata: Metadata,
     #[serde(default, deserialize_with = "null_as_default")]
     data: BTreeMap<String, String>,
+}
+
+/// A namespace, of which the labels count.
+#[derive(Deserialize)]
+struct NamespaceObject {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+impl Object for NamespaceObject {
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+impl From<NamespaceObject> for Found {
+    fn from(NamespaceObject { metadata }: NamespaceObject) -> Self {
+        let name = name_of(&metadata.key());
+        let labels = owned(metadata.labels);
+        let namespace = Namespace { name: Arc::clone(&name.name), labels };
+        Self::Namespace(name, namespace)
+    }
 }
 
 /// An object of the mesh's configuration. What it means others decide, so that one that is wrong keeps
@@ -281,9 +315,6 @@ impl Object for ConfigMapObject {
 impl From<SecretObject> for Found {
     fn from(SecretObject { metadata, data }: SecretObject) -> Self {
         let name = name_of(&metadata.key());
-        let owned = |map: BTreeMap<Arc<str>, Arc<str>>| {
-            map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
-        };
         match object::secret_data(Some(&data), None) {
             Ok(data) => Self::Secret(Secret {
                 name,
@@ -303,6 +334,10 @@ impl From<ConfigMapObject> for Found {
     }
 }
 
+fn owned(map: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<String, String> {
+    map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+}
+
 fn name_of(key: &Key) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
@@ -313,6 +348,7 @@ struct Index {
     secrets: BTreeMap<(Reader, ObjectName), Arc<Secret>>,
     config_maps: BTreeMap<(Reader, ObjectName), Arc<ConfigMap>>,
     entries: BTreeMap<(Reader, ObjectName), Arc<Value>>,
+    namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
     /// Readers that have listed once, or that may not and needn't.
     read: BTreeMap<Reader, ()>,
     /// About one object, or about all that a reader reads.
@@ -320,15 +356,33 @@ struct Index {
 }
 
 impl Index {
+    /// An index in which these entries are held, of a cluster that has not been read since.
+    fn knowing(entries: &[Arc<Value>]) -> Self {
+        let held = entries.iter().filter_map(|object| {
+            let text = |path| object.pointer(path)?.as_str();
+            let kind = text("/kind");
+            let reader =
+                Reader::ALL.into_iter().find(|one| kind.is_some() && one.entry_kind() == kind)?;
+            let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
+            Some(((reader, name), Arc::clone(object)))
+        });
+        Self { entries: held.collect(), ..Self::default() }
+    }
+
     /// Takes an event in. Returns all objects if they may have changed and have all been read once.
     fn apply(&mut self, Input { reader, event }: Input) -> Option<Objects> {
         match event {
             Event::Answered => return None,
             Event::Restarted { objects, odd } => {
-                let names: BTreeSet<_> = objects.iter().map(Found::name).cloned().collect();
+                let odd_names = odd.iter().filter_map(|odd| odd.key.as_ref()).map(name_of);
+                let names: BTreeSet<_> =
+                    objects.iter().map(Found::name).cloned().chain(odd_names).collect();
                 self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.entries.retain(|(of, name), _| *of != reader || names.contains(name));
+                if reader == Reader::Namespaces {
+                    self.namespaces.retain(|name, _| names.contains(name));
+                }
                 self.warnings.retain(|(of, _), _| *of != reader);
                 for object in objects {
                     self.take(reader, object);
@@ -344,6 +398,9 @@ impl Index {
                 self.secrets.remove(&(reader, name.clone()));
                 self.config_maps.remove(&(reader, name.clone()));
                 self.entries.remove(&(reader, name.clone()));
+                if reader == Reader::Namespaces {
+                    self.namespaces.remove(&name);
+                }
                 self.warnings.remove(&(reader, Some(name)));
             }
             Event::Odd(odd) => self.odd(reader, odd),
@@ -360,6 +417,9 @@ impl Index {
             }
             Found::ConfigMap(config_map) => {
                 self.config_maps.insert((reader, config_map.name.clone()), Arc::new(config_map));
+            }
+            Found::Namespace(name, namespace) => {
+                self.namespaces.insert(name, Arc::new(namespace));
             }
             Found::Entry(name, mut object) => {
                 if let Some(kind) = reader.entry_kind() {
@@ -385,7 +445,11 @@ impl Index {
     fn failed(&mut self, reader: Reader, error: &Error) {
         let refused = matches!(error, Error::Forbidden(_) | Error::NotFound(_));
         if refused && reader.is_optional() {
-            self.read.insert(reader, ());
+            let first = self.read.insert(reader, ()).is_none();
+            if first && matches!(error, Error::NotFound(_)) {
+                // What was known from before was of a kind that is there no more.
+                self.entries.retain(|(of, _), _| *of != reader);
+            }
         }
         if reader.entry_kind().is_some() && matches!(error, Error::NotFound(_)) {
             // Such objects are not installed there. We go on asking.
@@ -418,6 +482,7 @@ impl Index {
         Objects {
             secrets,
             config_maps: self.config_maps.values().cloned().collect(),
+            namespaces: self.namespaces.values().cloned().collect(),
             others: self.entries.values().cloned().collect(),
             warnings,
             ..Objects::default()
@@ -430,7 +495,7 @@ impl Found {
         match self {
             Self::Secret(secret) => &secret.name,
             Self::ConfigMap(config_map) => &config_map.name,
-            Self::Unusable(name, _) | Self::Entry(name, _) => name,
+            Self::Unusable(name, _) | Self::Entry(name, _) | Self::Namespace(name, _) => name,
         }
     }
 }
@@ -469,7 +534,11 @@ mod tests {
         assert_eq!(index.apply(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
         assert_eq!(index.apply(listed(Reader::IstioConfigMap, vec![])), None);
         assert_eq!(index.apply(listed(Reader::ServiceEntries, vec![])), None);
-        let objects = index.apply(not_found(Reader::WorkloadEntries)).expect("all is read");
+        assert_eq!(index.apply(not_found(Reader::WorkloadEntries)), None);
+        let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
+        let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
+        let objects = index.apply(listed(Reader::Namespaces, vec![shop])).expect("all is read");
+        assert_eq!(objects.namespaces[0].labels["mesh"], "on");
         (index, objects)
     }
 
@@ -501,6 +570,30 @@ mod tests {
     }
 
     #[test]
+    fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() {
+        let known: Vec<_> = [("ServiceEntry", "a"), ("WorkloadEntry", "b")]
+            .map(|(kind, name)| json!({"kind": kind, "metadata": {"namespace": "shop", "name": name}}))
+            .map(Arc::new)
+            .into();
+        let left = |services: Input, workloads: Input| {
+            let mut index = Index::knowing(&known);
+            index.apply(services);
+            index.apply(workloads);
+            let names = index.objects().others;
+            names.iter().map(|one| one["metadata"]["name"].to_string()).collect::<Vec<_>>()
+        };
+        let forbidden = |reader| Input {
+            reader,
+            event: Event::Failed(Error::Forbidden("forbidden".to_owned())),
+        };
+        let empty = |reader| listed(reader, vec![]);
+        let (services, workloads) = (Reader::ServiceEntries, Reader::WorkloadEntries);
+        assert_eq!(left(forbidden(services), forbidden(workloads)), ["\"a\"", "\"b\""]);
+        assert_eq!(left(empty(services), forbidden(workloads)), ["\"b\""]);
+        assert_eq!(left(forbidden(services), not_found(workloads)), ["\"a\""]);
+    }
+
+    #[test]
     fn nothing_is_said_before_all_is_read() {
         let (_, objects) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
         let held = &objects.secrets[0];
@@ -521,10 +614,11 @@ mod tests {
         assert_eq!(index.apply(forbidden(Reader::IstioConfigMap)), None);
         assert_eq!(index.apply(not_found(Reader::ServiceEntries)), None);
         assert_eq!(index.apply(not_found(Reader::WorkloadEntries)), None);
+        assert_eq!(index.apply(forbidden(Reader::Namespaces)), None);
         assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
         assert_eq!(index.apply(forbidden(Reader::IstioSecrets)), None);
         let objects = index.apply(listed(Reader::IstioSecrets, vec![])).expect("all is read");
-        assert_eq!(objects.warnings.len(), 1, "{:?}", objects.warnings);
+        assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
     }
 
     #[test]

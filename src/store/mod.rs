@@ -42,6 +42,9 @@ pub struct Objects {
     pub others: Vec<Arc<serde_json::Value>>,
     /// What could not be read and is replaced by what it was before, or left out.
     pub warnings: Vec<Warning>,
+    /// What of several stores counts for nothing, since a store before has it: each with the hosts that it
+    /// names, in words.
+    pub shadowed: Vec<(Vec<Arc<str>>, String)>,
 }
 
 /// A namespace and a name in it.

@@ -11,13 +11,14 @@ use crate::identity::SpiffeId;
 use crate::model::{Locality, NETWORK_LABEL, NetworkId, Proxy, Workload};
 use crate::network::PlacedBy;
 use crate::push::PushContext;
+use crate::registry::service_entry::Machine;
 
 /// What a proxy is let in as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
     /// The network it is in.
     pub network: NetworkId,
-    /// Whether its cluster's registry has its pod, and the pod agrees.
+    /// Whether its cluster's registry has its pod, or an entry its machine, and that agrees.
     pub verified: bool,
     /// Where it is, where that is known.
     pub locality: Option<Arc<Locality>>,
@@ -92,6 +93,10 @@ pub fn admit(
     if let Some(workload) = workload {
         matches_pod(proxy, identity, workload)?;
     }
+    let machine = context.machine_of(proxy);
+    if let Some(machine) = machine {
+        matches_machine(proxy, identity, machine)?;
+    }
     let (derived, by) = derive(context, proxy, workload);
     // The annotation speaks of every proxy of the cluster, whatever else only of a pod that is known: a
     // machine outside Kubernetes may be elsewhere than the cluster it belongs to. Where nothing names a
@@ -99,7 +104,7 @@ pub fn admit(
     let known = match by {
         PlacedBy::SecretAnnotation => true,
         PlacedBy::Nothing => false,
-        _ => workload.is_some(),
+        _ => workload.is_some() || machine.is_some_and(|machine| machine.network().is_some()),
     };
     match &proxy.network {
         Some(claimed) if known && *claimed != derived => refuse(
@@ -114,7 +119,8 @@ pub fn admit(
         _ => {
             let network = network(context, proxy);
             let locality = context.locality_of(proxy);
-            Ok(Admitted { network, verified: workload.is_some(), locality })
+            let verified = workload.is_some() || stands_on_machine(context, proxy, identity);
+            Ok(Admitted { network, verified, locality })
         }
     }
 }
@@ -133,7 +139,10 @@ pub fn readmit(
     let workload = context.workload_of(proxy);
     Admitted {
         network: if belongs { network(context, proxy) } else { before },
-        verified: workload.is_some_and(|pod| matches_pod(proxy, identity, pod).is_ok()),
+        verified: match workload {
+            Some(pod) => matches_pod(proxy, identity, pod).is_ok(),
+            None => stands_on_machine(context, proxy, identity),
+        },
         locality: context.locality_of(proxy),
     }
 }
@@ -152,6 +161,7 @@ fn derive(
     workload: Option<&Workload>,
 ) -> (NetworkId, PlacedBy) {
     let label = workload.and_then(|workload| workload.network_label.as_ref());
+    let label = label.or_else(|| context.machine_of(proxy)?.network());
     let label = label.cloned().or_else(|| {
         // A pod nobody knows yet may still carry the label.
         let claimed = proxy.labels.get(NETWORK_LABEL).filter(|_| workload.is_none());
@@ -195,6 +205,47 @@ fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Resul
         });
     }
     Ok(())
+}
+
+/// A WorkloadEntry of the proxy's own name says who and where it is, as far as it says anything.
+fn matches_machine(proxy: &Proxy, identity: &SpiffeId, machine: &Machine) -> Result<(), Refusal> {
+    let name = &proxy.workload;
+    let refuse = |fact| Err(Refusal { code: &codes::CLAIM_POD, fact });
+    if let Some(account) = machine.account()
+        && account != identity.service_account()
+    {
+        return refuse(format!(
+            "WorkloadEntry {name} runs as service account {account:?}, the certificate is {identity}"
+        ));
+    }
+    match machine.address() {
+        Some(address) if !proxy.addresses.contains(&address) => {
+            let claimed: Vec<_> = proxy.addresses.iter().map(ToString::to_string).collect();
+            refuse(format!(
+                "WorkloadEntry {name} is at {address}, node {} claims {}",
+                proxy.id,
+                claimed.join(", ")
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether an entry of the proxy's namespace gives its machine the account that the certificate names: the
+/// entry of its name, else any at its address, since a machine's proxy may be called otherwise. What is at
+/// an address proves nothing against anybody: another network may have it, too.
+fn stands_on_machine(context: &PushContext, proxy: &Proxy, identity: &SpiffeId) -> bool {
+    let runs_as = |machine: &Machine| machine.account() == Some(identity.service_account());
+    if let Some(machine) = context.machine_of(proxy) {
+        return runs_as(machine) && matches_machine(proxy, identity, machine).is_ok();
+    }
+    let at = |address| context.entries.machines_at(proxy.namespace(), address);
+    proxy.addresses.iter().flat_map(|address| at(*address)).any(|machine| {
+        let elsewhere = machine.network().is_some_and(|network| {
+            proxy.network.as_ref().is_some_and(|claimed| claimed != network)
+        });
+        runs_as(machine) && !elsewhere
+    })
 }
 
 #[cfg(test)]
@@ -365,6 +416,77 @@ mod tests {
         let stranger = id("spiffe://cluster.local/ns/ns/sa/other");
         let web = sidecar("web.ns", "east");
         assert!(!readmit(&context, &web, &stranger, "before".into()).verified);
+    }
+
+    /// The same as [`context`] with these WorkloadEntries: name, and spec.
+    fn with_machines(machines: &[(&str, serde_json::Value)]) -> Arc<PushContext> {
+        use crate::registry::service_entry::Index;
+        use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+        let objects: Vec<_> = machines
+            .iter()
+            .map(|(name, spec)| {
+                Arc::new(serde_json::json!({
+                    "apiVersion": "networking.istio.io/v1",
+                    "kind": "WorkloadEntry",
+                    "metadata": {"name": name, "namespace": "ns"},
+                    "spec": spec,
+                }))
+            })
+            .collect();
+        let mut index = Index::new("cluster.local");
+        let contents = index.apply(&objects).expect("news");
+        let mut mesh = Mesh::new(Arc::clone(&context(None, None).settings));
+        let clusters = [(ClusterId::from("east"), member(None))].into();
+        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        let word = shard("east", 1).pod(workload("web.ns", "10.0.0.1", &[]));
+        mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
+        let shard = ShardKey::service_entries();
+        let update = RegistryUpdate { shard, epoch: Epoch(0), change: Change::Reset(contents) };
+        mesh.apply(Event::Entries(update, Arc::clone(index.selections())));
+        mesh.apply(Event::Complete);
+        mesh.next_version().expect("a version").0
+    }
+
+    #[test]
+    fn a_machine_is_who_its_entry_says_and_no_entry_proves_nothing() {
+        use serde_json::json;
+        let own = json!({"address": "10.0.0.1", "serviceAccount": "app", "network": "n1"});
+        let db = json!({"address": "10.0.0.1", "serviceAccount": "db"});
+        let nobody = json!({"address": "10.0.0.1"});
+        let away = json!({"address": "10.0.0.7", "serviceAccount": "app"});
+        let named = json!({"address": "vm.example.com", "serviceAccount": "app"});
+        let cases: [(&str, &str, &serde_json::Value, Result<bool, &str>); 9] = [
+            ("its own entry", "vm", &own, Ok(true)),
+            ("an entry at a name", "vm", &named, Ok(true)),
+            ("an entry without an account", "vm", &nobody, Ok(false)),
+            ("another's account", "vm", &db, Err("STR0512")),
+            ("another's address", "vm", &away, Err("STR0512")),
+            ("an entry at its address", "other", &own, Ok(true)),
+            ("one of another account", "other", &db, Ok(false)),
+            ("one elsewhere", "other", &away, Ok(false)),
+            ("one at a name", "other", &named, Ok(false)),
+        ];
+        for (case, name, spec, expected) in cases {
+            let context = with_machines(&[(name, spec.clone())]);
+            // Its pods are called web: this is none.
+            let proxy = sidecar("vm.ns", "east");
+            let found = admit(&context, &proxy, &self::own());
+            let found = found.map(|admitted| admitted.verified).map_err(|refusal| refusal.code.id);
+            assert_eq!(found, expected, "{case}");
+            let again = readmit(&context, &proxy, &self::own(), "before".into());
+            assert_eq!(again.verified, expected == Ok(true), "{case}");
+        }
+        let context = with_machines(&[("vm", own.clone())]);
+        let vm = sidecar("vm.ns", "east");
+        assert_eq!(admit(&context, &vm, &self::own()).expect("let in").network.as_str(), "n1");
+        let claims = Proxy { network: Some("n2".into()), ..vm };
+        let refusal = admit(&context, &claims, &self::own()).expect_err("elsewhere");
+        assert_eq!(refusal.code.id, "STR0513");
+        // A pod of that name goes before an entry.
+        let context = with_machines(&[("web", db)]);
+        assert!(
+            admit(&context, &sidecar("web.ns", "east"), &self::own()).expect("let in").verified
+        );
     }
 
     #[test]

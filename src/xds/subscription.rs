@@ -7,7 +7,7 @@
 //! Of a wildcard type most is the same for many clients: that is held as one [`List`], and only what is
 //! the client's own, or differs from the list at the moment, has an entry.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -340,6 +340,9 @@ impl Findings {
                 priority => writeln!(lines, "; priority {priority}"),
             };
         }
+        for note in list(&answer["notes"]) {
+            let _ = writeln!(lines, "  note: {}", word(note));
+        }
         lines
     }
 

@@ -21,7 +21,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["model", "apiserver", "identity", "sources", "task", "codes"]),
     (
         "clusters",
-        &["model", "policy", "registry", "registry::kube", "apiserver", "store", "task", "codes"],
+        &[
+            "model",
+            "policy",
+            "registry",
+            "registry::kube",
+            "apiserver",
+            "sources",
+            "store",
+            "task",
+            "codes",
+        ],
     ),
     ("aggregate", &["model", "registry"]),
     ("network", &["model", "mesh", "policy", "codes", "task"]),
@@ -45,7 +55,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("explain", &["model", "mesh", "policy", "registry", "aggregate", "network", "push", "codes"]),
-    ("lkg", &["model", "registry", "registry::kube", "aggregate", "push", "clusters", "task"]),
+    (
+        "lkg",
+        &[
+            "model",
+            "registry",
+            "registry::kube",
+            "aggregate",
+            "push",
+            "clusters",
+            "sources",
+            "task",
+        ],
+    ),
     (
         "admin",
         &[

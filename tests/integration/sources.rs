@@ -1,5 +1,5 @@
 //! Sources of services that are no member clusters, through the whole server: a server of MCP over xDS, a
-//! Consul, and how they fare in `/debug/sources`.
+//! Consul, how they fare in `/debug/sources`, and that a restart finds them as they were.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use rustls_pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use strait::identity::tls;
 use strait::task::Supervisor;
+use strait::xds::resource::ResourceType;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
@@ -23,6 +24,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 use strait_proto::envoy::google::protobuf::Any;
 use strait_proto::istio::mcp::{Metadata, Resource};
 use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
+use strait_sim::{Family, SimCluster, objects};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -32,7 +34,10 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::mesh::{Member, Proxy, SOON as LIMIT, Server as Strait, Setup};
+use crate::mesh::{
+    Member, Proxy, SOON as LIMIT, SYSTEM, Server as Strait, Setup, holds, wait_until,
+};
+use crate::restart::{Bodies, quiet, substance};
 
 /// What the server has, and what it has been told.
 #[derive(Debug, Clone, Default)]
@@ -512,4 +517,122 @@ async fn services_of_consul_reach_proxies_and_explain_names_where_they_are_from(
     assert!(metrics.contains("strait_source_state{source=\"consul/dc1\",state=\"live\"} 1"));
     server.shut_down().await;
     tasks.shut_down(LIMIT).await;
+}
+
+/// An entry as an API server has it.
+fn stored_entry(name: &str, host: &str, address: &str) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "ServiceEntry",
+        "metadata": {"name": name, "namespace": "shop", "creationTimestamp": "2026-03-01T00:00:00Z"},
+        "spec": {
+            "hosts": [host],
+            "ports": [{"number": 80, "name": "http"}],
+            "resolution": "STATIC",
+            "endpoints": [{"address": address}],
+        },
+    })
+}
+
+/// What a proxy of the config cluster holds of every type, once it holds these hosts.
+async fn given(setup: &Setup, strait: &Strait, hosts: &[&str]) -> Vec<(ResourceType, Bodies)> {
+    let mut client = strait.connect(setup, &Proxy::sidecar("config")).await;
+    let held = client.wait_for(|held| {
+        let names: Vec<_> = held.names(ResourceType::Endpoint).collect();
+        hosts.iter().all(|host| names.iter().any(|name| name.ends_with(host)))
+    });
+    tokio::time::timeout(LIMIT, held).await.expect("in time").expect("the stream lives");
+    substance(&quiet(strait, &client).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says_so() {
+    const HOSTS: &[&str] = &["own.example", "kept.example", "mcp.example", "web.service.consul"];
+    let serving = Supervisor::new();
+    let mcp = Mcp::new();
+    mcp.set("ServiceEntry", vec![entry("shop/mcp", "mcp.example", "192.0.2.1")]);
+    let address = mcp.serve("127.0.0.1:0", &serving).await;
+    let consul = format!("http://{}", consul(&serving).await);
+    let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
+    hub.enable(Family::Istio);
+    let apply = |object| hub.store().apply(object).expect("a valid object");
+    apply(objects::namespace(SYSTEM));
+    apply(stored_entry("own", "own.example", "192.0.2.9"));
+    apply(stored_entry("kept", "kept.example", "192.0.2.8"));
+    apply(json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "strait", "namespace": SYSTEM},
+        "data": {"mesh": format!("configSources: [{{address: 'xds://{address}'}}]")},
+    }));
+    let setup = Setup::new();
+    let kubeconfig = setup.path("kubeconfig");
+    std::fs::write(&kubeconfig, hub.kubeconfig()).expect("written");
+    let mut arguments = setup.arguments();
+    let at = arguments.iter().position(|one| one == "--config-dir").expect("there");
+    arguments.splice(at..at + 2, ["--kubeconfig".to_owned(), kubeconfig.display().to_string()]);
+    arguments.extend(["--consul-address".to_owned(), consul]);
+
+    let first = setup.start_as(arguments.clone()).await;
+    first.ready().await;
+    first.cluster_in("config", "live").await;
+    until_source(&first, "consul/dc1", |line| line["state"] == "live").await;
+    // An entry that makes no sense any more counts as it was, over the restart too.
+    let mut bad = stored_entry("kept", "kept.example", "192.0.2.8");
+    bad["spec"]["resolution"] = "SOMEHOW".into();
+    apply(bad);
+    wait_until(LIMIT, async || {
+        let faulty = first.admin.metric("strait_config_objects_faulty").await;
+        holds((faulty - 1.0).abs() < f64::EPSILON, faulty)
+    })
+    .await;
+    let before = given(&setup, &first, HOSTS).await;
+    first.shut_down().await;
+
+    hub.stop().await;
+    assert!(serving.shut_down(LIMIT).await);
+    mcp.contents.send_modify(|contents| contents.up = false);
+    let began = std::time::Instant::now();
+    let second = setup.start_as(arguments.clone()).await;
+    second.ready().await;
+    let took = began.elapsed();
+    // Two seconds where the machine has nothing else to do; far less than the 30 s that a source may take.
+    assert!(took.as_secs() < 10, "{took:?}");
+    let after = given(&setup, &second, HOSTS).await;
+    assert!(after == before, "other bytes than before");
+    for name in ["consul", "consul/dc1", &format!("xds://{address}"), "config cluster"] {
+        let line = until_source(&second, name, |line| line["state"] == "restored").await;
+        let reason = line["reason"].as_str().expect("a reason");
+        assert!(reason.starts_with("from disk, last heard of "), "{line:#}");
+        assert!(line["lastContact"].is_string(), "{line:#}");
+    }
+    until_source(&second, "consul", |line| line["code"] == "STR0320").await;
+    until_source(&second, &format!("xds://{address}"), |line| line["code"] == "STR0330").await;
+    let line = source(&second, "consul/dc1").await;
+    assert_eq!((&line["services"], &line["endpoints"]), (&json!(1), &json!(2)), "{line:#}");
+    second.shut_down().await;
+
+    // What was only remembered is remembered again; then each source takes over by itself.
+    let third = setup.start_as(arguments).await;
+    third.ready().await;
+    assert!(given(&setup, &third, HOSTS).await == before, "other bytes than before");
+    let again = Supervisor::new();
+    mcp.set("ServiceEntry", vec![entry("shop/mcp", "new.example", "192.0.2.1")]);
+    mcp.serve(&address.to_string(), &again).await;
+    let name = format!("xds://{address}");
+    until_source(&third, &name, |line| line["state"] == "live").await;
+    given(&setup, &third, &["new.example", "own.example", "kept.example"]).await;
+    assert_eq!(source(&third, "config cluster").await["state"], "restored");
+    hub.store().delete("ServiceEntry", "shop", "own").expect("there is one");
+    hub.restart().await;
+    until_source(&third, "config cluster", |line| line["state"] == "live").await;
+    let web: &[&str] = &["10.7.0.1", "10.7.0.2"];
+    let wanted: [(&str, &[&str]); 3] = [
+        ("kept.example", &["192.0.2.8"]),
+        ("new.example", &["192.0.2.1"]),
+        ("web.service.consul", web),
+    ];
+    until_hosts(&third, &wanted).await;
+    third.shut_down().await;
+    again.shut_down(LIMIT).await;
 }

@@ -20,7 +20,8 @@ use super::cursor::Cursor;
 use super::index::{Index, Taken};
 use crate::apiserver::{Backoff, Error};
 use crate::codes::{self, Code};
-use crate::registry::{Epoch, RegistryUpdate, ShardKey};
+use crate::model::Hostname;
+use crate::registry::{Epoch, RegistryUpdate, ServiceRecord, ShardKey};
 use crate::sources::{Board, Facts};
 
 /// Queries at once, each on a connection of its own. An agent takes 200 of one client by default.
@@ -47,6 +48,8 @@ pub(super) struct Datacentre {
     /// Its name in Consul.
     pub(super) name: String,
     pub(super) shard: ShardKey,
+    /// What it held before this process started.
+    pub(super) known: BTreeMap<Hostname, ServiceRecord>,
     pub(super) epoch: Epoch,
     pub(super) updates: mpsc::Sender<RegistryUpdate>,
     pub(super) board: Board,
@@ -74,7 +77,7 @@ impl Datacentre {
         let name: Arc<str> = self.shard.cluster.as_str().into();
         let mut state = State {
             name: Arc::clone(&name),
-            index: Index::new(&self.name),
+            index: Index::knowing(&self.name, self.known),
             facts: Facts::starting("consul", self.address.clone()),
             catalogue: None,
             contact: None,
@@ -83,7 +86,7 @@ impl Datacentre {
             running: FuturesUnordered::new(),
             wait: WAIT,
         };
-        self.board.tell(&name, &state.facts);
+        state.tell(&self.board);
         let mut always = pin!(async { tokio::join!(readers.catalogue(), readers.probe()) });
         loop {
             tokio::select! {

@@ -34,6 +34,8 @@ pub(super) struct Index {
 
 #[derive(Debug, Default)]
 struct Held {
+    /// Whether the catalogue has had it: else it is remembered from before.
+    listed: bool,
     heard: bool,
     failures: u32,
     record: Option<ServiceRecord>,
@@ -68,6 +70,15 @@ impl Index {
             said: false,
             pending: BTreeMap::new(),
         }
+    }
+
+    /// A datacentre that held these before this process started. They stay until it says otherwise.
+    pub(super) fn knowing(datacentre: &str, known: BTreeMap<Hostname, ServiceRecord>) -> Self {
+        let held = |record: ServiceRecord| {
+            let name = Arc::clone(&record.service.name);
+            (name, Held { record: Some(record), ..Held::default() })
+        };
+        Self { services: known.into_values().map(held).collect(), ..Self::new(datacentre) }
     }
 
     /// Takes the names in the catalogue; `filtered` where the token may not see all.
@@ -107,11 +118,11 @@ impl Index {
                 self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
             }
         }
-        let come: Vec<_> =
-            names.into_iter().filter(|name| !self.services.contains_key(name)).collect();
-        for name in &come {
-            self.services.insert(Arc::clone(name), Held::default());
-        }
+        let is_new = |name: &Arc<str>| {
+            let held = self.services.entry(Arc::clone(name)).or_default();
+            !std::mem::replace(&mut held.listed, true)
+        };
+        let come: Vec<_> = names.into_iter().filter(is_new).collect();
         Taken::Yes { come, gone }
     }
 

@@ -17,9 +17,9 @@ use super::catalog;
 use super::client::{Client, Credential, Query};
 use super::datacentre::{Datacentre, code_of};
 use crate::apiserver::{Error, Redacted};
-use crate::model::ClusterId;
-use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
-use crate::sources::{Board, Facts};
+use crate::model::{ClusterId, Hostname};
+use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
+use crate::sources::{Board, Facts, Remembered};
 use crate::task::Supervisor;
 
 /// How often the datacentres are asked for, which can't be waited on.
@@ -39,10 +39,18 @@ pub struct Config {
     pub updates: mpsc::Sender<RegistryUpdate>,
     /// Where they say how they fare.
     pub board: Board,
+    /// What datacentres held before this process started, by the name of their shard.
+    pub remembered: BTreeMap<ClusterId, Remembered<Services>>,
 }
 
-/// Starts a task for each Consul under `tasks`.
-pub fn start(config: Config, tasks: &Supervisor) {
+/// The services of a datacentre, by host.
+type Services = BTreeMap<Hostname, ServiceRecord>;
+
+/// Starts a task for each Consul under `tasks`. Returns what is remembered of their datacentres, to be said
+/// before anything that they say.
+pub fn start(config: Config, tasks: &Supervisor) -> Vec<RegistryUpdate> {
+    let mut words = Vec::new();
+    let mut remembered = config.remembered;
     let only = config.addresses.len() == 1;
     let epochs = Arc::new(AtomicU64::new(0));
     for (at, address) in config.addresses.into_iter().enumerate() {
@@ -61,8 +69,10 @@ pub fn start(config: Config, tasks: &Supervisor) {
                 (None, None) => Credential::None,
             },
         };
+        let known = take_known(&mut remembered, &name, &address);
         let consul = Arc::new(Consul {
             name: name.into(),
+            known: known.iter().map(|(name, known)| (name.clone(), known.held.clone())).collect(),
             ca_file: address.ca_file.clone().or(variable("CONSUL_CACERT").map(PathBuf::from)),
             credential: Arc::new(credential),
             address: Arc::new(address),
@@ -71,16 +81,55 @@ pub fn start(config: Config, tasks: &Supervisor) {
             epochs: Arc::clone(&epochs),
         });
         let label = format!("registry {}", consul.name);
-        consul.board.tell(&consul.name, &Facts::starting("consul", consul.address.to_string()));
+        let facts = || Facts::starting("consul", consul.address.to_string());
+        // Those of a Consul that is remembered are those it had.
+        let newest = known.values().max_by_key(|known| known.last_contact);
+        consul.board.tell(&consul.name, &newest.map_or_else(facts, |known| facts().with(known)));
+        for (datacentre, known) in known {
+            let shard = consul.shard(&datacentre);
+            let name: Arc<str> = shard.cluster.as_str().into();
+            let endpoints = known.held.values().map(|record| record.endpoints.len()).sum();
+            let services = known.held.len();
+            consul.board.tell(&name, &Facts { services, endpoints, ..facts().with(&known) });
+            info!(registry = %name, services, "datacentre restored from disk, until it is read");
+            let services = known.held.into_iter().map(|(host, record)| (host, Some(record)));
+            let contents = Contents { services: services.collect(), ..Contents::default() };
+            // Older than any run, so that the first word of any takes its place.
+            let change = Change::Reset(contents);
+            words.push(RegistryUpdate { shard, epoch: Epoch(0), change });
+        }
         tasks.spawn_restarting(label, Duration::from_secs(1), move || {
             let consul = Arc::clone(&consul);
             async move { consul.run().await }
         });
     }
+    words
+}
+
+/// What is remembered of the datacentres that are read of this Consul, by their names in it.
+fn take_known(
+    remembered: &mut BTreeMap<ClusterId, Remembered<Services>>,
+    consul: &str,
+    address: &Address,
+) -> BTreeMap<String, Remembered<Services>> {
+    let wanted = |name: &str| {
+        address.datacentres.is_empty() || address.datacentres.iter().any(|one| one == name)
+    };
+    let of_it = remembered.extract_if(.., |shard, _| {
+        let name = shard.as_str().split_once('/');
+        name.is_some_and(|(of, name)| of == consul && is_datacentre(name) && wanted(name))
+    });
+    let named = of_it.filter_map(|(shard, known)| {
+        let (_, name) = shard.as_str().split_once('/')?;
+        Some((name.to_owned(), known))
+    });
+    named.collect()
 }
 
 struct Consul {
     name: Arc<str>,
+    /// What its datacentres held before this process started.
+    known: BTreeMap<String, Services>,
     address: Arc<Address>,
     ca_file: Option<PathBuf>,
     credential: Arc<Credential>,
@@ -96,7 +145,8 @@ impl Consul {
     /// all of this Consul again, with greater epochs; what was said stays until then.
     async fn run(&self) {
         let mut facts = Facts::starting("consul", self.address.to_string());
-        let mut datacentres = Datacentres::default();
+        let mut known = self.known.clone();
+        let mut datacentres = Datacentres::knowing(known.keys());
         let mut ca = None;
         let mut reading: BTreeMap<String, AbortHandle> = BTreeMap::new();
         let mut running = Running::new();
@@ -117,7 +167,8 @@ impl Consul {
                         if let Some(before) = reading.insert(name.clone(), handle) {
                             before.abort();
                         }
-                        let datacentre = self.datacentre(&client, name);
+                        let known = known.remove(&name).unwrap_or_default();
+                        let datacentre = self.datacentre(&client, name, known);
                         running.push(Abortable::new(Box::pin(datacentre.run()), registration));
                     }
                     for name in gone {
@@ -164,10 +215,11 @@ impl Consul {
         Ok(Listed { client, ca, names })
     }
 
-    fn datacentre(&self, client: &Client, name: String) -> Datacentre {
+    fn datacentre(&self, client: &Client, name: String, known: Services) -> Datacentre {
         Datacentre {
             client: client.clone(),
             shard: self.shard(&name),
+            known,
             name,
             epoch: Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1),
             updates: self.updates.clone(),
@@ -209,9 +261,17 @@ async fn beside<T>(running: &mut Running<'_>, work: impl Future<Output = T>) -> 
     }
 }
 
-/// The datacentres, and how often each has been lacking in a row. Pure.
+/// The datacentres. Pure.
 #[derive(Debug, Default)]
-struct Datacentres(BTreeMap<String, u32>);
+struct Datacentres(BTreeMap<String, Known>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// How many lists in a row lacked it.
+    lacking: u32,
+    /// Whether any list had it: else it is remembered from before.
+    listed: bool,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Changed {
@@ -220,22 +280,30 @@ struct Changed {
 }
 
 impl Datacentres {
+    /// These were there before this process started.
+    fn knowing<'a>(names: impl Iterator<Item = &'a String>) -> Self {
+        Self(names.map(|name| (name.clone(), Known::default())).collect())
+    }
+
     /// Takes a list in. One that lacks a datacentre may be of a Consul that has just lost sight of it.
     fn apply(&mut self, names: BTreeSet<String>) -> Changed {
-        for (name, lacking) in &mut self.0 {
-            *lacking = if names.contains(name) { 0 } else { *lacking + 1 };
+        for (name, known) in &mut self.0 {
+            known.lacking = if names.contains(name) { 0 } else { known.lacking + 1 };
         }
-        let is_gone = |lacking: u32| lacking >= LACKING;
-        let gone = self.0.iter().filter(|(_, lacking)| is_gone(**lacking));
+        let is_gone = |known: &Known| known.lacking >= LACKING;
+        let gone = self.0.iter().filter(|(_, known)| is_gone(known));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
-        self.0.retain(|_, lacking| !is_gone(*lacking));
-        let come: Vec<_> = names.into_iter().filter(|name| !self.0.contains_key(name)).collect();
-        self.0.extend(come.iter().map(|name| (name.clone(), 0)));
+        self.0.retain(|_, known| !is_gone(known));
+        let is_new = |name: &String| {
+            !std::mem::replace(&mut self.0.entry(name.clone()).or_default().listed, true)
+        };
+        let come: Vec<_> = names.into_iter().filter(is_new).collect();
         Changed { come, gone }
     }
 
+    /// Those that were listed.
     fn names(&self) -> Vec<String> {
-        self.0.keys().cloned().collect()
+        self.0.iter().filter(|(_, known)| known.listed).map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -260,5 +328,17 @@ mod tests {
         }
         assert_eq!(known.apply(list(&["a"])).gone, ["b"]);
         assert_eq!(known.apply(list(&["a", "b"])).come, ["b"]);
+    }
+
+    #[test]
+    fn a_remembered_datacentre_is_read_when_it_is_listed_and_goes_like_any_other() {
+        let before = ["a".to_owned(), "b".to_owned()];
+        let mut known = Datacentres::knowing(before.iter());
+        assert_eq!(known.apply(list(&["a"])), Changed { come: vec!["a".into()], gone: vec![] });
+        assert_eq!(known.names(), ["a"]);
+        for _ in 2..LACKING {
+            assert_eq!(known.apply(list(&["a"])), Changed { come: vec![], gone: vec![] });
+        }
+        assert_eq!(known.apply(list(&["a"])).gone, ["b"]);
     }
 }

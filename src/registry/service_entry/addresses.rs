@@ -1,26 +1,29 @@
 //! Addresses for hosts that name none, so that what isn't HTTP can be told apart by address.
 //!
-//! Out of 240.240.0.0/16, which nobody uses: each host at the place that its namespace and name hash to,
-//! or at the next free one. Older hosts choose first, so a host keeps its address over restarts, in every
-//! replica, and whatever comes later.
+//! One of each family, out of 240.240.0.0/16 and 2001:2::/48, which nobody uses: each host at the place that
+//! its namespace and name hash to, or at the next free one. Older hosts choose first, so a host keeps its
+//! addresses over restarts, in every replica, and whatever comes later.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::model::{Resolution, Service};
 
 /// The first address of the range is given to nobody, nor is the last.
 const BASE: u32 = u32::from_be_bytes([240, 240, 0, 0]);
 const PLACES: u32 = 0xfffe;
+/// IPv6 addresses end in the IPv4 address of the same place.
+const BASE_IPV6: u128 = u128::from_be_bytes([0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 
-/// Gives each service an address that has none and can use one: a wildcard stands for many hosts, and
-/// where the client chooses the address, ours would lead nowhere.
-pub(super) fn give<'a>(services: impl Iterator<Item = &'a mut Service>) {
+/// Gives each service addresses that has none, wants some (`true`) and can use them: a wildcard stands for
+/// many hosts, and where the client chooses the address, ours would lead nowhere.
+pub(super) fn give<'a>(services: impl Iterator<Item = (&'a mut Service, bool)>) {
     let mut taken = BTreeSet::new();
     let mut without = Vec::new();
-    for service in services {
+    for (service, wanted) in services {
         taken.extend(service.vips.iter().copied());
-        let usable = service.resolution != Resolution::Passthrough
+        let usable = wanted
+            && service.resolution != Resolution::Passthrough
             && !service.hostname.as_str().starts_with('*');
         if service.vips.is_empty() && service.ranges.is_empty() && usable {
             without.push(service);
@@ -33,11 +36,15 @@ pub(super) fn give<'a>(services: impl Iterator<Item = &'a mut Service>) {
         let key = format!("{}/{}", service.namespace, service.hostname);
         let first = hash(key.as_bytes());
         let mut places = (0..PLACES).map(|step| (first % PLACES + step) % PLACES);
-        let address = places.find_map(|place| {
-            let address = IpAddr::V4(Ipv4Addr::from_bits(BASE + 1 + place));
-            taken.insert(address).then_some(address)
+        let addresses = places.find_map(|place| {
+            let number = BASE + 1 + place;
+            let ipv4 = IpAddr::V4(Ipv4Addr::from_bits(number));
+            let ipv6 = IpAddr::V6(Ipv6Addr::from_bits(BASE_IPV6 | u128::from(number)));
+            let free = !taken.contains(&ipv4) && !taken.contains(&ipv6);
+            free.then_some([ipv4, ipv6])
         });
-        service.vips.extend(address);
+        taken.extend(addresses.into_iter().flatten());
+        service.vips.extend(addresses.into_iter().flatten());
     }
 }
 

@@ -17,6 +17,12 @@ use crate::model::{
 };
 
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
+/// A workload with this label is given nothing new.
+const DRAINING: &str = "istio.io/draining";
+/// `false` leaves an entry without an address of its own where it names none.
+const ALLOCATE: &str = "networking.istio.io/enable-autoallocate-ip";
+/// How the address of a socket begins; its path follows.
+const SOCKET: &str = "unix://";
 
 /// What is wrong with an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -45,6 +51,10 @@ pub(super) struct ServiceEntry {
     pub(super) addresses: Vec<IpAddr>,
     /// Addresses by the range.
     pub(super) ranges: Vec<IpNet>,
+    /// Addresses that can't be used, each by itself.
+    pub(super) odd_addresses: Vec<Fault>,
+    /// Whether it is given an address where it names none.
+    pub(super) allocate: bool,
     /// Numbers and names are each there once.
     pub(super) ports: Vec<Port>,
     pub(super) external: bool,
@@ -88,6 +98,8 @@ pub(super) enum Address {
     Ip(IpAddr),
     /// A name that the client resolves.
     Name(Arc<str>),
+    /// The path of a socket on the client's own host.
+    Socket(Arc<str>),
 }
 
 impl Workload {
@@ -151,8 +163,13 @@ struct Metadata {
     created: Option<String>,
 }
 
-/// Reads a ServiceEntry.
-pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<ServiceEntry, Fault> {
+/// Reads a ServiceEntry. One that doesn't say to whom it is exported is to `default_export`, a list as in
+/// `exportTo`.
+pub(super) fn service_entry(
+    name: WorkloadKey,
+    object: &Value,
+    default_export: &[String],
+) -> Result<ServiceEntry, Fault> {
     let metadata: Metadata = metadata(object)?;
     let spec = Spec(object.get("spec").unwrap_or(&Value::Null));
     let location: String = spec.field("location")?;
@@ -161,13 +178,14 @@ pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<Service
         "MESH_INTERNAL" => false,
         other => return Err(unknown("spec.location", other, "MESH_EXTERNAL or MESH_INTERNAL")),
     };
-    let how = match spec.field::<String>("resolution")?.as_str() {
+    let mut how = match spec.field::<String>("resolution")?.as_str() {
         "STATIC" => How::Static,
         "DNS" => How::Dns,
         "DNS_ROUND_ROBIN" => How::DnsRoundRobin,
-        "" | "NONE" => How::None,
+        // What the client resolved is where the connection goes: that is what DYNAMIC_DNS asks for.
+        "" | "NONE" | "DYNAMIC_DNS" => How::None,
         other => {
-            let known = "NONE, STATIC, DNS or DNS_ROUND_ROBIN";
+            let known = "NONE, STATIC, DNS, DNS_ROUND_ROBIN or DYNAMIC_DNS";
             return Err(unknown("spec.resolution", other, known));
         }
     };
@@ -179,11 +197,25 @@ pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<Service
     if selector.is_some() && !endpoints.is_empty() {
         return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
     }
+    let is_socket = |one: &Workload| matches!(one.address, Address::Socket(_));
+    if how == How::Static && !endpoints.is_empty() && endpoints.iter().all(is_socket) {
+        // They stand in the upstream cluster itself, as names do.
+        how = How::Dns;
+    }
     for (index, endpoint) in endpoints.iter().enumerate() {
-        if let (Address::Name(name), How::Static) = (&endpoint.address, how) {
-            let fact = format!("{name:?} is no IP address, which resolution STATIC needs");
-            return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
-        }
+        let fact = match (&endpoint.address, how) {
+            (Address::Name(name), How::Static) => {
+                format!("{name:?} is no IP address, which resolution STATIC needs")
+            }
+            (Address::Name(name), _) if endpoints.iter().any(is_socket) => {
+                format!("{name:?} stands beside a socket, and names can't be resolved there")
+            }
+            (Address::Socket(path), How::Static) => {
+                format!("{SOCKET}{path} stands beside IP addresses: only one kind may")
+            }
+            _ => continue,
+        };
+        return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
     }
     let hosts = hosts(&spec.field::<Vec<String>>("hosts")?)?;
     let resolved = matches!(how, How::Dns | How::DnsRoundRobin);
@@ -193,17 +225,21 @@ pub(super) fn service_entry(name: WorkloadKey, object: &Value) -> Result<Service
         let fact = format!("{host} is no name that can be resolved: give endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
-    let (addresses, ranges) = addresses(&spec.field::<Vec<String>>("addresses")?)?;
+    let (addresses, ranges, odd_addresses) = addresses(&spec.field::<Vec<String>>("addresses")?);
+    let export: Vec<String> = spec.field("exportTo")?;
+    let export = if export.is_empty() { default_export } else { &export };
     Ok(ServiceEntry {
         created: created(&metadata),
         hosts,
         how,
         addresses,
         ranges,
+        odd_addresses,
+        allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
         ports: ports(spec.field("ports")?)?,
         external,
         accounts: spec.field("subjectAltNames")?,
-        export_to: export_to(&spec.field::<Vec<String>>("exportTo")?, &name.namespace),
+        export_to: export_to(export, &name.namespace),
         endpoints,
         selector: selector.map(|selector| selector.labels),
         name,
@@ -290,18 +326,23 @@ fn is_dns_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(fits)
 }
 
-/// Single addresses, and ranges of them.
-fn addresses(texts: &[String]) -> Result<(Vec<IpAddr>, Vec<IpNet>), Fault> {
-    let (mut singles, mut ranges) = (Vec::new(), Vec::new());
+/// Single addresses, ranges of them, and what is neither.
+fn addresses(texts: &[String]) -> (Vec<IpAddr>, Vec<IpNet>, Vec<Fault>) {
+    let (mut singles, mut ranges, mut odd) = (Vec::new(), Vec::new(), Vec::new());
     for (index, text) in texts.iter().enumerate() {
-        let fault = |fact: &str| {
-            Fault::new(format!("spec.addresses[{index}]"), format!("{text:?} is {fact}"))
+        let mut fault = |fact: &str| {
+            let field = format!("spec.addresses[{index}]");
+            odd.push(Fault::new(field, format!("{text:?} is {fact}")));
         };
         let found = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        let range = found.map_err(|_| fault("neither an IP address nor a range of them"))?.trunc();
+        let Ok(range) = found.map(|range| range.trunc()) else {
+            fault("neither an IP address nor a range of them");
+            continue;
+        };
         // Nobody is reached there, and a listener there would take everybody's connections.
         if range.addr().is_multicast() || range.prefix_len() == 0 || range.addr().is_unspecified() {
-            return Err(fault("no address of a service"));
+            fault("no address of a service");
+            continue;
         }
         if range.prefix_len() == range.max_prefix_len() {
             singles.push(range.addr());
@@ -309,7 +350,7 @@ fn addresses(texts: &[String]) -> Result<(Vec<IpAddr>, Vec<IpNet>), Fault> {
             ranges.push(range);
         }
     }
-    Ok((singles, ranges))
+    (singles, ranges, odd)
 }
 
 fn ports(forms: Vec<PortForm>) -> Result<Vec<Port>, Fault> {
@@ -364,9 +405,14 @@ fn workload(
             return Err(Fault::new(format!("{field}.address"), "is empty"));
         }
         Err(_) if form.address.starts_with("unix:") => {
-            let fact =
-                format!("{:?}: sockets of a proxy's own host are not supported", form.address);
-            return Err(Fault::new(format!("{field}.address"), fact));
+            let path = form.address.strip_prefix(SOCKET);
+            match path.filter(|path| path.len() > 1 && path.starts_with(['/', '@'])) {
+                Some(path) => Address::Socket(path.into()),
+                None => {
+                    let fact = format!("{:?} is no {SOCKET}/PATH", form.address);
+                    return Err(Fault::new(format!("{field}.address"), fact));
+                }
+            }
         }
         Err(_) if !is_dns_name(form.address.trim_end_matches('.')) => {
             let fact = format!("{:?} is neither an IP address nor a DNS name", form.address);
@@ -397,6 +443,9 @@ fn workload(
 impl Workload {
     /// What fields leave open, labels may say.
     fn complete(&mut self) {
+        if self.labels.get(DRAINING).is_some_and(|text| !text.is_empty()) {
+            self.health = Health::Draining;
+        }
         if self.network.is_none()
             && let Some(label) = self.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty())
         {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::addresses;
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
-use super::join::{Offered, PodsWanted, Selections};
+use super::join::{Machine, PodsWanted, Selections};
 use crate::model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     NamedEndpoint, Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode,
@@ -68,15 +68,35 @@ pub struct Index {
     problems: Vec<Problem>,
     selections: Arc<Selections>,
     heard: bool,
+    /// `defaultServiceExportTo` of the mesh config.
+    default_export: Vec<String>,
+    /// Whether all objects are to be read again.
+    stale: bool,
+    /// What stores say of objects that are not handed over at all, with the hosts that those name.
+    shadowed: Vec<(Vec<Arc<str>>, String)>,
+    /// Whether that is to be told yet.
+    untold: bool,
 }
 
 /// An object as it was last read.
 #[derive(Debug)]
 struct Kept<T> {
     object: Arc<Value>,
-    /// The last of it that made sense.
-    good: Option<T>,
+    /// The last of it that made sense, as it was stored and as it was read.
+    good: Option<(Arc<Value>, T)>,
     fault: Option<Fault>,
+}
+
+impl<T> Kept<T> {
+    fn good(&self) -> Option<&T> {
+        self.good.as_ref().map(|(_, good)| good)
+    }
+
+    /// What counts in place of an object that makes no sense.
+    fn stand_in(&self) -> Option<(Arc<Value>, Arc<Value>)> {
+        let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
+        Some((Arc::clone(&self.object), Arc::clone(good)))
+    }
 }
 
 impl Index {
@@ -89,6 +109,28 @@ impl Index {
             problems: Vec::new(),
             selections: Arc::default(),
             heard: false,
+            default_export: Vec::new(),
+            stale: false,
+            shadowed: Vec::new(),
+            untold: false,
+        }
+    }
+
+    /// To whom entries are exported that don't say so themselves: a list as in `exportTo`. It counts with the
+    /// next [`Self::apply`].
+    pub fn export_by_default(&mut self, to: &[String]) {
+        if self.default_export != to {
+            self.default_export = to.to_vec();
+            self.stale = true;
+        }
+    }
+
+    /// Takes what of the stores' objects counts for nothing: each with the hosts that it names, in words. It
+    /// counts with the next [`Self::apply`].
+    pub fn shadowed(&mut self, shadowed: &[(Vec<Arc<str>>, String)]) {
+        if self.shadowed != shadowed {
+            self.shadowed = shadowed.to_vec();
+            self.untold = true;
         }
     }
 
@@ -103,17 +145,27 @@ impl Index {
         }
         let services = found.iter().filter(|((kind, _), _)| *kind == Kind::Service);
         let services = services.map(|((_, name), object)| (name, *object));
-        let mut changed = take(&mut self.services, services, convert::service_entry);
+        let stale = std::mem::take(&mut self.stale);
+        let read =
+            |name, object: &Value| convert::service_entry(name, object, &self.default_export);
+        let mut changed = take(&mut self.services, services, stale, read);
         let workloads = found.iter().filter(|((kind, _), _)| *kind == Kind::Workload);
         let workloads = workloads.map(|((_, name), object)| (name, *object));
-        changed |= take(&mut self.workloads, workloads, convert::workload_entry);
+        changed |= take(&mut self.workloads, workloads, false, convert::workload_entry);
         changed |= !std::mem::replace(&mut self.heard, true);
+        changed |= std::mem::take(&mut self.untold);
         changed.then(|| self.contents())
     }
 
     /// Objects that can't be used as they are, sorted.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// Objects that make no sense, each with what it was when it last did.
+    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+        let services = self.services.values().filter_map(Kept::stand_in);
+        services.chain(self.workloads.values().filter_map(Kept::stand_in)).collect()
     }
 
     /// What entries select of clusters, and what Services may select of them.
@@ -123,12 +175,26 @@ impl Index {
 
     fn contents(&mut self) -> Contents {
         let mut problems = faults(Kind::Service, &self.services);
+        problems.extend(self.services.values().filter_map(Kept::good).flat_map(|entry| {
+            entry.odd_addresses.iter().map(|fault| Problem {
+                kind: Kind::Service.as_str(),
+                object: entry.name.clone(),
+                fault: fault.clone(),
+                effect: "the entry counts without this address",
+            })
+        }));
         problems.extend(faults(Kind::Workload, &self.workloads));
         let mut entries: Vec<&ServiceEntry> =
-            self.services.values().filter_map(|kept| kept.good.as_ref()).collect();
+            self.services.values().filter_map(Kept::good).collect();
         entries.sort_by_key(|entry| (entry.created, &entry.name));
         let holders = Holders::of(&entries);
         let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
+        let mut notes: BTreeMap<Hostname, Vec<String>> = BTreeMap::new();
+        for (hosts, text) in &self.shadowed {
+            for host in hosts {
+                notes.entry(Hostname::new(Arc::clone(host))).or_default().push(text.clone());
+            }
+        }
         for entry in entries {
             let workloads = self.workloads_of(entry);
             let endpoints = match entry.how {
@@ -147,21 +213,30 @@ impl Index {
                     }
                 };
                 if let Err(fact) = joined {
-                    problems.push(Problem {
+                    let problem = Problem {
                         kind: Kind::Service.as_str(),
                         object: entry.name.clone(),
                         fault: Fault { field: format!("spec.hosts[{index}]"), fact },
                         effect: "for this host the entry counts for nothing",
-                    });
+                    };
+                    notes.entry(hostname.clone()).or_default().push(problem.to_string());
+                    problems.push(problem);
                 }
             }
         }
-        addresses::give(hosts.values_mut().map(|host| &mut host.service));
-        let mut selections = Selections { pods: Vec::new(), workloads: self.offered() };
+        addresses::give(hosts.values_mut().map(|host| (&mut host.service, host.first.allocate)));
+        let mut selections =
+            Selections { workloads: self.machines(), notes, ..Selections::default() };
+        for (name, machine) in &selections.workloads {
+            if let Some(address) = machine.address() {
+                let place = (name.namespace.clone(), address);
+                selections.by_address.entry(place).or_default().push(name.clone());
+            }
+        }
         let mut services = BTreeMap::new();
         for (key, Host { service, endpoints, selecting, .. }) in hosts {
             let service = Arc::new(service);
-            let selecting = selecting.into_iter().filter(|entry| entry.how == How::Static);
+            let selecting = selecting.into_iter().filter(|entry| entry.how != How::None);
             selections.pods.extend(selecting.filter_map(|entry| {
                 Some(PodsWanted {
                     key: key.clone(),
@@ -185,7 +260,7 @@ impl Index {
     /// The workloads that an entry names or selects.
     fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a Workload> {
         let selected = self.workloads.iter().filter_map(|(name, kept)| {
-            let (selector, workload) = (entry.selector.as_ref()?, kept.good.as_ref()?);
+            let (selector, workload) = (entry.selector.as_ref()?, kept.good()?);
             let fits =
                 name.namespace == entry.name.namespace && selects(selector, &workload.labels);
             fits.then_some(workload)
@@ -207,19 +282,14 @@ impl Index {
         endpoints
     }
 
-    /// The WorkloadEntries that Services can select: those at an address, with labels.
-    fn offered(&self) -> Vec<Offered> {
-        let good =
-            self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good.as_ref()?)));
-        let usable = good.filter(|(_, workload)| {
-            matches!(workload.address, Address::Ip(_)) && !workload.labels.is_empty()
-        });
-        let offered = usable.map(|(name, workload)| Offered {
-            namespace: name.namespace.clone(),
-            workload: workload.clone(),
-            identity: workload.account.as_deref().map(|one| self.identity(&name.namespace, one)),
-        });
-        offered.collect()
+    fn machines(&self) -> BTreeMap<WorkloadKey, Machine> {
+        let good = self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good()?)));
+        let machine = |(name, workload): (&WorkloadKey, &Workload)| {
+            let account = workload.account.as_deref();
+            let identity = account.map(|account| self.identity(&name.namespace, account));
+            (name.clone(), Machine { workload: workload.clone(), identity })
+        };
+        good.map(machine).collect()
     }
 
     /// The SPIFFE ID of an account.
@@ -242,7 +312,7 @@ fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&Workload]) ->
         .map(|workload| NamedEndpoint {
             address: match &workload.address {
                 Address::Ip(address) => address.to_string().into(),
-                Address::Name(name) => Arc::clone(name),
+                Address::Name(name) | Address::Socket(name) => Arc::clone(name),
             },
             ports: ports_by_name(entry, |port| workload.port(port)),
             weight: workload.weight,
@@ -289,10 +359,11 @@ fn key_of(object: &Value) -> Option<(Kind, WorkloadKey)> {
     Some((kind, WorkloadKey::new(namespace, metadata.get("name")?.as_str()?)))
 }
 
-/// Takes over the objects that changed; whether any did.
+/// Takes over the objects that changed, or all where they are to be read `again`; whether any did.
 fn take<'a, T>(
     kept: &mut BTreeMap<WorkloadKey, Kept<T>>,
     objects: impl Iterator<Item = (&'a WorkloadKey, &'a Arc<Value>)>,
+    again: bool,
     read: impl Fn(WorkloadKey, &Value) -> Result<T, Fault>,
 ) -> bool {
     let mut old = std::mem::take(kept);
@@ -300,11 +371,13 @@ fn take<'a, T>(
     for (name, object) in objects {
         let before = old.remove(name);
         let now = match before {
-            Some(before) if before.object == *object => before,
+            Some(before) if before.object == *object && !again => {
+                Kept { object: Arc::clone(object), ..before }
+            }
             before => {
                 changed = true;
                 let (good, fault) = match read(name.clone(), object) {
-                    Ok(good) => (Some(good), None),
+                    Ok(good) => (Some((Arc::clone(object), good)), None),
                     Err(fault) => (before.and_then(|before| before.good), Some(fault)),
                 };
                 Kept { object: Arc::clone(object), good, fault }

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use super::convert::{Address, Workload};
 use crate::model::{
-    ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, Namespace, PodState,
-    Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads, labels_match,
+    ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, Namespace, NetworkId,
+    PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
+    labels_match,
 };
 use crate::registry::ServiceRecord;
 
@@ -22,8 +23,12 @@ use crate::registry::ServiceRecord;
 pub struct Selections {
     /// In the order in which the entries of a host are joined.
     pub(super) pods: Vec<PodsWanted>,
-    /// WorkloadEntries that carry labels and have an IP address, by name.
-    pub(super) workloads: Vec<Offered>,
+    /// By namespace and name.
+    pub(super) workloads: BTreeMap<WorkloadKey, Machine>,
+    /// What of a host's definitions counts for nothing, in words.
+    pub(super) notes: BTreeMap<Hostname, Vec<String>>,
+    /// Those at an address, by namespace.
+    pub(super) by_address: BTreeMap<(Namespace, IpAddr), Vec<WorkloadKey>>,
 }
 
 /// The pods that an entry selects for one of its hosts.
@@ -38,13 +43,42 @@ pub(super) struct PodsWanted {
     pub(super) ports: Vec<Port>,
 }
 
-/// A WorkloadEntry that Services may select.
+/// A WorkloadEntry: a machine outside Kubernetes, which Services may select, and on which a proxy may stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Offered {
-    pub(super) namespace: Namespace,
+pub struct Machine {
     pub(super) workload: Workload,
     /// Its SPIFFE ID, where it names an account.
     pub(super) identity: Option<Arc<str>>,
+}
+
+impl Machine {
+    /// The account that it runs as, where it names one.
+    pub fn account(&self) -> Option<&str> {
+        self.workload.account.as_deref()
+    }
+
+    /// Where it is, where that is an IP address.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self.workload.address {
+            Address::Ip(address) => Some(address),
+            Address::Name(_) | Address::Socket(_) => None,
+        }
+    }
+
+    /// The network that it says it is in.
+    pub fn network(&self) -> Option<&NetworkId> {
+        self.workload.network.as_ref()
+    }
+
+    /// Where it says it is.
+    pub fn locality(&self) -> Option<&Arc<Locality>> {
+        Some(&self.workload.locality).filter(|locality| !locality.is_empty())
+    }
+
+    /// Whether Services can select it: it has labels, and an address that can be sent.
+    fn is_offered(&self) -> bool {
+        !self.workload.labels.is_empty() && self.address().is_some()
+    }
 }
 
 impl Selections {
@@ -60,7 +94,32 @@ impl Selections {
 
     /// Whether there is anything that Services can select.
     pub fn offers_workloads(&self) -> bool {
-        !self.workloads.is_empty()
+        self.workloads.values().any(Machine::is_offered)
+    }
+
+    /// The WorkloadEntry of this name.
+    pub fn machine(&self, name: &WorkloadKey) -> Option<&Machine> {
+        self.workloads.get(name)
+    }
+
+    /// The WorkloadEntries of a namespace at an address.
+    pub fn machines_at(
+        &self,
+        namespace: &Namespace,
+        address: IpAddr,
+    ) -> impl Iterator<Item = &Machine> {
+        let names = self.by_address.get(&(namespace.clone(), address));
+        names.into_iter().flatten().filter_map(|name| self.workloads.get(name))
+    }
+
+    /// What of the definitions that there are of a host counts for nothing, in words.
+    pub fn notes(&self, host: &Hostname) -> &[String] {
+        self.notes.get(host).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether both have the same WorkloadEntries, and the same to tell of hosts.
+    pub fn tells_as(&self, other: &Self) -> bool {
+        self.workloads == other.workloads && self.notes == other.notes
     }
 
     /// The hosts for which entries select pods of one cluster, with these pods.
@@ -96,8 +155,8 @@ impl Selections {
         &self,
         services: impl Iterator<Item = &'a Arc<Service>>,
     ) -> BTreeMap<Hostname, ServiceRecord> {
-        let namespaces: BTreeSet<&Namespace> =
-            self.workloads.iter().map(|one| &one.namespace).collect();
+        let offered = || self.workloads.iter().filter(|(_, one)| one.is_offered());
+        let namespaces: BTreeSet<&Namespace> = offered().map(|(name, _)| &name.namespace).collect();
         let mut records = BTreeMap::new();
         let mut seen: BTreeSet<&Hostname> = BTreeSet::new();
         for service in services.filter(|service| namespaces.contains(&service.namespace)) {
@@ -105,8 +164,8 @@ impl Selections {
                 continue;
             }
             let mut endpoints = Vec::new();
-            for one in &self.workloads {
-                if one.namespace == service.namespace
+            for (name, one) in offered() {
+                if name.namespace == service.namespace
                     && labels_match(&service.selector, &one.workload.labels)
                 {
                     let ports = service.ports.iter();

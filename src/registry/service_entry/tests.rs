@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -167,10 +168,6 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
         (json!({ "hosts": [] }), "spec.hosts: "),
         (json!({ "hosts": ["a b"] }), "spec.hosts[0]: "),
         (json!({ "hosts": "x" }), "spec.hosts: "),
-        (json!({ "addresses": ["10.0.0.0/40"] }), "spec.addresses[0]: "),
-        (json!({ "addresses": ["0.0.0.0/0"] }), "spec.addresses[0]: "),
-        (json!({ "addresses": ["a.name"] }), "spec.addresses[0]: "),
-        (json!({ "addresses": ["0.0.0.0"] }), "spec.addresses[0]: "),
         (json!({ "ports": null }), "spec.ports: "),
         (port(json!({ "name": "a", "number": 0 })), "spec.ports[0].number: "),
         (port(json!({ "name": "a", "number": 70000 })), "spec.ports[0].number: "),
@@ -178,7 +175,18 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
         (json!({ "resolution": "MAGIC" }), "spec.resolution: "),
         (json!({ "location": "MARS" }), "spec.location: "),
         (endpoint(json!({ "address": "a.name" })), "spec.endpoints[0].address: "),
-        (endpoint(json!({ "address": "unix:///x" })), "spec.endpoints[0].address: "),
+        (endpoint(json!({ "address": "unix://x" })), "spec.endpoints[0].address: "),
+        (
+            json!({ "endpoints": [{ "address": "unix:///x" }, { "address": "10.0.0.1" }] }),
+            "spec.endpoints[0].address: ",
+        ),
+        (
+            json!({
+                "resolution": "DNS",
+                "endpoints": [{ "address": "unix:///x" }, { "address": "a.name" }],
+            }),
+            "spec.endpoints[1].address: ",
+        ),
         (endpoint(json!({})), "spec.endpoints[0].address: "),
         (endpoint(json!({ "address": "a b" })), "spec.endpoints[0].address: "),
         (json!({ "hosts": ["*.example.com"], "resolution": "DNS" }), "spec.resolution: "),
@@ -199,6 +207,73 @@ fn a_wrong_object_names_its_field_and_costs_only_itself() {
         let hosts: Vec<_> = contents.services.keys().map(|host| host.as_str()).collect();
         assert_eq!(hosts, ["good.example.com"], "{fields}");
     }
+}
+
+#[test]
+fn a_wrong_address_is_left_out_by_name_and_the_entry_counts() {
+    for wrong in ["10.0.0.0/40", "0.0.0.0/0", "a.name", "0.0.0.0", "224.0.0.1"] {
+        let fields = json!({ "addresses": ["192.0.2.7", wrong] });
+        let (contents, problems) = read(&[entry("shop/db", database(fields))]);
+        let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
+        let beginning = format!("ServiceEntry shop/db: spec.addresses[1]: {wrong:?} is ");
+        assert!(problem.starts_with(&beginning), "{problem}");
+        assert!(problem.ends_with("; the entry counts without this address"), "{problem}");
+        let vips = &record(&contents, "db.example.com").service.vips;
+        assert_eq!(vips[..], [IpAddr::from([192, 0, 2, 7])], "{wrong}");
+    }
+}
+
+#[test]
+fn whom_entries_are_exported_to_may_change_for_all_that_dont_say() {
+    let entries = [
+        entry("shop/db", database(json!({}))),
+        entry("shop/x", database(json!({ "hosts": ["x.example.com"], "exportTo": ["*"] }))),
+    ];
+    let mut index = Index::new("cluster.local");
+    index.apply(&entries).expect("heard for the first time");
+    index.export_by_default(&["bank".to_owned(), ".".to_owned()]);
+    let contents = index.apply(&entries).expect("read again");
+    let exported = |host| record(&contents, host).service.export_to.clone();
+    let both = ExportTo::Namespaces(vec!["bank".into(), "shop".into()]);
+    assert_eq!(exported("db.example.com"), both);
+    assert_eq!(exported("x.example.com"), ExportTo::Public);
+    index.export_by_default(&["bank".to_owned(), ".".to_owned()]);
+    assert!(index.apply(&entries).is_none());
+}
+
+#[test]
+fn an_object_that_turns_wrong_is_remembered_as_it_was() {
+    let mut index = Index::new("cluster.local");
+    let good = entry("shop/db", database(json!({})));
+    let bad = entry("shop/db", database(json!({ "hosts": [] })));
+    index.apply(std::slice::from_ref(&good)).expect("it came");
+    assert!(index.stand_ins().is_empty());
+    index.apply(std::slice::from_ref(&bad)).expect("it changed");
+    // The store reads the same again: it is the one that is there now which is meant.
+    let again = Arc::new(Value::clone(&bad));
+    index.apply(std::slice::from_ref(&again));
+    let [(now, before)] = &index.stand_ins()[..] else { panic!("{:?}", index.stand_ins()) };
+    assert!(Arc::ptr_eq(now, &again) && **before == *good);
+}
+
+#[test]
+fn what_counts_for_nothing_is_told_of_its_host() {
+    let mut index = Index::new("cluster.local");
+    let objects = [
+        at(entry("shop/db", database(json!({}))), "2026-01-01T00:00:00Z"),
+        at(entry("bank/db", database(json!({}))), "2026-01-02T00:00:00Z"),
+    ];
+    index.apply(&objects).expect("they came");
+    let host = "db.example.com".into();
+    let [told] = index.selections().notes(&host) else { panic!() };
+    assert_eq!(*told, index.problems()[0].to_string());
+    let shadowed = (vec!["db.example.com".into()], "it is shadowed".to_owned());
+    index.shadowed(&[shadowed]);
+    index.apply(&objects).expect("there is something to tell");
+    assert_eq!(
+        index.selections().notes(&host),
+        ["it is shadowed", &*index.problems()[0].to_string()]
+    );
 }
 
 #[test]
@@ -279,8 +354,10 @@ fn an_automatic_address_depends_on_the_host_and_stays_whatever_comes_later() {
     };
     let old = || at(entry("shop/db", database(json!({}))), "2026-01-01T00:00:00Z");
     let first = vips(&[old()], "db.example.com");
-    let [address] = first[..] else { panic!("{first:?}") };
+    let [IpAddr::V4(address), IpAddr::V6(ipv6)] = first[..] else { panic!("{first:?}") };
     assert!(address.to_string().starts_with("240.240."), "{address}");
+    assert_eq!(ipv6.to_bits() & u128::from(u32::MAX), u128::from(address.to_bits()), "{ipv6}");
+    assert!(ipv6.to_string().starts_with("2001:2::"), "{ipv6}");
     let later = (0..2000).map(|number| {
         let host = format!("h{number}.example.com");
         let fields = json!({ "hosts": [host] });
@@ -291,7 +368,7 @@ fn an_automatic_address_depends_on_the_host_and_stays_whatever_comes_later() {
     assert_eq!(record(&contents, "db.example.com").service.vips, first);
     let all: std::collections::BTreeSet<_> =
         contents.services.values().flatten().flat_map(|one| one.service.vips.clone()).collect();
-    assert_eq!(all.len(), 2001, "each its own");
+    assert_eq!(all.len(), 2 * 2001, "each its own");
     for fields in [json!({ "hosts": ["*.example.com"] }), json!({ "resolution": "NONE" })] {
         let host = fields["hosts"][0].as_str().unwrap_or("db.example.com").to_owned();
         assert!(vips(&[entry("shop/db", database(fields))], &host).is_empty());

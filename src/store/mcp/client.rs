@@ -44,10 +44,15 @@ struct Ended {
     code: &'static Code,
 }
 
-/// Follows a server until it is dropped.
-pub(in crate::store) async fn run(server: Server, line: Line) {
-    let mut state = State::default();
+/// Follows a server until it is dropped. `known` is what it held before.
+pub(in crate::store) async fn run(
+    server: Server,
+    line: Line,
+    known: Arc<Vec<Arc<serde_json::Value>>>,
+) {
+    let mut state = State::knowing(&known);
     let mut facts = Facts::starting("mcp", format!("xds://{}", server.address));
+    facts.objects = known.len();
     let mut failures = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
     // Whether anything has been passed on. Whoever takes it says that the source has been read.
     let mut published = false;

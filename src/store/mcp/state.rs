@@ -86,6 +86,23 @@ struct Held {
 }
 
 impl State {
+    /// A state in which these are held, of a server that has not been heard since.
+    pub(super) fn knowing(objects: &[Arc<Value>]) -> Self {
+        let mut types: BTreeMap<Type, Held> = BTreeMap::new();
+        let text = |value: &Value, path: &str| Some(value.pointer(path)?.as_str()?.to_owned());
+        for object in objects {
+            let kind = text(object, "/kind");
+            let kind = Kind::ALL.into_iter().find(|one| Some(one.as_str()) == kind.as_deref());
+            let key = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+            if let (Some(kind), (Some(namespace), Some(name))) = (kind, key) {
+                let key = ObjectKey { namespace: namespace.into(), name: name.into() };
+                let held = types.entry(Type { kind, version: 0 }).or_default();
+                held.objects.insert(key, Arc::clone(object));
+            }
+        }
+        Self { types }
+    }
+
     /// A stream begins: what to ask for. What is held stays until its type is answered.
     pub(super) fn begin(&mut self) -> Vec<DiscoveryRequest> {
         let requests = Type::all().map(|kind| {
@@ -313,6 +330,20 @@ mod tests {
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         state.settle();
         assert_eq!(hosts(&state), ["b.example"]);
+    }
+
+    #[test]
+    fn what_is_known_from_before_is_what_an_object_was() {
+        let mut first = State::default();
+        first.begin();
+        let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
+        first.answer(&response("v1/ServiceEntry", "1", two));
+        let mut second = State::knowing(&first.objects());
+        assert_eq!(second.objects(), first.objects());
+        second.begin();
+        let bad = resource("shop/a", "x/ServiceEntry", vec![0xff]);
+        second.answer(&response("v1/ServiceEntry", "2", vec![bad]));
+        assert_eq!(hosts(&second), ["a.example"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
@@ -71,7 +72,7 @@ impl Client<'_> {
                     proxied.map(|port| self.original_destination(service, port)).collect()
                 }
                 Resolution::ByName(by_name) => {
-                    proxied.map(|port| self.resolved(service, port, by_name)).collect()
+                    proxied.filter_map(|port| self.resolved(service, port, by_name)).collect()
                 }
                 _ => proxied.map(|port| self.balanced(service, port)).collect(),
             },
@@ -85,31 +86,57 @@ impl Client<'_> {
         encode(name.to_string(), &cluster)
     }
 
-    /// Endpoints by names that the proxy resolves. No gateway leads to them: those that name another
-    /// network than the proxy's are left out.
+    /// Endpoints by names that the proxy resolves, and pods beside them. No gateway leads to them: those
+    /// that name another network than the proxy's are left out. Where none is left there is no upstream
+    /// cluster: an empty one would only wait for names that nobody gives it.
     #[expect(deprecated, reason = "Envoys before 1.34 don't know what replaces respect_dns_ttl")]
-    fn resolved(&self, service: &MergedService, port: &Port, by_name: &ByName) -> Resource {
+    fn resolved(&self, service: &MergedService, port: &Port, by_name: &ByName) -> Option<Resource> {
         use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, DnsLookupFamily};
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
         let near = by_name.endpoints.iter().filter(|endpoint| {
             let network = endpoint.network.as_ref();
             network.is_none_or(|network| *network == self.view.network)
         });
-        let at_port = near.filter_map(|one| Some((one, *one.ports.get(&port.name)?)));
+        // A cluster with a socket of the proxy's own host resolves no names.
+        let on_host = by_name.endpoints.iter().any(NamedEndpoint::is_socket);
+        let near =
+            near.filter(|one| !on_host || one.is_socket() || one.address.parse::<IpAddr>().is_ok());
+        let named = near.filter_map(|one| {
+            Some((
+                &one.locality,
+                address(one, *one.ports.get(&port.name)?),
+                one.weight,
+                one.tls_mode,
+            ))
+        });
+        let pods = service.endpoints_of_port(port.number).filter(|(shard, pod, network)| {
+            decide(self.context, self.view, service, shard, *pod, network) == Ok(Way::Direct)
+        });
+        let pods = pods.map(|(_, pod, _)| {
+            (
+                pod.locality,
+                socket_address(pod.address.to_string(), pod.port),
+                pod.weight,
+                pod.tls_mode,
+            )
+        });
         let most = if by_name.just_then { 1 } else { usize::MAX };
+        let members: Vec<_> = named.chain(pods).take(most).collect();
+        if members.is_empty() {
+            return None;
+        }
+        let kind = match (on_host, by_name.just_then) {
+            (true, _) => DiscoveryType::Static,
+            (false, true) => DiscoveryType::LogicalDns,
+            (false, false) => DiscoveryType::StrictDns,
+        };
         let mut localities: BTreeMap<&Locality, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
         // Envoy refuses weights whose sum takes more than 32 bits.
-        let room = u32::MAX / u32::try_from(by_name.endpoints.len()).unwrap_or(u32::MAX).max(1);
-        for (one, number) in at_port.take(most) {
-            let member = named_endpoint(one, number, one.weight.min(room).max(1));
-            localities.entry(&one.locality).or_default().push(member);
+        let room = u32::MAX / u32::try_from(members.len()).unwrap_or(u32::MAX).max(1);
+        for (locality, address, weight, mode) in members {
+            let member = given_endpoint(address, weight.min(room).max(1), mode);
+            localities.entry(locality).or_default().push(member);
         }
-        // Envoy refuses a logical cluster without just one endpoint.
-        let kind = if by_name.just_then && !localities.is_empty() {
-            DiscoveryType::LogicalDns
-        } else {
-            DiscoveryType::StrictDns
-        };
         let family = match (self.view.ipv4, self.view.ipv6) {
             (true, false) => DnsLookupFamily::V4Only,
             (false, true) => DnsLookupFamily::V6Only,
@@ -141,7 +168,7 @@ impl Client<'_> {
             ..self.eds(&name)
         };
         let cluster = self.by_tls_mode(cluster, service, port);
-        encode(name.to_string(), &cluster)
+        Some(encode(name.to_string(), &cluster))
     }
 
     /// The cluster, whose endpoints are spoken to as each says.
@@ -423,22 +450,35 @@ fn upstream_http(
     [("envoy.extensions.upstreams.http.v3.HttpProtocolOptions".into(), any(&options))].into()
 }
 
-/// An endpoint whose address may be a name. It is spoken to in plain text unless it says otherwise.
-fn named_endpoint(one: &NamedEndpoint, port: u16, weight: u32) -> endpoint::LbEndpoint {
+/// Where an endpoint is that the control plane doesn't send: at a name, an address, or a socket of the
+/// proxy's own host, of which the port says nothing.
+fn address(one: &NamedEndpoint, port: u16) -> core::Address {
+    if !one.is_socket() {
+        return socket_address(one.address.to_string(), port);
+    }
+    let pipe = core::Pipe { path: one.address.to_string(), ..Default::default() };
+    core::Address { address: Some(core::address::Address::Pipe(pipe)) }
+}
+
+fn socket_address(address: String, port: u16) -> core::Address {
     let socket = core::SocketAddress {
-        address: one.address.to_string(),
+        address,
         port_specifier: Some(core::socket_address::PortSpecifier::PortValue(port.into())),
         ..Default::default()
     };
-    let address = core::Address { address: Some(core::address::Address::SocketAddress(socket)) };
+    core::Address { address: Some(core::address::Address::SocketAddress(socket)) }
+}
+
+/// An endpoint that stands in its upstream cluster. It is spoken to in plain text unless it says otherwise.
+fn given_endpoint(address: core::Address, weight: u32, mode: TlsMode) -> endpoint::LbEndpoint {
     let host = endpoint::Endpoint { address: Some(address), ..Default::default() };
     let metadata = core::Metadata {
-        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(one.tls_mode))].into(),
+        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
         ..Default::default()
     };
     endpoint::LbEndpoint {
         host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(host)),
-        metadata: (one.tls_mode == TlsMode::Istio).then_some(metadata),
+        metadata: (mode == TlsMode::Istio).then_some(metadata),
         load_balancing_weight: (weight != 1).then_some(UInt32Value { value: weight }),
         ..Default::default()
     }

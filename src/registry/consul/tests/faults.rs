@@ -43,7 +43,12 @@ impl Rig {
         let (sender, updates) = mpsc::channel(64);
         let board = Board::new(LIMIT);
         let address = format!("{scheme}://{}{options}", fake.address).parse().expect("an address");
-        let config = Config { addresses: vec![address], updates: sender, board: board.clone() };
+        let config = Config {
+            addresses: vec![address],
+            updates: sender,
+            board: board.clone(),
+            remembered: BTreeMap::new(),
+        };
         start(config, &tasks);
         Self { fake, updates, board, held: BTreeMap::new(), words: 0, tasks }
     }

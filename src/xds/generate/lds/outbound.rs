@@ -6,6 +6,7 @@
 //! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
 //! | bytes, TLS | `VIP_PORT` | the upstream cluster |
 //! | the same, at a range of addresses | a chain of `0.0.0.0_PORT` | the upstream cluster |
+//! | the same, at whatever address the client means | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
@@ -20,11 +21,11 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 
 use super::TrafficSettings;
 use super::parts::{
-    Http, PLAIN, PLAIN_HTTP, bool_value, chain, detect, found, http, http_inspector, listening_on,
-    routes_named, tcp, to_port, to_range, wildcards,
+    Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
+    listening_on, routes_named, tcp, tls_inspector, to_port, to_range, wildcards,
 };
 use crate::aggregate::MergedService;
-use crate::model::{Port, Protocol, Proxy, Resolution};
+use crate::model::{Hostname, Port, Protocol, Proxy, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::view::{ViewKey, Way, decide};
@@ -58,6 +59,14 @@ pub(in crate::xds::generate) fn shared(
             } else {
                 for vip in vips {
                     at_address.entry((*vip, port.number)).or_insert((service, port));
+                }
+                if keeps_any_address(service) {
+                    let wanted = any_address.entry(port.number).or_default();
+                    if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
+                        wanted.names.entry(service.hostname()).or_insert((service, port));
+                    } else {
+                        wanted.rest.get_or_insert((service, port));
+                    }
                 }
                 let spoken = |range: &&IpNet| {
                     if range.addr().is_ipv4() { view.ipv4 } else { view.ipv6 }
@@ -129,6 +138,14 @@ fn proxied(service: &MergedService) -> impl Iterator<Item = &Port> {
     ports.filter(move |port| !alias && port.protocol != Protocol::Udp)
 }
 
+/// Whether connections to a service go wherever the client meant, and no address tells them from others.
+fn keeps_any_address(service: &MergedService) -> bool {
+    let primary = &service.primary;
+    primary.resolution == Resolution::Passthrough
+        && primary.vips.is_empty()
+        && primary.ranges.is_empty()
+}
+
 fn name(address: IpAddr, port: u16) -> String {
     format!("{address}_{port}")
 }
@@ -162,6 +179,10 @@ struct AnyAddress<'a> {
     grpc_web: bool,
     /// Services that have whole ranges. Envoy takes the chain of the longest.
     ranges: BTreeMap<IpNet, (&'a MergedService, &'a Port)>,
+    /// Services without an address whose clients name them when they begin TLS.
+    names: BTreeMap<&'a Hostname, (&'a MergedService, &'a Port)>,
+    /// Such a service whose clients don't: it takes what is left.
+    rest: Option<(&'a MergedService, &'a Port)>,
 }
 
 impl AnyAddress<'_> {
@@ -196,14 +217,36 @@ impl AnyAddress<'_> {
                 chains.push(chain(format!("{range} http"), Some(plain_http), http(&manager)));
             }
         }
-        let sniffs =
-            self.http || self.ranges.values().any(|(_, port)| port.protocol == Protocol::Auto);
+        for (host, (_, port)) in &self.names {
+            let upstream = OutboundName::sidecar((*host).clone(), port.number).to_string();
+            let named = listener::FilterChainMatch {
+                server_names: vec![host.to_string()],
+                ..found(TLS, &[])
+            };
+            chains.push(chain(host.to_string(), Some(named), tcp(settings, &upstream)));
+        }
+        let rest = match self.rest {
+            Some((service, port)) => {
+                let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
+                chain(service.hostname().to_string(), None, tcp(settings, &upstream.to_string()))
+            }
+            None => unknown("PassthroughFilterChain", settings),
+        };
         let listener = listener::Listener {
             filter_chains: chains,
-            default_filter_chain: Some(unknown("PassthroughFilterChain", settings)),
+            default_filter_chain: Some(rest),
             ..handed_over(name, &wildcards, port)?
         };
-        Some(if sniffs { detect(settings, vec![http_inspector()], listener) } else { listener })
+        let sniffs =
+            self.http || self.ranges.values().any(|(_, port)| port.protocol == Protocol::Auto);
+        let mut filters = Vec::new();
+        if !self.names.is_empty() {
+            filters.push(tls_inspector());
+        }
+        if sniffs {
+            filters.push(http_inspector());
+        }
+        Some(if filters.is_empty() { listener } else { detect(settings, filters, listener) })
     }
 }
 
