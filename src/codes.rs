@@ -336,12 +336,6 @@ Gateways pass connections on by the SNI of their mTLS, which they can't open. An
 text can't be told apart there, and would be reachable by anybody. Inside its own network it is
 reached as before.";
 
-    /// explain: mtls.
-    AUTO_MTLS_OFF = "STR0408", "mesh config has proxies speak plain text, and gateways take mTLS alone",
-        "Set enableAutoMtls to true in the mesh config, or put the endpoints into the proxies' network.", "\
-With enableAutoMtls: false clients open mTLS to nobody. An east-west gateway finds the way by the SNI
-of mTLS, so whatever else arrives there is closed. Within a network plain text goes on as before.";
-
     /// DNS of a gateway.
     GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
         "Correct the record, or the Service's external address: strait network list", "\
@@ -361,6 +355,12 @@ gateway trust what the second says.";
 A client of a headless service chooses a pod by its address, and its proxy follows. A gateway has one
 address for all pods behind it, and a pod's own address may belong to somebody else in the client's
 network. Pods of the client's own network are reached as before.";
+
+    /// explain: mtls.
+    AUTO_MTLS_OFF = "STR0408", "mesh config has proxies speak plain text, and gateways take mTLS alone",
+        "Set enableAutoMtls to true in the mesh config, or put the endpoints into the proxies' network.", "\
+With enableAutoMtls: false clients open mTLS to nobody. An east-west gateway finds the way by the SNI
+of mTLS, so whatever else arrives there is closed. Within a network plain text goes on as before.";
 
     /// `--mesh-networks` or its ConfigMap.
     MESH_NETWORKS = "STR0410", "the mesh networks can't be used",

@@ -485,12 +485,12 @@ mod tests {
         assert_eq!(result(&own, &[], &further), (hosts(&["own"]), vec![]));
 
         // A shadowed object changes: nothing does.
-        let before = combine(&own, &"own".into(), &all, &further).objects;
+        let before = combine(&own, &"own".into(), &all, &further).objects.others;
         further.insert(
             "xds://b:1".into(),
             Arc::new(vec![entry("v1", "db", "c"), entry("v1", "mq", "mq")]),
         );
-        assert_eq!(combine(&own, &"own".into(), &all, &further).objects, before);
+        assert_eq!(combine(&own, &"own".into(), &all, &further).objects.others, before);
 
         // The winner goes, and the next one after it.
         further.insert("xds://a:1".into(), Arc::default());
