@@ -9,6 +9,7 @@
 
 mod cli;
 mod demo;
+mod faults;
 mod golden;
 mod harness;
 mod hostile;
@@ -19,6 +20,7 @@ mod members;
 mod mesh;
 mod naive;
 mod networks;
+mod relay;
 mod restart;
 mod restored;
 mod serve;
