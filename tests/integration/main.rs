@@ -10,6 +10,7 @@
 mod cli;
 mod demo;
 mod faults;
+mod frozen;
 mod golden;
 mod harness;
 mod hostile;
