@@ -22,6 +22,7 @@ mod helper;
 mod host;
 mod kube;
 mod netns;
+mod outages;
 mod process;
 mod rig_check;
 mod scenarios;
@@ -90,6 +91,9 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),
     ("deleted_secret_withdraws_its_cluster_after_the_grace", Mesh(scenarios::removed_cluster)),
     ("everybody_sees_the_same_of_kubernetes_and_consul", Both(shared::everybody)),
+    ("with_all_api_servers_dead_a_restart_loses_no_request", Mesh(outages::everything_dies)),
+    ("credentials_that_fail_take_nothing_with_them", Mesh(outages::bad_credentials)),
+    ("api_server_restored_from_a_backup_is_read_anew", Mesh(outages::restored_backup)),
     ("no_envoy_has_rejected_anything_in_any_of_it", Mesh(scenarios::no_complaints)),
 ];
 
