@@ -25,6 +25,7 @@ pub mod clusters;
 pub mod codes;
 pub mod config;
 pub mod explain;
+pub mod folder;
 pub mod identity;
 pub mod lkg;
 pub mod mesh;

@@ -6,14 +6,16 @@
 //!   ask for the initial events ──── refused ───► ask for the first page, the next…   │
 //!             │ initial-events-end                        │ last page                │
 //!             └─────────────────► watch from there ◄──────┘                          │
-//!                                  │   ▲ ended, broken: the same version again       │
+//!                                  │   ▲ ended: the same version again               │
+//!                                  │   ▲ broken: the same, if the server knows it    │
 //!                                  └───┴─────────────────────────────────────────────┘
 //! ```
 //!
 //! Does no I/O and reads no clock; [`super::watch`] carries out what this decides. The rules are
-//! those of client-go's reflector, plus: a watch that ends at once is not begun again at once, and a
-//! fresh list is taken now and then whatever the watch says, because after a restore of etcd a watch
-//! may wait for ever for a version that has gone (kubernetes issue 107457).
+//! those of client-go's reflector, plus: a watch that ends at once is not begun again at once; and, because
+//! after a restore of etcd a watch may wait for ever for a version that has gone (kubernetes issue 107457), the
+//! server is asked after each failure whether it knows our version, and a fresh list is taken now and then
+//! whatever the watch says.
 
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,8 @@ pub(super) enum Ask {
     Page { token: Option<String> },
     /// A watch that begins with all there is (`sendInitialEvents`).
     InitialEvents,
+    /// Whether the server has come as far as `version`.
+    Check { version: String },
     /// A watch of what changes after `version`, for `lifetime`.
     Watch { version: String, lifetime: Duration },
 }
@@ -45,6 +49,8 @@ pub(super) enum Ask {
 #[derive(Debug)]
 pub(super) struct Course {
     position: Position,
+    /// The server may be another than the one that gave us our version.
+    doubted: bool,
     listing: Listing,
     /// When the position is given up for a fresh list.
     relist_at: Option<Instant>,
@@ -77,6 +83,7 @@ impl Course {
     pub(super) fn new() -> Self {
         Self {
             position: Position::Nowhere,
+            doubted: false,
             listing: Listing::InitialEvents,
             relist_at: None,
             faults: Backoff::new(Duration::from_millis(800), Duration::from_secs(30)),
@@ -94,6 +101,7 @@ impl Course {
             Position::Nowhere if self.listing == Listing::InitialEvents => Ask::InitialEvents,
             Position::Nowhere => Ask::Page { token: None },
             Position::Page { token } => Ask::Page { token: Some(token.clone()) },
+            Position::Version(version) if self.doubted => Ask::Check { version: version.clone() },
             Position::Version(version) => {
                 let span = WATCH_LIFETIME_MAX - WATCH_LIFETIME_MIN;
                 let lifetime = WATCH_LIFETIME_MIN + span.mul_f64(random);
@@ -120,7 +128,13 @@ impl Course {
     /// Everything came, by pages or as initial events; it is of `version`.
     pub(super) fn listed(&mut self, version: String, now: Instant, random: f64) {
         self.position = Position::Version(version);
+        self.doubted = false;
         self.relist_at = Some(now + RELIST_PERIOD.mul_f64(0.8 + 0.4 * random));
+    }
+
+    /// The server knows our version.
+    pub(super) fn checked(&mut self) {
+        self.doubted = false;
     }
 
     /// The watch told of everything up to `version`. Versions are opaque: the last one told counts,
@@ -146,6 +160,7 @@ impl Course {
     pub(super) fn failed(&mut self, error: &Error, lasted: Duration, random: f64) -> Duration {
         self.faults.held(lasted);
         self.refusals.held(lasted);
+        self.doubted = true;
         if !matches!(self.position, Position::Version(_)) {
             // Half a list is worth nothing: its continuation may have been what failed.
             let streamed = self.listing == Listing::InitialEvents;
@@ -222,9 +237,19 @@ mod tests {
             self.course.ask(self.now, 0.5)
         }
 
+        /// Of the watch that is asked for, on a server that knows the version.
         fn version(&mut self) -> Option<String> {
+            let checked = match self.ask() {
+                Ask::Check { version } => {
+                    self.course.checked();
+                    Some(version)
+                }
+                _ => None,
+            };
             match self.ask() {
-                Ask::Watch { version, .. } => Some(version),
+                Ask::Watch { version, .. } if checked.is_none_or(|it| it == version) => {
+                    Some(version)
+                }
                 _ => None,
             }
         }
@@ -286,6 +311,18 @@ mod tests {
         run.course.page_read("t".into());
         assert!(run.failed(gone()) > 0);
         assert_eq!(run.ask(), Ask::Page { token: None });
+    }
+
+    #[test]
+    fn after_a_failure_the_server_is_asked_whether_it_knows_the_version() {
+        let mut run = Run::watching("5");
+        assert!(matches!(run.ask(), Ask::Watch { .. }), "nothing has happened");
+        run.failed(broken());
+        assert_eq!(run.ask(), Ask::Check { version: "5".into() });
+        run.failed(Error::VersionAhead("Too large resource version".into()));
+        assert_eq!(run.ask(), Ask::InitialEvents);
+        run.course.listed("3".into(), run.now, 0.5);
+        assert!(matches!(run.ask(), Ask::Watch { .. }));
     }
 
     #[test]

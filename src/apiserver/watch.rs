@@ -245,6 +245,17 @@ impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
                 );
                 self.stream(&path, INITIAL_LIFETIME, Begin::Everything).await
             }
+            // A version that the server has not seen is "too large" for a list. One object is enough,
+            // and of it the head of the answer.
+            Ask::Check { version } => {
+                let path = format!(
+                    "{path}limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
+                    percent_encode(&version)
+                );
+                self.client.ask(Method::GET, &path, None, self.best).await?;
+                self.course.checked();
+                Ok(Duration::ZERO)
+            }
             Ask::Watch { version, lifetime } => {
                 let path = format!(
                     "{path}watch=1&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",

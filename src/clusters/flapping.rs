@@ -10,6 +10,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// Contact that is back within this part of the time after which a cluster is stale was not lost: a balancer may
+/// reset connections all day, and all of them are made anew within a second or two.
+const RECONNECT_PART: u32 = 3;
 /// So many losses ...
 const LOSSES: usize = 5;
 /// ... within this time are too many.
@@ -24,9 +27,19 @@ const PROBATION: Duration = Duration::from_secs(120);
 /// How often contact was lost of late, and what follows from it.
 #[derive(Debug, Default)]
 pub(super) struct Flapping {
-    in_contact: bool,
+    contact: Contact,
     losses: VecDeque<Instant>,
     quarantine: Option<Quarantine>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Contact {
+    /// There is none, and that has been counted.
+    #[default]
+    None,
+    Good,
+    /// There has been none since then; it may be back at once.
+    Out(Instant),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -48,9 +61,9 @@ pub(super) enum Stage {
 }
 
 impl Flapping {
-    /// Takes whether the cluster is in contact now.
-    pub(super) fn observe(&mut self, in_contact: bool, now: Instant) {
-        let lost = std::mem::replace(&mut self.in_contact, in_contact) && !in_contact;
+    /// Takes whether the cluster is in contact now; without contact for `stale_after` it is stale.
+    pub(super) fn observe(&mut self, in_contact: bool, stale_after: Duration, now: Instant) {
+        let lost = self.has_lost(in_contact, stale_after / RECONNECT_PART, now);
         if let Some(quarantine) = &mut self.quarantine {
             if quarantine.until > now {
                 return;
@@ -61,7 +74,7 @@ impl Flapping {
             } else if in_contact {
                 let since = *quarantine.good_since.get_or_insert(now);
                 if now.duration_since(since) >= PROBATION {
-                    *self = Self { in_contact, ..Self::default() };
+                    *self = Self { contact: self.contact, ..Self::default() };
                 }
             }
             return;
@@ -79,6 +92,18 @@ impl Flapping {
         }
     }
 
+    /// Whether contact counts as lost by now, for the first time.
+    fn has_lost(&mut self, in_contact: bool, reconnect: Duration, now: Instant) -> bool {
+        let for_long = |since| now.duration_since(since) >= reconnect;
+        let (contact, lost) = match (self.contact, in_contact) {
+            (Contact::Out(since), _) if for_long(since) => (Contact::None, true),
+            (Contact::Good, false) => (Contact::Out(now), false),
+            (contact, _) => (contact, false),
+        };
+        self.contact = if in_contact { Contact::Good } else { contact };
+        lost
+    }
+
     /// How it stands, where it is in quarantine.
     pub(super) fn stage(&self, now: Instant) -> Option<Stage> {
         let quarantine = self.quarantine?;
@@ -91,13 +116,18 @@ impl Flapping {
 mod tests {
     use super::*;
 
+    const STALE_AFTER: Duration = Duration::from_secs(9);
+
     struct Course(Flapping, Instant);
 
     impl Course {
-        /// Contact as said, so many seconds later.
+        /// Contact as said for so many seconds, looked at each second.
         fn then(&mut self, in_contact: bool, seconds: u64) -> Option<Stage> {
-            self.1 += Duration::from_secs(seconds);
-            self.0.observe(in_contact, self.1);
+            self.0.observe(in_contact, STALE_AFTER, self.1);
+            for _ in 0..seconds {
+                self.1 += Duration::from_secs(1);
+                self.0.observe(in_contact, STALE_AFTER, self.1);
+            }
             self.0.stage(self.1)
         }
 
@@ -119,30 +149,37 @@ mod tests {
     fn the_fifth_loss_within_two_minutes_freezes_and_slower_ones_never_do() {
         let mut course = Course(Flapping::default(), Instant::now());
         assert_eq!(course.flap(4, 10), None);
-        assert_eq!(course.flap(1, 10), seconds(30));
+        assert_eq!(course.flap(1, 3), seconds(30));
         let mut slow = Course(Flapping::default(), Instant::now());
         assert_eq!(slow.flap(50, 16), None, "four in any two minutes");
         let mut dark = Course(Flapping::default(), Instant::now());
-        for _ in 0..50 {
-            assert_eq!(dark.then(false, 1), None, "one that stays away comes and goes not");
-        }
+        dark.then(true, 1);
+        assert_eq!(dark.then(false, 1000), None, "one that stays away comes and goes not");
+    }
+
+    #[test]
+    fn contact_that_is_back_at_once_was_never_lost() {
+        let mut course = Course(Flapping::default(), Instant::now());
+        assert_eq!(course.flap(100, 2), None);
+        course.flap(5, 3);
+        course.then(false, 30);
+        assert_eq!(course.flap(29, 2), Some(Stage::Trial), "nor does it fail a trial");
+        assert_eq!(course.then(true, 5), None, "though it counts as contact there");
     }
 
     #[test]
     fn pauses_grow_up_to_five_minutes_and_two_good_minutes_end_it() {
         let mut course = Course(Flapping::default(), Instant::now());
-        course.flap(5, 1);
+        course.flap(5, 3);
         for pause in [30, 60, 120, 240, 300, 300] {
             assert_eq!(course.then(false, pause - 1), seconds(1));
             assert_eq!(course.then(false, 1), Some(Stage::Trial));
-            assert_eq!(course.then(true, 5), Some(Stage::Trial));
             assert_eq!(course.then(true, 119), Some(Stage::Trial));
             let next = (pause * 2).min(300);
-            assert_eq!(course.then(false, 1), seconds(next));
+            assert_eq!(course.then(false, 3), seconds(next));
         }
         course.then(false, 300);
-        course.then(true, 1);
         assert_eq!(course.then(true, 120), None);
-        assert_eq!(course.flap(4, 1), None, "all is forgotten");
+        assert_eq!(course.flap(4, 3), None, "all is forgotten");
     }
 }

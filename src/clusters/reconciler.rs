@@ -413,7 +413,8 @@ impl Reconciler {
                 (None, None) => {}
             }
             let pinned = cluster.and_then(|cluster| cluster.uid.as_deref());
-            member.advance(pinned, |uid| self.twin_of(uid), now);
+            let stale_after = self.context.config.stale_after;
+            member.advance(pinned, |uid| self.twin_of(uid), stale_after, now);
             self.members.insert(id, member);
         }
     }

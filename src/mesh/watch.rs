@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use notify::RecommendedWatcher;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
 use super::{Defaults, Invalid, MeshConfig, MeshNetworks};
+use crate::folder;
 
 /// The key of mesh config in a ConfigMap.
 pub const MESH_KEY: &str = "mesh";
@@ -331,13 +332,9 @@ impl FileInput {
     fn new(path: PathBuf) -> Self {
         let (sender, hints) = mpsc::channel(1);
         // The folder, not the file: a rename replaces the file, and with it what would be watched.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let hint = move |_| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let watcher = folder::watch(parent.unwrap_or(Path::new(".")), move || {
             let _ = sender.try_send(());
-        };
-        let watcher = notify::recommended_watcher(hint).and_then(|mut watcher| {
-            watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
-            Ok(watcher)
         });
         if let Err(error) = &watcher {
             info!(path = %path.display(), %error, "file is polled, as it can't be watched");

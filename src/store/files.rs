@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{RecursiveMode, Watcher};
+use notify::RecommendedWatcher;
 use serde_json::Value;
 use serde_saphyr::Spanned;
 use tokio::sync::{mpsc, watch};
@@ -20,6 +20,7 @@ use tracing::warn;
 
 use super::object::{self, Key, Object, Unusable};
 use super::{Objects, Warning};
+use crate::folder;
 use crate::task::Supervisor;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
@@ -88,13 +89,9 @@ async fn run(
 }
 
 /// Tells of changes at once, where the system can; else polling has to do.
-fn watcher(directory: &Path, poke: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
-    let watcher = notify::recommended_watcher(move |_| {
+fn watcher(directory: &Path, poke: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
+    let watcher = folder::watch(directory, move || {
         let _ = poke.try_send(());
-    })
-    .and_then(|mut watcher| {
-        watcher.watch(directory, RecursiveMode::NonRecursive)?;
-        Ok(watcher)
     });
     match watcher {
         Ok(watcher) => Some(watcher),

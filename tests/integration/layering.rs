@@ -9,8 +9,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("task", &[]),
     ("codes", &[]),
+    ("folder", &[]),
     ("apiserver", &["codes", "task"]),
-    ("mesh", &["model", "codes", "task"]),
+    ("mesh", &["model", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "codes"]),
     ("sources", &["codes"]),
     ("registry", &["model"]),
@@ -18,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("registry::kube", &["model", "registry", "apiserver", "task", "codes"]),
     ("registry::service_entry", &["model", "registry"]),
     ("identity", &["model", "codes", "task"]),
-    ("store", &["model", "apiserver", "identity", "sources", "task", "codes"]),
+    ("store", &["model", "apiserver", "identity", "sources", "folder", "task", "codes"]),
     (
         "clusters",
         &[
@@ -105,6 +106,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("rustls", &["identity", "xds", "apiserver", "clusters", "store", "cli", "main"]),
     ("strait_sim", &["cli"]),
     ("hickory_resolver", &["network"]),
+    ("notify", &["folder", "mesh", "store"]),
     ("axum", &["admin"]),
 ];
 

@@ -9,6 +9,8 @@
 
 mod cli;
 mod demo;
+mod faults;
+mod frozen;
 mod golden;
 mod harness;
 mod hostile;
@@ -19,6 +21,7 @@ mod members;
 mod mesh;
 mod naive;
 mod networks;
+mod relay;
 mod restart;
 mod restored;
 mod serve;

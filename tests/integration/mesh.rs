@@ -138,6 +138,17 @@ impl Setup {
         arguments.into_iter().chain(given).map(str::to_owned).collect()
     }
 
+    /// The same with this config cluster in the place of the directory.
+    pub(crate) fn arguments_with(&self, hub: &SimCluster) -> Vec<String> {
+        let kubeconfig = self.path("kubeconfig");
+        std::fs::write(&kubeconfig, hub.kubeconfig()).expect("written");
+        let mut arguments = self.arguments();
+        let at = arguments.iter().position(|one| one == "--config-dir").expect("it is given");
+        let path = kubeconfig.display().to_string();
+        arguments.splice(at..at + 2, ["--kubeconfig".to_owned(), path]);
+        arguments
+    }
+
     /// Starts a server on free ports.
     pub(crate) async fn start(&self) -> Server {
         self.start_as(self.arguments()).await

@@ -158,12 +158,7 @@ async fn with_the_config_cluster_dead_too_the_mesh_is_as_it_was() {
         "data": { "mesh": "connectTimeout: 3s" },
     }));
     let setup = Setup::new();
-    let kubeconfig = setup.path("kubeconfig");
-    std::fs::write(&kubeconfig, hub.kubeconfig()).expect("written");
-    let mut arguments = setup.arguments();
-    let at = arguments.iter().position(|one| one == "--config-dir").expect("there");
-    let path = kubeconfig.display().to_string();
-    arguments.splice(at..at + 2, ["--kubeconfig".to_owned(), path]);
+    let arguments = setup.arguments_with(&hub);
 
     let first = setup.start_as(arguments.clone()).await;
     first.ready().await;

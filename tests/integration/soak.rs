@@ -80,22 +80,28 @@ fn kinds() -> Vec<Proxy> {
 }
 
 /// A control plane as a process.
-struct Replica {
+pub(super) struct Replica {
     process: Child,
-    admin: Admin,
+    pub(super) admin: Admin,
     xds: std::net::SocketAddr,
     clients: Supervisor,
 }
 
 impl Replica {
     /// Starts one that keeps its state in `state`, and waits until it is ready.
-    async fn start(setup: &Setup, state: &str) -> Self {
+    pub(super) async fn start(setup: &Setup, state: &str) -> Self {
+        Self::start_in(setup, state, "").await
+    }
+
+    /// The same in a shell that has done `first`.
+    pub(super) async fn start_in(setup: &Setup, state: &str, first: &str) -> Self {
         let state = setup.path(state).display().to_string();
         let mut arguments = setup.arguments();
         let flag = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
         arguments[flag + 1].clone_from(&state);
-        let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
-            .arg("serve")
+        let mut process = Command::new("sh")
+            .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
+            .args([env!("CARGO_BIN_EXE_strait"), "serve"])
             .args(arguments)
             .args(["--log-level", "error"])
             .stdout(Stdio::piped())
@@ -109,7 +115,7 @@ impl Replica {
             |key: &str| ports[key].as_str().and_then(|text| text.parse().ok()).expect("an address");
         let token = std::fs::read_to_string(format!("{state}/admin-token")).expect("a token");
         let admin = Admin::new(address("admin"), token.trim());
-        wait_until(SOON, async || {
+        wait_until(LIMIT, async || {
             let (status, text) = admin.text("/readyz?verbose").await;
             holds(status == StatusCode::OK, text)
         })
@@ -117,7 +123,7 @@ impl Replica {
         Self { process, admin, xds: address("xds"), clients: Supervisor::new() }
     }
 
-    async fn connect(&self, setup: &Setup, proxy: &Proxy, options: Options) -> Client {
+    pub(super) async fn connect(&self, setup: &Setup, proxy: &Proxy, options: Options) -> Client {
         let tls = setup.certificate(proxy.namespace, proxy.account);
         let channel = channel(self.xds, "localhost", tls).await;
         let channel = channel.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()));
@@ -125,7 +131,7 @@ impl Replica {
         opened.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()))
     }
 
-    async fn end(&mut self, signal: &str) {
+    pub(super) async fn end(&mut self, signal: &str) {
         let id = self.process.id().expect("it runs").to_string();
         let sent = Command::new("kill").args([signal, &id]).status().await.expect("kill runs");
         assert!(sent.success());
@@ -154,6 +160,8 @@ impl Replica {
 /// A connected proxy, and which of [`kinds`] it is.
 struct Connected {
     kind: usize,
+    /// Whether its replica is the one that ends again and again.
+    of_mortal: bool,
     proxy: Proxy,
     form: Form,
     client: Client,
@@ -168,7 +176,8 @@ fn twin(proxy: &Proxy, number: usize) -> Proxy {
     Proxy { ip, ..proxy.clone() }
 }
 
-async fn connect_all(replica: &Replica, setup: &Setup, from: usize) -> Vec<Connected> {
+async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<Connected> {
+    let from = if of_mortal { 100 } else { 0 };
     let mut all = Vec::new();
     for (kind, proxy) in kinds().iter().enumerate() {
         // A pod is one proxy; more streams of it would be too many for one node id.
@@ -177,7 +186,7 @@ async fn connect_all(replica: &Replica, setup: &Setup, from: usize) -> Vec<Conne
             let form = if number % 2 == 0 { Form::Delta } else { Form::Sotw };
             let proxy = twin(proxy, from + kind * TWINS + number);
             let client = replica.connect(setup, &proxy, from_nothing(form)).await;
-            all.push(Connected { kind, proxy, form, client });
+            all.push(Connected { kind, of_mortal, proxy, form, client });
         }
     }
     all
@@ -190,17 +199,42 @@ fn bodies(held: &Held) -> BTreeMap<(ResourceType, &str), &[u8]> {
     all.filter_map(|(name, body)| Some((name, body?))).collect()
 }
 
-/// Waits until all proxies hold what they should.
-async fn check(story: &Story, proxies: &[Connected], fresh: &[Client]) {
+impl Connected {
+    /// With what it holds, as a proxy does.
+    async fn connect_again(&mut self, setup: &Setup, replica: &Replica) {
+        let held = self.client.held();
+        let options = Options { form: self.form, held, rejects: None };
+        self.client = replica.connect(setup, &self.proxy, options).await;
+    }
+}
+
+/// Has proxies come back whose connection ended: one lasts half an hour at most, and where a machine stands
+/// still for 10 s its end is taken for gone. Returns how many; a stream that was ended for a reason is a fault.
+async fn come_back(proxies: &mut [Connected], setup: &Setup, replicas: [&Replica; 2]) -> usize {
+    let mut count = 0;
+    for one in proxies {
+        let Some(reason) = one.client.held().ended else { continue };
+        let of_connection = ["Cancelled", "Unavailable", "Unknown", "the server"];
+        assert!(of_connection.iter().any(|word| reason.starts_with(word)), "{reason}");
+        one.connect_again(setup, replicas[usize::from(one.of_mortal)]).await;
+        count += 1;
+    }
+    count
+}
+
+/// Waits until all proxies hold what they should. Returns false once a connection has ended.
+async fn check(story: &Story, proxies: &[Connected], fresh: &[Client]) -> bool {
     let kinds = kinds();
     let expected: Vec<_> =
         kinds.iter().map(|kind| naive::assignments(story.world(), kind)).collect();
     for one in proxies {
-        let Connected { kind, proxy, form, client } = one;
-        wait_until(LIMIT, async || {
+        let Connected { kind, proxy, form, client, .. } = one;
+        let whole = wait_until(LIMIT, async || {
+            if proxies.iter().any(|one| one.client.held().ended.is_some()) {
+                return Ok(false);
+            }
             let held = client.held();
             let who = || format!("{} in {} by {form:?}", proxy.id(), proxy.cluster);
-            holds(held.ended.is_none(), (who(), &held.ended))?;
             // The first of its kind is compared with the objects, the others with it.
             let first = proxies.iter().find(|other| other.kind == *kind).expect("at least itself");
             let first = first.client.held();
@@ -219,10 +253,14 @@ async fn check(story: &Story, proxies: &[Connected], fresh: &[Client]) {
                 let difference = difference(&pictured(&fresh), &pictured(&held));
                 return Err(format!("{} against a fresh start: {difference}", who()));
             }
-            Ok(())
+            Ok(true)
         })
         .await;
+        if !whole {
+            return false;
+        }
     }
+    true
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,10 +273,18 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
 
     let steady = Replica::start(&setup, "steady").await;
     let mut mortal = Replica::start(&setup, "mortal").await;
-    let mut proxies = connect_all(&steady, &setup, 0).await;
-    let of_steady = proxies.len();
-    proxies.extend(connect_all(&mortal, &setup, 100).await);
-    check(&story, &proxies, &[]).await;
+    let mut proxies = connect_all(&steady, &setup, false).await;
+    proxies.extend(connect_all(&mortal, &setup, true).await);
+    let mut returns = 0;
+    let all_hold =
+        async |story: &Story, proxies: &mut [Connected], mortal: &Replica, fresh: &[Client]| {
+            let mut returns = 0;
+            while !check(story, proxies, fresh).await {
+                returns += come_back(proxies, &setup, [&steady, mortal]).await;
+            }
+            returns
+        };
+    returns += all_hold(&story, &mut proxies, &mortal, &[]).await;
 
     let (mut bursts, mut restarts, mut fresh_starts) = (0, 0, 0);
     let mut samples = Vec::new();
@@ -247,7 +293,7 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
         bursts += 1;
         story.say(format!("burst {bursts} after {:?}", began.elapsed()));
         story.burst(&setup).await;
-        check(&story, &proxies, &[]).await;
+        returns += all_hold(&story, &mut proxies, &mortal, &[]).await;
         samples.push((began.elapsed(), steady.memory()));
 
         if story.any(4) == 0 {
@@ -257,12 +303,10 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
             story.say(format!("restart by {signal}"));
             mortal.end(signal).await;
             mortal = Replica::start(&setup, "mortal").await;
-            for one in &mut proxies[of_steady..] {
-                let held = one.client.held();
-                let options = Options { form: one.form, held, rejects: None };
-                one.client = mortal.connect(&setup, &one.proxy, options).await;
+            for one in proxies.iter_mut().filter(|one| one.of_mortal) {
+                one.connect_again(&setup, &mortal).await;
             }
-            check(&story, &proxies, &[]).await;
+            returns += all_hold(&story, &mut proxies, &mortal, &[]).await;
         }
         if story.any(6) == 0 {
             fresh_starts += 1;
@@ -275,7 +319,7 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
                 let proxy = twin(proxy, 200 + kind);
                 newcomers.push(fresh.connect(&setup, &proxy, from_nothing(Form::Delta)).await);
             }
-            check(&story, &proxies, &newcomers).await;
+            returns += all_hold(&story, &mut proxies, &mortal, &newcomers).await;
             drop(newcomers);
             fresh.end("-TERM").await;
             std::fs::remove_dir_all(setup.path(&state)).expect("removed");
@@ -297,7 +341,7 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
     let (early, late) = (mean(1, 2), mean(3, 4));
     eprintln!(
         "soak of {} s, seed {seed}: {} proxies, {bursts} bursts, {restarts} restarts, {fresh_starts} fresh \
-         starts; private memory {early} B in the second quarter, {late} B in the last",
+         starts, {returns} returns; private memory {early} B in the second quarter, {late} B in the last",
         length.as_secs(),
         proxies.len(),
     );

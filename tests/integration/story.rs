@@ -4,9 +4,9 @@
 //! Makes things happen and remembers the world that the control plane can know ([`naive::World`]); knows
 //! nothing of servers, proxies and what is right. Who runs one compares pictures after each burst.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -20,6 +20,11 @@ use super::naive::{MeshNetworks, Objects, World};
 /// How many events a burst may have. Among many some make every proxy look at everything, which hides
 /// what a change should have told by itself; so most are few.
 const EVENTS: [usize; 6] = [1, 1, 2, 3, 8, 25];
+
+/// A member is given trouble so seldom that it never counts as one that comes and goes: such a one is left
+/// alone for minutes, and nobody could wait for what it would say.
+const TROUBLES: usize = 3;
+const TROUBLES_WITHIN: Duration = Duration::from_secs(150);
 
 const NETWORKS: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -70,6 +75,8 @@ pub(crate) struct Story {
     /// Members that have a Secret.
     joined: BTreeSet<String>,
     down: BTreeSet<String>,
+    /// When each member was given trouble of late.
+    troubles: BTreeMap<String, Vec<Instant>>,
 }
 
 impl Story {
@@ -93,6 +100,7 @@ impl Story {
             world: World::default(),
             joined: BTreeSet::new(),
             down: BTreeSet::new(),
+            troubles: BTreeMap::new(),
         };
         story.first(&setup);
         story.observe();
@@ -162,20 +170,32 @@ impl Story {
 
     /// Before a burst, when everything is quiet: API servers die and come back.
     async fn lifecycle(&mut self) {
-        for member in &self.members {
+        for index in 0..self.members.len() {
+            let member = self.members[index].clone();
             let id = member.id().to_owned();
             if self.down.contains(&id) {
                 if self.random.random_bool(0.7) {
-                    self.log.lines.push(format!("{id}: API server back"));
+                    self.note(index, "API server back");
                     member.api.restart().await;
                     self.down.remove(&id);
                 }
-            } else if self.random.random_bool(0.2) {
-                self.log.lines.push(format!("{id}: API server dies"));
+            } else if self.random.random_bool(0.2) && self.may_trouble(&id) {
+                self.note(index, "API server dies");
                 member.api.stop().await;
                 self.down.insert(id);
             }
         }
+    }
+
+    /// Whether a member has had little trouble of late; if so, notes one more.
+    fn may_trouble(&mut self, id: &str) -> bool {
+        let troubles = self.troubles.entry(id.to_owned()).or_default();
+        troubles.retain(|at| at.elapsed() < TROUBLES_WITHIN);
+        let may = troubles.len() < TROUBLES;
+        if may {
+            troubles.push(Instant::now());
+        }
+        may
     }
 
     /// One thing happens.
@@ -331,6 +351,10 @@ impl Story {
     fn disturb(&mut self, index: usize) {
         let choice = self.any(self.cast.faults.len());
         let fault = self.cast.faults[choice].clone();
+        let id = self.members[index].id().to_owned();
+        if !self.may_trouble(&id) {
+            return;
+        }
         self.note(index, format!("{fault:?}"));
         self.members[index].api.fault(fault);
         if self.random.random_bool(0.5) {

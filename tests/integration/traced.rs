@@ -204,7 +204,8 @@ impl Drop for Server {
 }
 
 /// Says loudly that a test did not run, on the terminal and where `.ci/run` collects it.
-fn skip(test: &str, reason: &str) {
+/// Says loudly that a test did not run, and writes it where .ci/run collects such lines.
+pub(super) fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
     if let Some(file) = std::env::var_os("STRAIT_SKIPS")
         && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(file)

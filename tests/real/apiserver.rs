@@ -1,7 +1,8 @@
 //! One member cluster's API server: kube-apiserver on an etcd of its own, in the namespace `hub`.
 //! Without kubelets and controllers: the rig writes pods' status and EndpointSlices itself, which makes tests exact.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,11 +36,13 @@ pub(crate) struct Settings<'a> {
 pub(crate) struct Apiserver {
     // Fields drop in this order.
     server: Option<Process>,
-    etcd: Process,
+    etcd: Option<Process>,
+    etcd_program: PathBuf,
     arguments: Vec<String>,
     program: PathBuf,
     folder: PathBuf,
     hub: Rc<Netns>,
+    port: u16,
     url: String,
     root: String,
     starts: usize,
@@ -55,37 +58,10 @@ impl Apiserver {
     ) -> Self {
         let Settings { cluster, address, port, service_cidr } = settings;
         let folder = host.subfolder(&format!("apiserver-{cluster}"));
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", port + 1), format!("http://127.0.0.1:{}", port + 2));
-        let mut etcd = hub.command(&host.etcd);
-        etcd.arg("--data-dir").arg(folder.join("etcd")).args([
-            "--unsafe-no-fsync",
-            "--log-level",
-            "warn",
-        ]);
-        etcd.args([
-            "--listen-client-urls",
-            &client,
-            "--advertise-client-urls",
-            &client,
-            "--listen-peer-urls",
-            &peer,
-        ]);
-        etcd.args([
-            "--initial-advertise-peer-urls",
-            &peer,
-            "--initial-cluster",
-            &format!("default={peer}"),
-        ]);
-        let etcd = Process::spawn(etcd, &folder, "etcd");
-
+        let client = format!("http://127.0.0.1:{}", port + 1);
         let Files { certificate, key, .. } = ca.server(&format!("apiserver-{cluster}"), &[address]);
         let (signing_key, signing_public) = certs::signing_key(&folder);
         let tokens = folder.join("tokens.csv");
-        let users = format!(
-            "{ADMIN_TOKEN},admin,1,\"system:masters\"\n{READER_TOKEN},strait-reader,2,\"strait:readers\"\n"
-        );
-        std::fs::write(&tokens, users).unwrap();
         let arguments = [
             format!("--etcd-servers={client}"),
             format!("--secure-port={port}"),
@@ -104,19 +80,79 @@ impl Apiserver {
         ];
         let mut apiserver = Self {
             server: None,
-            etcd,
+            etcd: None,
+            etcd_program: host.etcd.clone(),
             arguments: arguments.into(),
             program: host.kube_apiserver.clone(),
             folder,
             hub: Rc::clone(hub),
+            port: *port,
             url: format!("https://{address}:{port}"),
             root: ca.pem().to_owned(),
             starts: 0,
         };
         let admin = apiserver.kubeconfig(ADMIN_TOKEN).to_string();
         std::fs::write(apiserver.admin_kubeconfig(), admin).unwrap();
+        apiserver.accept_reader(true);
+        apiserver.launch_etcd();
         apiserver.launch();
         apiserver
+    }
+
+    /// Starts its etcd.
+    pub(crate) fn launch_etcd(&mut self) {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (client, peer) = (url(self.port + 1), url(self.port + 2));
+        let mut etcd = self.hub.command(&self.etcd_program);
+        etcd.arg("--data-dir").arg(self.data()).args(["--unsafe-no-fsync", "--log-level", "warn"]);
+        etcd.args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+            "--listen-peer-urls",
+            &peer,
+        ]);
+        etcd.args([
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &format!("default={peer}"),
+        ]);
+        self.etcd = Some(Process::spawn(etcd, &self.folder, &format!("etcd-{}", self.starts)));
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("etcd")
+    }
+
+    /// Stops both, has `change` done to what is on disk, and starts both again.
+    fn offline(&mut self, change: impl FnOnce(&Path, &Path)) {
+        self.stop();
+        self.etcd = None;
+        change(&self.data(), &self.folder.join("backup"));
+        self.launch_etcd();
+        self.launch();
+        self.wait_until_ready();
+    }
+
+    /// Keeps a copy of all there is. The server is away meanwhile.
+    pub(crate) fn back_up(&mut self) {
+        self.offline(copy);
+    }
+
+    /// Goes back to the copy, versions included.
+    pub(crate) fn restore(&mut self) {
+        self.offline(|data, backup| copy(backup, data));
+    }
+
+    /// Whether the reader's token counts, from the next start on.
+    pub(crate) fn accept_reader(&self, accept: bool) {
+        let mut users = format!("{ADMIN_TOKEN},admin,1,\"system:masters\"\n");
+        if accept {
+            users += &format!("{READER_TOKEN},strait-reader,2,\"strait:readers\"\n");
+        }
+        std::fs::write(self.folder.join("tokens.csv"), users).unwrap();
     }
 
     /// Starts the server without waiting for it.
@@ -131,8 +167,9 @@ impl Apiserver {
     /// Waits until it answers that it is ready.
     pub(crate) fn wait_until_ready(&mut self) {
         wait::until(Duration::from_secs(60), "kube-apiserver is ready", || {
-            if let Some(status) = self.etcd.ended() {
-                return Err(format!("etcd ended with {status}; {}", self.etcd.last_words()));
+            let etcd = self.etcd.as_mut().ok_or("its etcd was stopped")?;
+            if let Some(status) = etcd.ended() {
+                return Err(format!("etcd ended with {status}; {}", etcd.last_words()));
             }
             let server = self.server.as_mut().ok_or("it was stopped")?;
             if let Some(status) = server.ended() {
@@ -169,6 +206,11 @@ impl Apiserver {
         self.kubeconfig(READER_TOKEN).to_string()
     }
 
+    /// A kubeconfig whose token means nobody.
+    pub(crate) fn strangers_kubeconfig(&self) -> String {
+        self.kubeconfig("rig-stranger").to_string()
+    }
+
     /// Writes objects in order.
     pub(crate) fn apply(&self, objects: &[Value]) {
         let requests: Vec<Request> = objects.iter().flat_map(Request::apply).collect();
@@ -186,6 +228,13 @@ impl Apiserver {
         let answers = self.hub.try_helper(&["kube", &kubeconfig.display().to_string()], &input)?;
         answers.as_array().cloned().ok_or_else(|| format!("no list: {answers}"))
     }
+}
+
+/// Makes `to` a copy of the folder `from`.
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{} was not copied", from.display());
 }
 
 /// The rights of the reader, as `strait cluster add` gives them: read services, endpointslices, namespaces, pods, nodes.

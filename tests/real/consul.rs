@@ -19,11 +19,13 @@ const DC1: [u16; 4] = [8500, 8300, 8301, 8302];
 const DC2: [u16; 4] = [8510, 8310, 8311, 8312];
 
 /// A server of one datacentre, in development mode: it forgets all when it ends.
-struct Agent {
+pub(crate) struct Agent {
     program: PathBuf,
     hub: Rc<Netns>,
     folder: PathBuf,
     datacentre: &'static str,
+    /// Where its instances are.
+    network: &'static str,
     /// A file for each instance: the command line can't register checks that run a program.
     services: PathBuf,
     ports: [u16; 4],
@@ -32,6 +34,28 @@ struct Agent {
 }
 
 impl Agent {
+    /// The one of a mesh, on `hub`, with instances in `network`. Started, not yet ready.
+    pub(crate) fn of_mesh(
+        host: &Host,
+        program: &Path,
+        hub: &Rc<Netns>,
+        network: &'static str,
+    ) -> Self {
+        let mut agent = Self {
+            program: program.to_owned(),
+            hub: Rc::clone(hub),
+            folder: host.subfolder("mesh-consul"),
+            datacentre: "dc1",
+            network,
+            services: host.subfolder("mesh-consul-services"),
+            ports: DC1,
+            starts: 0,
+            process: None,
+        };
+        agent.start();
+        agent
+    }
+
     fn start(&mut self) {
         let [http, server, lan, wan] = self.ports.map(|port| port.to_string());
         let mut command = self.hub.command(&self.program);
@@ -57,22 +81,28 @@ impl Agent {
     }
 
     /// Registers an instance of `web`, whose check passes, warns or fails as the number in its file says.
-    fn register(&self, id: &str, address: &str, meta: &Value) {
+    pub(crate) fn register(&self, id: &str, address: &str, meta: &Value) {
         let state = self.folder.join(format!("{id}.state"));
         set_check(&state, 0);
         let service = json!({ "service": {
             "name": "web", "id": id, "address": address, "port": 8080, "meta": meta,
-            "tags": ["topology.istio.io/network|n1"],
+            "tags": [format!("topology.istio.io/network|{}", self.network)],
             "checks": [{ "args": ["sh", "-c", format!("exit $(cat {})", state.display())], "interval": "1s" }],
         }});
         let file = self.services.join(format!("{id}.json"));
         std::fs::write(&file, service.to_string()).expect("the folder of this run is ours");
-        wait::until(LIMIT, "the instance is registered", || self.run(&["reload"]));
+        self.reload();
     }
 
-    fn deregister(&self, id: &str) {
+    /// Takes an instance away, at the next [`Self::reload`].
+    pub(crate) fn deregister(&self, id: &str) {
         let file = self.services.join(format!("{id}.json"));
         std::fs::remove_file(file).expect("it was registered");
+    }
+
+    /// Has it read its files.
+    pub(crate) fn reload(&self) {
+        wait::until(LIMIT, "it reads its files", || self.run(&["reload"]));
     }
 }
 
@@ -94,6 +124,7 @@ pub(crate) fn run(host: &Host) {
         hub: Rc::clone(&hub),
         folder: folder.clone(),
         datacentre,
+        network: "n1",
         services: host.subfolder(&format!("consul-{datacentre}")),
         ports,
         starts: 0,
@@ -151,7 +182,7 @@ pub(crate) fn run(host: &Host) {
     become_these(&[&one("unhealthy"), &two("healthy"), three]);
     dc1.run(&["maint", "-disable", "-service", "web-1"]).expect("maintenance ends");
     dc1.deregister("web-2");
-    dc1.run(&["reload"]).expect("it reads its files");
+    dc1.reload();
     become_these(&[&one("healthy"), three]);
 
     // The agent dies, and what it was told: what was known stays, and says how old it is.

@@ -25,7 +25,18 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// Starts it with the bootstrap in `file` (JSON or YAML). Does not wait for configuration from a server.
     pub(crate) fn start(host: &Host, netns: &Rc<Netns>, name: &str, file: &Path) -> Self {
-        let mut command = netns.command_as_envoy(&host.envoy);
+        Self::start_program(host, &host.envoy, netns, name, file)
+    }
+
+    /// [`Self::start`] with an Envoy of another version.
+    pub(crate) fn start_program(
+        host: &Host,
+        program: &Path,
+        netns: &Rc<Netns>,
+        name: &str,
+        file: &Path,
+    ) -> Self {
+        let mut command = netns.command_as_envoy(program);
         command.arg("--config-path").arg(file);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
         let process = Process::spawn(command, &host.subfolder("envoy"), name);

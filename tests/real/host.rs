@@ -15,6 +15,10 @@ pub(crate) struct Host {
     pub(crate) kube_apiserver: PathBuf,
     pub(crate) etcd: PathBuf,
     pub(crate) envoy: PathBuf,
+    /// An Envoy of an older minor version; the others run without.
+    pub(crate) envoy_old: Option<PathBuf>,
+    /// A python3 that knows gRPC; likewise.
+    pub(crate) grpc_python: Option<PathBuf>,
     /// One scenario needs it; the others run without.
     pub(crate) consul: Option<PathBuf>,
     folder: Option<TempDir>,
@@ -60,7 +64,10 @@ impl Host {
             program(assets.as_ref().map(|folder| folder.join("kube-apiserver")), "kube-apiserver");
         let etcd = program(assets.as_ref().map(|folder| folder.join("etcd")), "etcd");
         let envoy = program(named("STRAIT_ENVOY").map(PathBuf::from), "envoy");
-        let consul = named("STRAIT_CONSUL").map(PathBuf::from).filter(|path| path.is_file());
+        let optional = |name| named(name).map(PathBuf::from).filter(|path| path.is_file());
+        let consul = optional("STRAIT_CONSUL");
+        let envoy_old = optional("STRAIT_ENVOY_OLD");
+        let grpc_python = optional("STRAIT_GRPC_PYTHON");
         for tool in ["ip", "iptables-restore", "nsenter", "setpriv"] {
             let answer = Command::new(tool)
                 .arg("--version")
@@ -82,8 +89,10 @@ impl Host {
             .prefix("strait-real-")
             .tempdir()
             .expect("a folder for this run");
-        let mut host = Self { kube_apiserver, etcd, envoy, consul, folder: Some(folder) };
-        host.envoy = host.readable_by_all(&host.envoy);
+        let folder = Some(folder);
+        let mut host = Self { kube_apiserver, etcd, envoy, envoy_old, grpc_python, consul, folder };
+        host.envoy = host.readable_by_all(&host.envoy, "envoy");
+        host.envoy_old = host.envoy_old.as_ref().map(|old| host.readable_by_all(old, "envoy-old"));
         Ok(host)
     }
 
@@ -100,12 +109,12 @@ impl Host {
     }
 
     /// The user that Envoy runs as can't enter root's home, where the cache is, so it gets a link (or a copy).
-    fn readable_by_all(&self, program: &Path) -> PathBuf {
+    fn readable_by_all(&self, program: &Path, name: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let folder = self.folder();
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))
             .expect("the folder of this run is ours");
-        let link = self.subfolder("bin").join(program.file_name().expect("a program has a name"));
+        let link = self.subfolder("bin").join(name);
         if std::fs::hard_link(program, &link).is_err() {
             std::fs::copy(program, &link).expect("space for a copy of envoy");
         }

@@ -22,9 +22,11 @@ mod helper;
 mod host;
 mod kube;
 mod netns;
+mod outages;
 mod process;
 mod rig_check;
 mod scenarios;
+mod shared;
 mod strait;
 mod topology;
 mod wait;
@@ -64,9 +66,10 @@ impl Rig {
 enum Scenario {
     Machine(fn(&Host)),
     Mesh(fn(&mut World)),
+    Both(fn(&mut World, &Host)),
 }
 
-use Scenario::{Machine, Mesh};
+use Scenario::{Both, Machine, Mesh};
 
 /// Everything that runs, in this order: what breaks things comes last.
 const SCENARIOS: &[(&str, Scenario)] = &[
@@ -87,6 +90,10 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),
     ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),
     ("deleted_secret_withdraws_its_cluster_after_the_grace", Mesh(scenarios::removed_cluster)),
+    ("everybody_sees_the_same_of_kubernetes_and_consul", Both(shared::everybody)),
+    ("with_all_api_servers_dead_a_restart_loses_no_request", Mesh(outages::everything_dies)),
+    ("credentials_that_fail_take_nothing_with_them", Mesh(outages::bad_credentials)),
+    ("api_server_restored_from_a_backup_is_read_anew", Mesh(outages::restored_backup)),
     ("no_envoy_has_rejected_anything_in_any_of_it", Mesh(scenarios::no_complaints)),
 ];
 
@@ -130,6 +137,11 @@ fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| match scenario {
             Machine(scenario) => scenario(&rig.host),
             Mesh(scenario) => scenario(rig.world()),
+            Both(scenario) => {
+                rig.world();
+                let Rig { world, host, .. } = &mut rig;
+                scenario(world.as_mut().expect("brought up above"), host);
+            }
         }));
         let verdict = if outcome.is_ok() { "ok" } else { "FAILED" };
         println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());

@@ -17,7 +17,7 @@ use crate::world::{ECHO_PODS, ECHO_VIP, GRACE, IMPOSTER_VIP, World, vip};
 /// A share may be off by so many points of a hundred.
 const TOLERANCE: f64 = 5.0;
 /// How long a change may take from an API server to an Envoy before a scenario gives up.
-const PROPAGATION: Duration = Duration::from_secs(20);
+pub(crate) const PROPAGATION: Duration = Duration::from_secs(20);
 
 const ECHO_HOST: &str = "echo.shop.svc.cluster.local";
 
@@ -250,7 +250,7 @@ pub(crate) fn no_complaints(world: &mut World) {
 
 impl World {
     /// Writes the slice of the echo service in `cluster` as its controller would when `pod` turns.
-    fn set_ready(&self, cluster: &str, pod: &str, ready: bool) {
+    pub(crate) fn set_ready(&self, cluster: &str, pod: &str, ready: bool) {
         let pods =
             ECHO_PODS.iter().find(|(name, _)| *name == cluster).expect("a cluster of ours").1;
         let endpoints: Vec<_> = pods
@@ -262,7 +262,7 @@ impl World {
     }
 
     /// Until every endpoint of the echo service gets requests again.
-    fn wait_for_everyone(&self) {
+    pub(crate) fn wait_for_everyone(&self) {
         wait::until(PROPAGATION, "everybody answers", || {
             let answers = self.ask(&tcp(100));
             let missing: Vec<_> =
@@ -276,7 +276,11 @@ impl World {
     }
 
     /// An ADS stream of the client's pod with any certificate and claim.
-    fn ads(&self, files: &Files, (id, metadata): (String, Map<String, Value>)) -> Caller {
+    pub(crate) fn ads(
+        &self,
+        files: &Files,
+        (id, metadata): (String, Map<String, Value>),
+    ) -> Caller {
         Caller {
             address: self.strait.xds().to_owned(),
             server_name: "strait.strait-system.svc".into(),
@@ -287,12 +291,12 @@ impl World {
         }
     }
 
-    fn call(&self, caller: &Caller) -> Result<Value, String> {
+    pub(crate) fn call(&self, caller: &Caller) -> Result<Value, String> {
         call(&self.topology.hub, caller)
     }
 
     /// A load in the client's pod beside what follows; [`finish`] has its answers.
-    fn background(&self, load: &Load, seconds: u64) -> Process {
+    pub(crate) fn background(&self, load: &Load, seconds: u64) -> Process {
         let specification =
             serde_json::to_string(&load.clone().lasting(seconds)).expect("plain values");
         let command = self.pod("a/client").helper_command(&["load", &specification]);
@@ -300,7 +304,7 @@ impl World {
     }
 }
 
-fn finish(mut load: Process) -> Answers {
+pub(crate) fn finish(mut load: Process) -> Answers {
     wait::until(Duration::from_secs(90), "the load ends", || load.ended().ok_or_else(String::new));
     serde_json::from_str(&load.stdout())
         .unwrap_or_else(|error| panic!("{error}; {}", load.last_words()))
@@ -314,16 +318,16 @@ fn call(netns: &Netns, caller: &Caller) -> Result<Value, String> {
     }
 }
 
-fn http(requests: usize) -> Load {
+pub(crate) fn http(requests: usize) -> Load {
     Load::http(&format!("{ECHO_VIP}:80"), ECHO_HOST, requests)
 }
 
-fn tcp(connections: usize) -> Load {
+pub(crate) fn tcp(connections: usize) -> Load {
     Load::tcp(&format!("{ECHO_VIP}:9000"), connections)
 }
 
 /// All pods of the echo service, as `cluster/pod`.
-fn echo_pods() -> Vec<String> {
+pub(crate) fn echo_pods() -> Vec<String> {
     let pods = ECHO_PODS
         .iter()
         .flat_map(|(cluster, pods)| pods.iter().map(move |(pod, _)| format!("{cluster}/{pod}")));
@@ -347,7 +351,11 @@ fn assert_share(answers: &Answers, who: &str, wanted: f64) {
 }
 
 /// The claims of a sidecar that no registry knows.
-fn node(cluster: &str, namespace: &str, service_account: &str) -> (String, Map<String, Value>) {
+pub(crate) fn node(
+    cluster: &str,
+    namespace: &str,
+    service_account: &str,
+) -> (String, Map<String, Value>) {
     let metadata = json!({
         "CLUSTER_ID": cluster, "NETWORK": "net-a", "NAMESPACE": namespace,
         "SERVICE_ACCOUNT": service_account, "INSTANCE_IPS": "10.10.0.77",
@@ -381,7 +389,7 @@ fn comparable(envoy: &Envoy, ip: &str) -> BTreeMap<String, String> {
 }
 
 /// The resources of a dump: each at `path` (parts divided by `/`) of its entry, by its field `name`.
-fn resources(dump: &Value, path: &str, name: &str) -> BTreeMap<String, Value> {
+pub(crate) fn resources(dump: &Value, path: &str, name: &str) -> BTreeMap<String, Value> {
     let entries = dump.get("configs").and_then(Value::as_array).into_iter().flatten();
     let resources = entries.filter_map(|entry| entry.pointer(&format!("/{path}")));
     resources.map(|one| (one[name].as_str().unwrap_or_default().to_owned(), one.clone())).collect()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -118,6 +118,27 @@ impl Strait {
         wait::until(limit, &format!("cluster {cluster} is {wanted:?}"), || {
             let state = self.cluster_state(cluster)?;
             if wanted.contains(&state.as_str()) { Ok(()) } else { Err(state) }
+        });
+    }
+
+    /// Waits until a file of the state folder holds what is known of a cluster now: kept since `change`.
+    pub(crate) fn wait_until_remembered(&self, cluster: &str, change: SystemTime) {
+        let kept_since = || -> std::io::Result<bool> {
+            for file in std::fs::read_dir(self.state.join("lkg"))? {
+                let file = file?;
+                let of_it =
+                    file.file_name().to_string_lossy().starts_with(&format!("cluster-{cluster}."));
+                if of_it && file.metadata()?.modified()? > change {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        wait::until(Duration::from_secs(30), &format!("{cluster} is remembered"), || {
+            match kept_since() {
+                Ok(true) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
         });
     }
 

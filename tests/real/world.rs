@@ -1,9 +1,9 @@
 //! The mesh of all scenarios: clusters a and b on networks net-a and net-b, a service whose pods live in both, their
-//! gateways, and two clients in a (one speaks Delta, one SotW). Cluster a is the config cluster; b is a member by
+//! gateways, and clients in a (one speaks Delta, one SotW, one is an older Envoy). Cluster a is the config cluster; b is a member by
 //! a Secret as Istio makes it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::apiserver::{Apiserver, Settings, reader_rights};
 use crate::certs::{Authority, Files};
+use crate::consul::Agent;
 use crate::envoy::{ADMIN, Envoy};
 use crate::helper::{Answers, HTTP_PORT, Load, TCP_PORT};
 use crate::host::Host;
@@ -36,6 +37,8 @@ pub(crate) const ECHO_PODS: [(&str, &[(&str, &str)]); 2] = [
     ("b", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2")]),
 ];
 
+const OLD_CLIENT: (&str, &str) = ("client-old", "10.10.0.12");
+
 /// Ports of every application.
 pub(crate) const PORTS: [(&str, u16, u16); 2] = [("http", 80, HTTP_PORT), ("tcp", 9000, TCP_PORT)];
 
@@ -48,6 +51,8 @@ pub(crate) struct World {
     pub(crate) envoys: BTreeMap<String, Envoy>,
     _echoes: Vec<Process>,
     pub(crate) strait: Strait,
+    /// A Consul whose instances are in net-a, where there is one on this machine.
+    pub(crate) consul: Option<Agent>,
     pub(crate) apiservers: BTreeMap<&'static str, Apiserver>,
     pub(crate) ca: Authority,
     pub(crate) pods: BTreeMap<String, Rc<Netns>>,
@@ -76,7 +81,9 @@ impl World {
         let apiservers = apiservers(host, &topology, &ca);
         populate(&apiservers);
 
-        let arguments = [
+        let consul = host.consul.as_ref();
+        let consul = consul.map(|program| Agent::of_mesh(host, program, &topology.hub, "net-a"));
+        let mut arguments = vec![
             "--kubeconfig".into(),
             apiservers["a"].admin_kubeconfig().display().to_string(),
             "--cluster-id=a".into(),
@@ -88,7 +95,10 @@ impl World {
             format!("--tls-san=strait.{SYSTEM}.svc"),
             format!("--cluster-removal-grace={}s", GRACE.as_secs()),
         ];
-        let strait = Strait::start(host, &topology.hub, arguments.into());
+        if consul.is_some() {
+            arguments.push("--consul-address=http://127.0.0.1:8500".into());
+        }
+        let strait = Strait::start(host, &topology.hub, arguments);
         strait.wait_until_ready();
         strait.wait_for_cluster_state("b", &["live"], Duration::from_secs(30));
 
@@ -96,6 +106,7 @@ impl World {
             envoys: BTreeMap::new(),
             _echoes: Vec::new(),
             strait,
+            consul,
             apiservers,
             ca,
             pods: BTreeMap::new(),
@@ -131,6 +142,30 @@ impl World {
         self.start_imposter(host);
         self.start_sidecar(host, "a", "client", "client", "10.10.0.10", "delta");
         self.start_sidecar(host, "a", "client-sotw", "client", "10.10.0.11", "sotw");
+        if let Some(program) = host.envoy_old.clone() {
+            self.start_old_client(host, &program);
+        }
+    }
+
+    /// A client of an older minor version.
+    fn start_old_client(&mut self, host: &Host, program: &Path) {
+        let (name, ip) = OLD_CLIENT;
+        let netns = self.topology.pod("a", name, ip);
+        let proxy = Proxy {
+            cluster: "a",
+            kind: "sidecar",
+            namespace: "shop",
+            name,
+            service_account: "client",
+            app: "client",
+            ip,
+            protocol: "delta",
+        };
+        let files = self.ca.workload("shop", "client");
+        let bootstrap = bootstrap(host, &proxy, &files, self.strait.xds());
+        let envoy = Envoy::start_program(host, program, &netns, "a-client-old", &bootstrap);
+        self.envoys.insert(format!("a/{name}"), envoy);
+        self.pods.insert(format!("a/{name}"), netns);
     }
 
     /// A pod that answers in the name of one service account with the certificate of another.
@@ -211,7 +246,12 @@ impl World {
 
     /// Makes cluster b a member, as `istioctl create-remote-secret` writes it.
     pub(crate) fn add_member(&self) {
-        self.apiservers["a"].apply(&[member_secret(&self.apiservers["b"])]);
+        self.add_member_with(&self.apiservers["b"].reader_kubeconfig());
+    }
+
+    /// The same with another kubeconfig.
+    pub(crate) fn add_member_with(&self, kubeconfig: &str) {
+        self.apiservers["a"].apply(&[member_secret(kubeconfig)]);
     }
 
     /// Takes cluster b's Secret away.
@@ -256,13 +296,14 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         let imposters: &[_] = if cluster == "b" { &[IMPOSTER_POD] } else { &[] };
         objects.extend(application("imposter", vip(cluster, 11), imposters));
         if cluster == "a" {
-            for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11")] {
+            for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
+            {
                 objects.push(pod("shop", name, "client", ip, &pod_labels("client")));
             }
         }
         apiservers[cluster].apply(&objects);
     }
-    apiservers["a"].apply(&[member_secret(&apiservers["b"])]);
+    apiservers["a"].apply(&[member_secret(&apiservers["b"].reader_kubeconfig())]);
 }
 
 /// A service with its pods and slice.
@@ -298,7 +339,7 @@ fn gateway_service(network: &str, address: &str) -> Value {
     service
 }
 
-fn member_secret(apiserver: &Apiserver) -> Value {
+fn member_secret(kubeconfig: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {
@@ -306,7 +347,7 @@ fn member_secret(apiserver: &Apiserver) -> Value {
             "annotations": { "networking.istio.io/cluster": "b" },
             "labels": { "istio/multiCluster": "true" },
         },
-        "stringData": { "b": apiserver.reader_kubeconfig() },
+        "stringData": { "b": kubeconfig },
     })
 }
 

@@ -1,6 +1,6 @@
 //! A member and its runs: which of them speaks, which is to take over, and why one may not.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -119,14 +119,16 @@ impl Member {
     }
 
     /// Lets the words of runs through that may speak, and a run that has spoken take over.
-    /// `pinned` is the UID that an operator says the cluster has.
+    /// `pinned` is the UID that an operator says the cluster has, `stale_after` how long it may be out of
+    /// contact.
     pub(super) fn advance<'a>(
         &mut self,
         pinned: Option<&str>,
         twin_of: impl Fn(&str) -> Option<&'a ClusterId>,
+        stale_after: Duration,
         now: Instant,
     ) {
-        self.notice(now);
+        self.notice(stale_after, now);
         let mut barred = None;
         for run in [&self.serving, &self.next].into_iter().flatten() {
             let (synced, uid) = {
@@ -173,12 +175,12 @@ impl Member {
     }
 
     /// Watches contact come and go.
-    fn notice(&mut self, now: Instant) {
+    fn notice(&mut self, stale_after: Duration, now: Instant) {
         let Some(serving) = &self.serving else { return };
         let contact = serving.status.borrow().contact.clone();
         // While nothing is known yet, nothing is lost.
         if contact != Contact::Connecting {
-            self.flapping.observe(contact == Contact::Good, now.into_std());
+            self.flapping.observe(contact == Contact::Good, stale_after, now.into_std());
         }
     }
 

@@ -115,6 +115,7 @@ struct Setup {
     config_cluster: Option<ConfigCluster>,
     remembered: BTreeMap<ClusterId, Remembered>,
     policy: watch::Receiver<Arc<Policy>>,
+    stale_after: Duration,
 }
 
 impl Default for Setup {
@@ -125,6 +126,7 @@ impl Default for Setup {
             config_cluster: None,
             remembered: BTreeMap::new(),
             policy: crate::policy::Watched::none().policy,
+            stale_after: crate::clusters::status::STALE_AFTER,
         }
     }
 }
@@ -147,7 +149,7 @@ impl World {
             namespaces: watch::channel(Some(Arc::default())).1,
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
-            stale_after: crate::clusters::status::STALE_AFTER,
+            stale_after: setup.stale_after,
             policy: setup.policy,
             updates,
             remembered: setup.remembered,
@@ -689,7 +691,7 @@ async fn policy_drains_and_pauses_and_a_secret_goes_before_it() {
 
 #[tokio::test]
 async fn a_cluster_that_comes_and_goes_is_frozen_at_what_was_known() {
-    let mut world = World::new(Setup::default());
+    let mut world = World::new(Setup { stale_after: PACE * 6, ..Setup::default() });
     world.secrets(&[("a", &["east=flaps", "west=good"])]);
     world.until(&["east quarantined: STR0308", "west live"]).await;
     world.until_alive(&["west good"]).await;

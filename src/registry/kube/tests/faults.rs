@@ -204,7 +204,9 @@ impl Member {
         let of = |request: &strait_sim::Request| {
             // What isn't installed is looked for again and again.
             let installed = !request.path.ends_with("/gateways");
-            installed && (request.verb == "list" || request.query.contains("sendInitialEvents"))
+            // Whether the server knows a version is asked by a list of one.
+            let lists = request.verb == "list" && !request.query.contains("limit=1&");
+            installed && (lists || request.query.contains("sendInitialEvents"))
         };
         self.sim.requests(of).len()
     }

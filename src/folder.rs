@@ -1,0 +1,87 @@
+//! Tells when something in a folder may have changed.
+//!
+//! Only a hint: whoever is told looks for himself, and looks now and then untold, as a system may have no more
+//! watches to give, and a network file system none at all. To look is not to change: what reading alone
+//! brings about is not told, or each look would bring about the next.
+
+use std::path::Path;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+
+/// Calls `hint` whenever something in `folder` may have changed, for as long as the returned value lives.
+///
+/// # Errors
+/// When the system can't tell: then only looking helps.
+pub fn watch(
+    folder: &Path,
+    hint: impl Fn() + Send + 'static,
+) -> Result<RecommendedWatcher, notify::Error> {
+    let mut watcher = notify::recommended_watcher(move |event: Result<Event, notify::Error>| {
+        // After an error events may be missing.
+        if event.as_ref().map_or(true, may_change) {
+            hint();
+        }
+    })?;
+    watcher.watch(folder, RecursiveMode::NonRecursive)?;
+    Ok(watcher)
+}
+
+fn may_change(event: &Event) -> bool {
+    match event.kind {
+        EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn looking_is_no_change_and_writing_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        fs::write(&file, "1").expect("written");
+        let (sender, events) = mpsc::channel();
+        let mut all = notify::recommended_watcher(move |event: Result<Event, notify::Error>| {
+            let _ = sender.send(event.expect("an event"));
+        })
+        .expect("a watcher");
+        all.watch(folder.path(), RecursiveMode::NonRecursive).expect("watched");
+        let (hint, hints) = mpsc::channel();
+        let hint = move || {
+            let _ = hint.send(());
+        };
+        let _watcher = watch(folder.path(), hint).expect("watched");
+
+        assert_eq!(fs::read_to_string(&file).expect("read"), "1");
+        assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 1);
+        // Events come in their order: what comes before the second file is of reading.
+        fs::write(folder.path().join("other"), "2").expect("written");
+        let mut of_reading = Vec::new();
+        loop {
+            let event = events.recv_timeout(LIMIT).expect("an event in time");
+            if event.paths.iter().any(|path| path.ends_with("other")) {
+                break;
+            }
+            of_reading.push(event);
+        }
+        assert!(!of_reading.is_empty(), "the system tells of reading");
+        assert!(!of_reading.iter().any(may_change), "{of_reading:?}");
+        hints.recv_timeout(LIMIT).expect("writing is told");
+        fs::rename(folder.path().join("other"), &file).expect("renamed");
+        loop {
+            let event = events.recv_timeout(LIMIT).expect("an event in time");
+            if matches!(event.kind, EventKind::Modify(_)) && may_change(&event) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Rows of the fault matrix (`docs/faults.md`) that take a whole mesh to see: what happens to a line, an
+//! API server, a process or a disk, and what a proxy holds meanwhile.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::json;
+use strait::xds::client::{Client, Options as ClientOptions};
+use strait::xds::resource::ResourceType;
+use strait_sim::objects::{self, Endpoint, HTTP, NETWORK_LABEL};
+use strait_sim::{Family, Options as SimOptions, SimCluster};
+
+use super::mesh::{
+    Member, Proxy, SHOP, SOON, SYSTEM, Setup, endpoints_until, holds, outbound, wait_until,
+};
+use super::relay::{Line, Relay};
+use super::restart::quiet;
+use super::soak::Replica;
+
+/// More than any deadline of ours, and much for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+/// The addresses of `web.shop` that a proxy holds.
+fn web(client: &Client) -> BTreeSet<SocketAddr> {
+    client.held().endpoints(&outbound("web")).into_keys().collect()
+}
+
+/// Waits until a proxy holds all of these addresses of `web.shop`, and maybe others.
+async fn web_has(client: &Client, wanted: &[String]) {
+    wait_until(DEADLINE, async || {
+        let found = web(client);
+        holds(wanted.iter().all(|one| found.contains(&address(one))), (wanted, found))
+    })
+    .await;
+}
+
+/// A member of the network `n1` that serves `web.shop` at this one address.
+async fn member(id: &str, at: &str) -> Member {
+    let member = Member::start(id, "n1", "198.18.0.1").await;
+    member.serve("web", &[at]);
+    member
+}
+
+#[tokio::test]
+async fn whatever_happens_to_a_line_costs_its_own_cluster_only_and_no_endpoint() {
+    // Where the state is `live`, what changes there arrives meanwhile.
+    let lines = [
+        ("silent", Line::Silent, "stale"),
+        ("oneway", Line::OneWay, "stale"),
+        ("halfopen", Line::HalfOpen, "stale"),
+        ("refused", Line::Refused, "stale"),
+        ("noisy", Line::Noisy, "tlsFailed"),
+        ("late", Line::Late(Duration::from_millis(300)), "live"),
+        ("narrow", Line::Narrow(4000), "live"),
+        ("reset", Line::Reset(Duration::from_secs(5)), "live"),
+    ];
+    let home = member("home", "10.0.0.1").await;
+    let setup = Setup::new();
+    setup.join(&[&home]);
+    let mut clusters = Vec::new();
+    for (number, (id, line, state)) in lines.into_iter().enumerate() {
+        let before = format!("10.0.{}.1", number + 1);
+        let member = member(id, &before).await;
+        let relay = Relay::start(&member).await;
+        setup.put(id, &relay.secret(&member));
+        clusters.push((member, relay, line, state, before));
+    }
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("home")).await;
+    let at = |address: &str| format!("{address}:8080");
+    let first: Vec<String> = clusters.iter().map(|(.., before)| at(before)).collect();
+    web_has(&client, &first).await;
+
+    for (member, relay, line, _, before) in &clusters {
+        relay.set(*line);
+        member.serve("web", &[before, &before.replace(".1", ".2")]);
+    }
+    home.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    web_has(&client, &[at("10.0.0.2")]).await;
+    for (member, _, line, state, before) in &clusters {
+        let arrived = *state == "live";
+        if arrived {
+            web_has(&client, &[at(&before.replace(".1", ".2"))]).await;
+        }
+        let entry = server.cluster_in(member.id(), state).await;
+        assert_eq!(entry["reason"].is_string(), !arrived, "{line:?}: {entry}");
+        assert_eq!(entry["endpoints"], if arrived { 2 } else { 1 }, "{line:?}: {entry}");
+    }
+    web_has(&client, &first).await;
+    assert_eq!(server.cluster("home").await["state"], "live");
+
+    for (_, relay, ..) in &clusters {
+        relay.set(Line::Clear);
+    }
+    for (member, .., before) in &clusters {
+        web_has(&client, &[at(&before.replace(".1", ".2"))]).await;
+        let entry = server.cluster_in(member.id(), "live").await;
+        assert_eq!(entry["relists"], 0, "{entry}");
+    }
+    web_has(&client, &first).await;
+}
+
+#[tokio::test]
+async fn a_slow_cluster_joins_late_and_holds_up_nobody() {
+    let (home, far) = (member("home", "10.0.0.1").await, member("far", "10.0.1.1").await);
+    for number in 0..100 {
+        let name = format!("s{number}");
+        far.apply(objects::service(SHOP, &name, &format!("172.20.7.{}", number % 250), &[HTTP]));
+    }
+    let setup = Setup::new().with(&["--remote-cluster-timeout", "1s"]);
+    let relay = Relay::start(&far).await;
+    relay.set(Line::Narrow(20_000));
+    setup.join(&[&home]);
+    setup.put("far", &relay.secret(&far));
+    let server = setup.start_ready().await;
+    let entry = server.cluster("far").await;
+    assert_eq!(entry["state"], "timeout", "{entry}");
+    let client = server.connect(&setup, &Proxy::sidecar("home")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
+    home.serve("web", &["10.0.0.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.2:8080", 1)]).await;
+    server.cluster_in("far", "live").await;
+    endpoints_until(&client, "web", &[("10.0.0.2:8080", 1), ("10.0.1.1:8080", 1)]).await;
+}
+
+#[tokio::test]
+async fn without_its_config_cluster_the_mesh_goes_on_and_without_members_the_config_cluster_does() {
+    let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
+    let north = member("north", "10.0.2.1").await;
+    let hub = SimCluster::start("hub", SimOptions::default()).await.expect("a free port");
+    let hub = Member { api: hub };
+    hub.apply(objects::labelled(objects::namespace(SYSTEM), NETWORK_LABEL, "n1"));
+    hub.apply(east.secret());
+    hub.apply(west.secret());
+    let setup = Setup::new();
+    let server = setup.start_as(setup.arguments_with(&hub.api)).await;
+    server.ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.1:8080", 1)]).await;
+
+    // The config cluster dies: members are followed, proxies let in; what it would say is not heard.
+    hub.api.stop().await;
+    hub.apply(north.secret());
+    west.serve("web", &["10.0.1.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
+    let newcomer = Proxy { ip: "10.99.0.9".to_owned(), ..Proxy::sidecar("west") };
+    let newcomer = server.connect(&setup, &newcomer).await;
+    endpoints_until(&newcomer, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
+    assert!(server.clusters("north").await.is_empty());
+    let (status, text) = server.admin.text("/readyz?verbose").await;
+    assert_eq!(status, http::StatusCode::OK, "{text}");
+
+    // The members die, and it comes back.
+    east.api.stop().await;
+    west.api.stop().await;
+    hub.api.restart().await;
+    let all = [("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1), ("10.0.2.1:8080", 1)];
+    endpoints_until(&client, "web", &all).await;
+    hub.serve("web", &["10.0.3.1"]);
+    let all = [all[0], all[1], all[2], ("10.0.3.1:8080", 1)];
+    endpoints_until(&client, "web", &all).await;
+    for id in ["east", "west"] {
+        server.cluster_in(id, "stale").await;
+    }
+    endpoints_until(&client, "web", &all).await;
+}
+
+#[tokio::test]
+async fn an_api_that_is_installed_later_is_read_without_a_restart() {
+    let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
+    west.apply(objects::labelled(objects::namespace(SYSTEM), NETWORK_LABEL, "n2"));
+    west.api.store().delete("Service", SYSTEM, "eastwestgateway").expect("it was there");
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
+
+    west.api.enable(Family::GatewayApi);
+    west.apply(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": {
+            "name": "entrance", "namespace": SYSTEM, "labels": { NETWORK_LABEL: "n2" },
+        },
+        "spec": {
+            "gatewayClassName": "istio",
+            "addresses": [{ "type": "IPAddress", "value": "198.18.0.7" }],
+            "listeners": [{ "name": "mesh", "port": 15443, "protocol": "TLS" }],
+        },
+    }));
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("198.18.0.7:15443", 1)]).await;
+    assert_eq!(server.cluster("west").await["state"], "live");
+}
+
+#[tokio::test]
+async fn a_cluster_restored_from_a_backup_is_read_anew() {
+    let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.1:8080", 1)]).await;
+    let backup = west.api.store().snapshot();
+    west.serve("web", &["10.0.1.2", "10.0.1.3"]);
+    let now = [("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1), ("10.0.1.3:8080", 1)];
+    endpoints_until(&client, "web", &now).await;
+    // Versions are lower than those that were heard of.
+    west.api.stop().await;
+    west.api.store().restore(backup);
+    west.api.restart().await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.1:8080", 1)]).await;
+    west.serve("web", &["10.0.1.4"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.4:8080", 1)]).await;
+    server.cluster_until("west", |entry| entry["relists"] != 0 && entry["state"] == "live").await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_goes_with_hundreds_of_services_is_few_pushes() {
+    const SERVICES: usize = 500;
+    let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
+    let name = |number: usize| format!("s{number}");
+    for number in 0..SERVICES {
+        let (name, vip) = (name(number), format!("172.21.{}.{}", number / 250, number % 250 + 1));
+        west.apply(objects::service("doomed", &name, &vip, &[HTTP]));
+        let endpoint = [Endpoint::new(&format!("10.3.{}.{}", number / 250, number % 250))];
+        west.apply(objects::endpoint_slice("doomed", &name, &name, &[HTTP], &endpoint));
+    }
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    let upstreams = |client: &Client| client.held().names(ResourceType::Cluster).count();
+    wait_until(SOON, async || holds(upstreams(&client) > SERVICES, upstreams(&client))).await;
+    quiet(&server, &client).await;
+    let version = async || server.admin.json("/debug/push").await["version"].as_u64();
+    let began = version().await.expect("a number");
+    // As the namespace controller goes about it: what is in it, kind by kind.
+    for kind in ["EndpointSlice", "Service"] {
+        for number in 0..SERVICES {
+            west.api.store().delete(kind, "doomed", &name(number)).expect("it was there");
+        }
+    }
+    wait_until(SOON, async || holds(upstreams(&client) < SERVICES, upstreams(&client))).await;
+    let after = quiet(&server, &client).await;
+    let pushes = version().await.expect("a number") - began;
+    assert!(pushes <= 10, "{pushes} versions");
+    let kept = web(&client);
+    assert_eq!(kept, ["10.0.0.1:8080", "10.0.1.1:8080"].map(address).into());
+    for kind in ResourceType::ALL {
+        assert!(after.names(kind).all(|name| !name.contains("doomed")), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_moves_to_another_replica_is_sent_nothing() {
+    let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let mut arguments = setup.arguments();
+    let first = setup.start_as(arguments.clone()).await;
+    let state = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+    arguments[state + 1] = setup.path("other-state").display().to_string();
+    let second = setup.start_as(arguments).await;
+    first.ready().await;
+    second.ready().await;
+
+    let proxy = Proxy::sidecar("east");
+    let client = first.connect(&setup, &proxy).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.1:8080", 1)]).await;
+    let before = quiet(&first, &client).await;
+    drop(client);
+    first.shut_down().await;
+
+    let options = ClientOptions { held: before.clone(), ..ClientOptions::default() };
+    let client = second.open(&setup, &proxy, options).await.expect("let in");
+    // One change, so that there is an end to wait for: it is all that comes.
+    west.serve("web", &["10.0.1.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
+    let after = client.held();
+    assert_eq!(after.resources, 1, "the same content on both replicas, but for what changed");
+    for kind in [ResourceType::Cluster, ResourceType::Listener, ResourceType::Route] {
+        assert_eq!(after.versions(kind), before.versions(kind), "{kind:?}");
+    }
+}
+
+/// How often a process is killed. Where in its work that hits it is up to the machine.
+const KILLS: u8 = 3;
+
+#[tokio::test]
+async fn whenever_a_process_is_killed_what_it_leaves_on_disk_is_a_whole() {
+    let west = member("west", "10.0.1.1").await;
+    let setup = Setup::new();
+    setup.join(&[&west]);
+    let proxy = Proxy::sidecar("west");
+    let mut served = BTreeSet::from([address("10.0.1.1:8080")]);
+    for round in 1..=KILLS {
+        let mut replica = Replica::start(&setup, "state").await;
+        let client = replica.connect(&setup, &proxy, ClientOptions::default()).await;
+        for last in 1..=20 {
+            let next = format!("10.0.{round}.{last}");
+            west.serve("web", &[&next]);
+            served.insert(address(&format!("{next}:8080")));
+            web_has(&client, &[format!("{next}:8080")]).await;
+        }
+        wait_until(SOON, async || {
+            let kept = std::fs::read_dir(setup.path("state").join("lkg")).map(Iterator::count);
+            holds(kept.as_ref().is_ok_and(|count| *count > 0), kept)
+        })
+        .await;
+        west.serve("web", &["10.0.9.9"]);
+        served.insert(address("10.0.9.9:8080"));
+        replica.end("-KILL").await;
+        west.api.stop().await;
+
+        let mut replica = Replica::start(&setup, "state").await;
+        let clusters = replica.admin.json("/debug/clusters").await;
+        assert_eq!(clusters[0]["state"], "restored", "{clusters}");
+        let client = replica.connect(&setup, &proxy, ClientOptions::default()).await;
+        wait_until(SOON, async || holds(!web(&client).is_empty(), "nothing yet")).await;
+        let held = web(&client);
+        assert!(held.len() == 1 && held.is_subset(&served), "{held:?} was never the truth");
+        replica.end("-TERM").await;
+        west.api.restart().await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_costs_what_is_remembered_and_nothing_else() {
+    let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
+    for number in 0..300 {
+        let name = format!("a-service-with-a-long-name-{number}");
+        west.apply(objects::service(SHOP, &name, &format!("172.20.8.{}", number % 250), &[HTTP]));
+    }
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    // No file may grow beyond 4 KiB, and whoever tries is told so.
+    let full = "trap '' XFSZ; ulimit -f 8";
+    let mut replica = Replica::start_in(&setup, "state", full).await;
+    let proxy = Proxy::sidecar("east");
+    let client = replica.connect(&setup, &proxy, ClientOptions::default()).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.1:8080", 1)]).await;
+    west.serve("web", &["10.0.1.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.1.2:8080", 1)]).await;
+    replica.end("-TERM").await;
+
+    // What was too large to be written was not half written: the others are there, it is not.
+    west.api.stop().await;
+    east.api.stop().await;
+    let setup = setup.with(&["--remote-cluster-timeout", "1s"]);
+    let replica = Replica::start(&setup, "state").await;
+    let clusters = replica.admin.json("/debug/clusters").await;
+    let state = |id: &str| {
+        let all = clusters.as_array().expect("a list").iter();
+        all.filter(|one| one["id"] == id).map(|one| one["state"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((state("east"), state("west")), (vec![json!("restored")], vec![json!("timeout")]));
+}

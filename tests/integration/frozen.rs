@@ -1,0 +1,147 @@
+//! When what a cluster says is not believed at once: one that comes and goes, and one that suddenly lacks most of
+//! what it had. Seen by a proxy, which must be told nothing, and in `/debug/clusters`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use strait::xds::client::Client;
+
+use super::mesh::{
+    Member, Proxy, SHOP, Server, Setup, endpoints_until, holds, outbound, replace, wait_until,
+};
+
+/// Longer than the longest wait here, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Waits for a state of the cluster `far`.
+async fn far_in(server: &Server, state: &str, fact: &str) -> Value {
+    wait_until(LIMIT, async || {
+        let entry = server.cluster("far").await;
+        let told = entry["reason"].as_str().is_some_and(|reason| reason.contains(fact));
+        holds(entry["state"] == state && (told || fact.is_empty()), &entry).map(|()| entry)
+    })
+    .await
+}
+
+/// A proxy was given nothing since but one change of home.
+async fn undisturbed(client: &Client, since: u64, home: &Member, at: &str) {
+    home.serve("pay", &[at]);
+    let socket = format!("{at}:8080");
+    endpoints_until(client, "pay", &[(&socket, 1)]).await;
+    assert_eq!(client.held().resources, since + 1, "more was sent than what changed at home");
+}
+
+/// Everything that was sent has come: a change of home is the last of it.
+async fn settled(client: &Client, home: &Member) -> u64 {
+    home.serve("pay", &["10.0.9.9"]);
+    endpoints_until(client, "pay", &[("10.0.9.9:8080", 1)]).await;
+    client.held().resources
+}
+
+#[tokio::test]
+async fn a_loss_of_most_endpoints_waits_as_policy_says() {
+    const ALL: [&str; 6] = ["10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4", "10.0.1.5", "10.0.1.6"];
+    let home = Member::start("home", "n1", "198.18.0.1").await;
+    let far = Member::start("far", "n1", "198.18.0.2").await;
+    home.serve("pay", &["10.0.0.1"]);
+    far.serve("web", &ALL);
+    let setup = Setup::new();
+    let file = setup.path("policy.yaml");
+    // The cluster that nobody has is told of, and so which text is in force.
+    let rule = |hold: &str| {
+        let rule = format!("massWithdrawal: {{above: 50%, atLeast: 3, hold: {hold}}}");
+        let marker = format!("clusters: {{held-{hold}: {{mode: normal}}}}");
+        let head = "apiVersion: strait.dev/v1\nkind: Policy";
+        replace(&file, &format!("{head}\nmesh: {{{rule}}}\n{marker}\n"));
+    };
+    rule("10m");
+    let name = file.display().to_string();
+    let setup = setup.with(&["--policy", &name]);
+    setup.join(&[&home, &far]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("home")).await;
+    let of =
+        |addresses: &[&str]| addresses.iter().map(|one| format!("{one}:8080")).collect::<Vec<_>>();
+    let web = async |addresses: &[&str]| {
+        let sockets = of(addresses);
+        let expected: Vec<_> = sockets.iter().map(|one| (one.as_str(), 1)).collect();
+        endpoints_until(&client, "web", &expected).await;
+    };
+    web(&ALL).await;
+
+    // Up to the share goes at once.
+    far.serve("web", &ALL[..4]);
+    web(&ALL[..4]).await;
+    // More than that waits; if it is back meanwhile, nothing has happened.
+    let since = settled(&client, &home).await;
+    far.serve("web", &ALL[..1]);
+    let entry = far_in(&server, "quarantined", "STR0606").await;
+    assert!(entry["reason"].to_string().contains("3 of 4 ready endpoints"), "{entry}");
+    undisturbed(&client, since, &home, "10.0.0.2").await;
+    far.serve("web", &ALL[..4]);
+    far_in(&server, "live", "").await;
+    undisturbed(&client, since + 1, &home, "10.0.0.3").await;
+    web(&ALL[..4]).await;
+
+    // What is still gone after the time goes. A service that is withdrawn as a whole counts alike.
+    rule("1s");
+    wait_until(LIMIT, async || {
+        let policy = server.admin.json("/debug/policy").await;
+        holds(policy["unknownClusters"][0]["cluster"] == "held-1s", policy)
+    })
+    .await;
+    far.api.store().delete("EndpointSlice", SHOP, "web-1").expect("it was there");
+    wait_until(LIMIT, async || {
+        let held = client.held().endpoints(&outbound("web"));
+        holds(held.is_empty(), held)
+    })
+    .await;
+    far_in(&server, "live", "").await;
+}
+
+/// Takes more than a minute, most of it waiting: with the soak, which takes longer anyway.
+#[tokio::test]
+async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
+    if std::env::var_os("STRAIT_SOAK").is_none() {
+        return super::traced::skip(
+            "frozen::a_cluster_that_comes_and_goes_is_left_alone_and_tried_again",
+            "takes over a minute; runs with the soak, where STRAIT_SOAK is set",
+        );
+    }
+    let home = Member::start("home", "n1", "198.18.0.1").await;
+    let far = Member::start("far", "n1", "198.18.0.2").await;
+    home.serve("pay", &["10.0.0.1"]);
+    far.serve("web", &["10.0.1.1"]);
+    let setup = Setup::new();
+    setup.join(&[&home, &far]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("home")).await;
+    endpoints_until(&client, "web", &[("10.0.1.1:8080", 1)]).await;
+    let since = settled(&client, &home).await;
+
+    let any_of = async |states: [&str; 2]| {
+        let entry = async || {
+            let entry = server.cluster("far").await;
+            holds(states.iter().any(|state| entry["state"] == *state), &entry).map(|()| entry)
+        };
+        wait_until(LIMIT, entry).await
+    };
+    while server.cluster("far").await["state"] != "quarantined" {
+        far.api.stop().await;
+        any_of(["stale", "quarantined"]).await;
+        far.api.restart().await;
+        any_of(["live", "quarantined"]).await;
+    }
+    let entry = far_in(&server, "quarantined", "next try in").await;
+    assert!(entry["reason"].to_string().contains("STR0308"), "{entry}");
+    // Its server is well again, and what it has to say waits.
+    far.serve("web", &["10.0.1.2"]);
+    let asked = far.api.requests(|_| true).len();
+    undisturbed(&client, since, &home, "10.0.0.2").await;
+    assert_eq!(far.api.requests(|_| true).len(), asked, "nobody asks meanwhile");
+    endpoints_until(&client, "web", &[("10.0.1.1:8080", 1)]).await;
+    // It is tried again, followed, and shown to be on trial.
+    far_in(&server, "quarantined", "on trial").await;
+    endpoints_until(&client, "web", &[("10.0.1.2:8080", 1)]).await;
+    assert_eq!(server.cluster("home").await["state"], "live");
+}
