@@ -665,9 +665,10 @@ impl<'a, T: Named> Sweep<'a, T> {
     /// The one of this name; each name must come after the last one asked for.
     fn find(&mut self, name: &str) -> Option<&'a T> {
         let before = |one: &T| one.name() < name;
-        // Mostly it is the next one.
-        let skipped = match self.rest.first() {
-            Some(first) if before(first) => self.rest.partition_point(before),
+        // Mostly it is the one behind the last.
+        let skipped = match self.rest {
+            [first, second, ..] if before(first) && !before(second) => 1,
+            [first, ..] if before(first) => self.rest.partition_point(before),
             _ => 0,
         };
         self.rest = self.rest.get(skipped..).unwrap_or_default();
