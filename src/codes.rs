@@ -176,8 +176,8 @@ is reached.";
     ANNOTATION_INVALID = "STR0217", "an annotation of the Secret has a value that means nothing",
         "Correct the annotation, or remove it.", "\
 `strait.dev/mode` is `drain` or `pause`, or absent. `strait.dev/network` is a network's name: at most 63
-letters, digits, '-', '_' and '.', starting and ending with a letter or digit. A cluster that works
-keeps working as before.";
+letters, digits, '-', '_' and '.', starting and ending with a letter or digit. `strait.dev/trust-domain` is
+made of a-z, 0-9, '.', '-' and '_'. A cluster that works keeps working as before.";
 
     /// Link-local, unspecified, multicast, broadcast.
     SERVER_ADDRESS = "STR0218", "the API server's address can't be an API server",
@@ -470,7 +470,9 @@ strait_xds_streams_closed_total.";
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
         "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\
 Trust domain, namespace and service account of a proxy come from its certificate. A node that
-claims others is refused: it would be given somebody else's configuration.";
+claims others is refused: it would be given somebody else's configuration. The trust domain is the mesh's,
+or one of its aliases, unless the Secret of the proxy's cluster names another (annotation
+strait.dev/trust-domain).";
 
     /// A node's cluster.
     CLAIM_CLUSTER = "STR0511", "the node claims a cluster that is no member",

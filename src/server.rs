@@ -201,6 +201,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let restored_words = consul::start(consuls, &tasks);
     // Registries say nothing before the mesh config has been read.
     let (namespaces, namespaces_seen) = watch::channel(None);
+    let (trust_domain, trust_domain_seen) = watch::channel(None);
     let clusters = reconciler::start(
         reconciler::Config {
             objects: objects.clone(),
@@ -208,7 +209,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             loopback: source.loopback(),
             system_namespace: args.namespace.clone(),
             domain: args.domain.clone(),
-            trust_domain: args.trust_domain.clone(),
+            trust_domain: trust_domain_seen.clone(),
             mcs: args.mcs,
             namespaces: namespaces_seen,
             removal_grace: args.cluster_removal_grace,
@@ -282,7 +283,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         stores,
         policy: policy.policy.clone(),
         namespaces,
-        entries: registry::service_entry::Index::new(&args.trust_domain),
+        trust_domain,
         faulty,
         stand_ins,
         board: board.clone(),
@@ -302,7 +303,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
                 context: context_seen.clone(),
                 interest,
                 identity: identity.clone(),
-                trust_domain: args.trust_domain.clone().into(),
+                trust_domain: trust_domain_seen,
                 connections: Arc::clone(&connections),
                 stats: Arc::clone(&stats),
                 max_connections: args.max_connections,

@@ -52,7 +52,7 @@ impl Mesh {
             loopback: Loopback::Allowed,
             system_namespace: SYSTEM.to_owned(),
             domain: "cluster.local".to_owned(),
-            trust_domain: "cluster.local".to_owned(),
+            trust_domain: watch::channel(Some("cluster.local".into())).1,
             mcs: Default::default(),
             namespaces: watch::channel(Some(Default::default())).1,
             removal_grace: Duration::from_secs(1),

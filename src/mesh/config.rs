@@ -186,6 +186,18 @@ impl MeshConfig {
         Ok(ParsedConfig { config, ignored: fields.left() })
     }
 
+    /// The trust domains that mean the same as `domain`, which is the first: the mesh's own and its aliases
+    /// are one, any other is its own.
+    pub fn same_trust_domains<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a str> {
+        let mesh = || {
+            let aliases = self.trust_domain_aliases.iter().map(String::as_str);
+            std::iter::once(self.trust_domain.as_str()).chain(aliases)
+        };
+        let is_of_mesh = mesh().any(|one| one == domain);
+        let others = mesh().filter(move |one| is_of_mesh && *one != domain);
+        std::iter::once(domain).chain(others)
+    }
+
     /// Whether endpoints of this service are for proxies of their own cluster only. The most
     /// specific host that matches decides: an exact one, then the longest wildcard, so that a
     /// setting can take a single host out of a built-in rule.

@@ -41,7 +41,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
             access: run_how.access.clone(),
             limits: run_how.limits,
             domain: shared.config.domain.clone(),
-            trust_domain: shared.config.trust_domain.clone(),
+            trust_domain: run_how.trust_domain.to_string(),
             system_namespace: shared.config.system_namespace.clone(),
             namespaces: shared.config.namespaces.clone(),
             mcs: shared.config.mcs,
