@@ -28,7 +28,9 @@ use super::remembered::Remembered;
 use super::secret::MemberSecret;
 use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
 use crate::apiserver::{Access, Limits, Loopback};
-use crate::model::{ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId};
+use crate::model::{
+    ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId, SharedServices,
+};
 use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{self, Status};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
@@ -72,6 +74,8 @@ pub struct Config {
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// What exports and imports of services mean.
     pub mcs: Mcs,
+    /// What the mesh makes of them.
+    pub shared: watch::Receiver<Arc<SharedServices>>,
     /// How long a cluster's data outlives its Secret.
     pub removal_grace: Duration,
     /// After this a cluster that never synced no longer holds up readiness.

@@ -54,6 +54,7 @@ impl Mesh {
             domain: "cluster.local".to_owned(),
             trust_domain: watch::channel(Some("cluster.local".into())).1,
             mcs: Default::default(),
+            shared: watch::channel(Default::default()).1,
             namespaces: watch::channel(Some(Default::default())).1,
             removal_grace: Duration::from_secs(1),
             sync_timeout: LIMIT,

@@ -45,6 +45,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
             system_namespace: shared.config.system_namespace.clone(),
             namespaces: shared.config.namespaces.clone(),
             mcs: shared.config.mcs,
+            shared: shared.config.shared.clone(),
             epoch: shared.next_epoch(),
             updates,
             status: status.clone(),

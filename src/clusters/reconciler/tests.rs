@@ -154,6 +154,7 @@ impl World {
             domain: "cluster.local".to_owned(),
             trust_domain: mesh_trust_domain_seen,
             mcs: Default::default(),
+            shared: watch::channel(Default::default()).1,
             namespaces: watch::channel(Some(Arc::default())).1,
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
