@@ -408,7 +408,8 @@ cluster-local is given only to proxies of the endpoint's own cluster.";
     NODE_LOCAL = "STR0424", "the service stays on its own node",
         "Change internalTrafficPolicy of the Service, if it shall not.", "\
 internalTrafficPolicy: Local gives a proxy only endpoints on its own node. A proxy whose node is
-not known is given all of them.";
+not known is given all of its cluster. It is each cluster's own: what one keeps to its nodes is given to
+no other cluster, and those whose Service says otherwise go on among themselves.";
 
     /// explain: family.
     ENDPOINT_FAMILY = "STR0425", "the proxy can't speak to the endpoint",
