@@ -61,6 +61,13 @@ codes! {
 The text is not YAML, or a field has a value of the wrong type or range. What was last good stays
 in force (the defaults, where nothing was), and everything else goes on.";
 
+    /// Fields of the mesh config that nothing reads.
+    MESH_FIELD_UNUSED = "STR0111", "a field of the mesh config has no effect",
+        "Remove it if you don't need it; if you do, keep what did its work until now.", "\
+The mesh config has the form of Istio's, and Strait acts on a part of it: `strait serve` warns of each
+field that it doesn't know how to follow, and GET /debug/mesh shows what is in force. Nothing else is
+affected: the other fields of the same text count.";
+
     /// Not a kubeconfig at all.
     KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
         "Check it with: kubectl --kubeconfig FILE config view
@@ -586,6 +593,15 @@ of the form spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.";
         "Publish old and new roots together first, then the new alone.", "\
 Every proxy is turned away until it has a certificate of a new root. The roots were taken as they
 are: an operator may want just that.";
+
+    /// Istio's published roots, compared.
+    ROOTS_DIFFER = "STR0709", "workloads of two clusters trust different roots",
+        "Give all clusters one root, or a bundle with the roots of all: docs/reference/certificates.md", "\
+A cluster publishes the roots that its workloads trust in the ConfigMap istio-ca-root-cert of each
+namespace. Where two clusters have none in common, mTLS between their workloads fails, whatever the control
+plane sends. Where they share some, it depends on which root has issued the certificates. A cluster whose
+ConfigMap can't be read with its Secret's credential (strait cluster add grants no right to it) is listed,
+not judged.";
 }
 
 #[cfg(test)]

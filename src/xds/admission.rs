@@ -311,7 +311,7 @@ mod tests {
     fn context_in(domain: &str) -> Arc<PushContext> {
         let mut mesh = Mesh::new(Arc::clone(&context(None, None).settings));
         let aliases = "trustDomainAliases: [old.example]";
-        let config = MeshConfig::parse(aliases, &Default::default()).expect("valid").config;
+        let config = MeshConfig::parse(aliases, &Default::default()).expect("valid");
         mesh.apply(Event::MeshConfig(Arc::new(config)));
         let east = KnownCluster { trust_domain: domain.into(), ..member(None) };
         let clusters = [(ClusterId::from("east"), east)].into();
