@@ -61,6 +61,13 @@ codes! {
 The text is not YAML, or a field has a value of the wrong type or range. What was last good stays
 in force (the defaults, where nothing was), and everything else goes on.";
 
+    /// Fields of the mesh config that nothing reads.
+    MESH_FIELD_UNUSED = "STR0111", "a field of the mesh config has no effect",
+        "Remove it if you don't need it; if you do, keep what did its work until now.", "\
+The mesh config has the form of Istio's, and Strait acts on a part of it: `strait serve` warns of each
+field that it doesn't know how to follow, and GET /debug/mesh shows what is in force. Nothing else is
+affected: the other fields of the same text count.";
+
     /// Not a kubeconfig at all.
     KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
         "Check it with: kubectl --kubeconfig FILE config view
@@ -176,8 +183,8 @@ is reached.";
     ANNOTATION_INVALID = "STR0217", "an annotation of the Secret has a value that means nothing",
         "Correct the annotation, or remove it.", "\
 `strait.dev/mode` is `drain` or `pause`, or absent. `strait.dev/network` is a network's name: at most 63
-letters, digits, '-', '_' and '.', starting and ending with a letter or digit. A cluster that works
-keeps working as before.";
+letters, digits, '-', '_' and '.', starting and ending with a letter or digit. `strait.dev/trust-domain` is
+made of a-z, 0-9, '.', '-' and '_'. A cluster that works keeps working as before.";
 
     /// Link-local, unspecified, multicast, broadcast.
     SERVER_ADDRESS = "STR0218", "the API server's address can't be an API server",
@@ -408,7 +415,8 @@ cluster-local is given only to proxies of the endpoint's own cluster.";
     NODE_LOCAL = "STR0424", "the service stays on its own node",
         "Change internalTrafficPolicy of the Service, if it shall not.", "\
 internalTrafficPolicy: Local gives a proxy only endpoints on its own node. A proxy whose node is
-not known is given all of them.";
+not known is given all of its cluster. It is each cluster's own: what one keeps to its nodes is given to
+no other cluster, and those whose Service says otherwise go on among themselves.";
 
     /// explain: family.
     ENDPOINT_FAMILY = "STR0425", "the proxy can't speak to the endpoint",
@@ -470,7 +478,9 @@ strait_xds_streams_closed_total.";
     CLAIM_IDENTITY = "STR0510", "the node contradicts its certificate",
         "Make the bootstrap say what the certificate says: strait proxy bootstrap.", "\
 Trust domain, namespace and service account of a proxy come from its certificate. A node that
-claims others is refused: it would be given somebody else's configuration.";
+claims others is refused: it would be given somebody else's configuration. The trust domain is the mesh's,
+or one of its aliases, unless the Secret of the proxy's cluster names another (annotation
+strait.dev/trust-domain).";
 
     /// A node's cluster.
     CLAIM_CLUSTER = "STR0511", "the node claims a cluster that is no member",
@@ -583,6 +593,15 @@ of the form spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.";
         "Publish old and new roots together first, then the new alone.", "\
 Every proxy is turned away until it has a certificate of a new root. The roots were taken as they
 are: an operator may want just that.";
+
+    /// Istio's published roots, compared.
+    ROOTS_DIFFER = "STR0709", "workloads of two clusters trust different roots",
+        "Give all clusters one root, or a bundle with the roots of all: docs/reference/certificates.md", "\
+A cluster publishes the roots that its workloads trust in the ConfigMap istio-ca-root-cert of each
+namespace. Where two clusters have none in common, mTLS between their workloads fails, whatever the control
+plane sends. Where they share some, it depends on which root has issued the certificates. A cluster whose
+ConfigMap can't be read with its Secret's credential (strait cluster add grants no right to it) is listed,
+not judged.";
 }
 
 #[cfg(test)]

@@ -109,6 +109,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_MCS", value_name = "MODE", default_value = "off", value_parser = parse_mcs)]
     pub mcs: Mcs,
 
+    /// Make a ServiceExport for every Service that doesn't stay in its cluster anyway, where that is permitted; needs --mcs
+    #[arg(long, env = "STRAIT_MCS_AUTO_EXPORT", value_parser = FalseyValueParser::new())]
+    pub mcs_auto_export: bool,
+
     /// Another name by which proxies may call a cluster, as ALIAS=ID; repeatable
     #[arg(long, env = "STRAIT_CLUSTER_ALIAS", value_name = "ALIAS=ID", value_delimiter = ',', value_parser = parse_alias)]
     pub cluster_alias: Vec<(ClusterId, ClusterId)>,

@@ -609,6 +609,19 @@ impl Asked<'_> {
                 self.service.hostname(),
                 self.shard.cluster
             ),
+            Reason::NodeLocal if self.shard.cluster != self.view.cluster => {
+                let own = self.service.by_cluster.get(&self.view.cluster);
+                match own.filter(|own| own.node_local) {
+                    Some(_) => format!(
+                        "internalTrafficPolicy is Local in the proxy's cluster, {}, and the endpoint is not on its node",
+                        self.view.cluster
+                    ),
+                    None => format!(
+                        "internalTrafficPolicy is Local in cluster {}: only proxies on the endpoint's own node are given it",
+                        self.shard.cluster
+                    ),
+                }
+            }
             Reason::NodeLocal => format!(
                 "internalTrafficPolicy is Local and the endpoint is on node {}, not on the proxy's {}",
                 endpoint.node.map_or("<unknown>", |node| &**node),

@@ -27,7 +27,7 @@ use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::lkg;
 use crate::metrics::Metrics;
-use crate::model::ClusterIdError;
+use crate::model::{ClusterIdError, Mcs, SharedServices};
 use crate::network::ResolvedNames;
 use crate::network::resolver::{self, Dns};
 use crate::policy::{self, PolicyError};
@@ -45,6 +45,8 @@ const STATE_DIR: &str = "/var/lib/strait";
 /// Words of registries that may wait for the event loop. A full queue makes registries wait, each of
 /// which merges what it has to say meanwhile.
 const EVENTS: usize = 1024;
+/// The least time between two looks at which services are shared.
+const SHARED_PACE: Duration = Duration::from_secs(1);
 /// How long streams have to end before the process does.
 const DRAIN: Duration = Duration::from_secs(15);
 
@@ -201,6 +203,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let restored_words = consul::start(consuls, &tasks);
     // Registries say nothing before the mesh config has been read.
     let (namespaces, namespaces_seen) = watch::channel(None);
+    let (trust_domain, trust_domain_seen) = watch::channel(None);
+    let (shared, shared_seen) = watch::channel(Arc::default());
     let clusters = reconciler::start(
         reconciler::Config {
             objects: objects.clone(),
@@ -208,8 +212,9 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             loopback: source.loopback(),
             system_namespace: args.namespace.clone(),
             domain: args.domain.clone(),
-            trust_domain: args.trust_domain.clone(),
+            trust_domain: trust_domain_seen.clone(),
             mcs: args.mcs,
+            shared: shared_seen,
             namespaces: namespaces_seen,
             removal_grace: args.cluster_removal_grace,
             sync_timeout: args.remote_cluster_timeout,
@@ -236,6 +241,13 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     }));
     let outputs = event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
     tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs));
+
+    if args.mcs != Mcs::Off {
+        let (context, auto) = (context_seen.clone(), args.mcs_auto_export);
+        tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {
+            tell_shared(context.clone(), auto, shared.clone())
+        });
+    }
 
     let (resolved, resolved_seen) = watch::channel(Arc::<ResolvedNames>::default());
     match Dns::system() {
@@ -282,7 +294,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         stores,
         policy: policy.policy.clone(),
         namespaces,
-        entries: registry::service_entry::Index::new(&args.trust_domain),
+        trust_domain,
         faulty,
         stand_ins,
         board: board.clone(),
@@ -302,7 +314,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
                 context: context_seen.clone(),
                 interest,
                 identity: identity.clone(),
-                trust_domain: args.trust_domain.clone().into(),
+                trust_domain: trust_domain_seen,
                 connections: Arc::clone(&connections),
                 stats: Arc::clone(&stats),
                 max_connections: args.max_connections,
@@ -351,6 +363,33 @@ fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<policy::Watched, Polic
     let (watcher, watched) = policy::Watcher::open(path.clone())?;
     tasks.spawn("policy", watcher.run());
     Ok(watched)
+}
+
+/// Tells the registries what the mesh makes of exports and imports.
+async fn tell_shared(
+    mut context: watch::Receiver<Option<Arc<PushContext>>>,
+    auto: bool,
+    shared: watch::Sender<Arc<SharedServices>>,
+) {
+    loop {
+        let current = context.borrow_and_update().clone();
+        if let Some(current) = current {
+            let new = push::shared::shared_services(&current, auto);
+            shared.send_if_modified(|held| {
+                let differs = **held != new;
+                if differs {
+                    *held = Arc::new(new);
+                }
+                differs
+            });
+        }
+        // An error says that the process ends.
+        if context.changed().await.is_err() {
+            return;
+        }
+        // Every change of any service is a new version; whoever reads a status can wait.
+        tokio::time::sleep(SHARED_PACE).await;
+    }
 }
 
 async fn bind(

@@ -53,6 +53,8 @@ pub enum Fault {
         /// Plural name, such as `nodes`.
         resource: String,
     },
+    /// 403 for whatever would change an object, as a reader's role has it.
+    ReadOnly,
     /// 429 for everything.
     TooManyRequests {
         /// The value of the `Retry-After` header.

@@ -86,7 +86,7 @@ impl ApiServer {
         }) {
             tokio::time::sleep(latency).await;
         }
-        let outcome = match self.fault_answer(&parts.headers, target.as_ref(), &query) {
+        let outcome = match self.fault_answer(&parts, target.as_ref(), &query) {
             Some(outcome) => outcome,
             None => self.route(&parts, target, &query, body).await,
         };
@@ -98,7 +98,7 @@ impl ApiServer {
     /// The answer that a fault gives in the place of the right one.
     fn fault_answer(
         &self,
-        headers: &HeaderMap,
+        Parts { method, headers, .. }: &Parts,
         target: Option<&Target>,
         query: &Query,
     ) -> Option<Outcome> {
@@ -127,6 +127,12 @@ impl ApiServer {
                 self.user(headers)?;
                 let verb = if query.watch { "watch" } else { "list" };
                 Some(Err(ApiError::forbidden(target.view.resource, verb, &target.namespace)))
+            }
+            Fault::ReadOnly => {
+                let target = target.filter(|_| *method != Method::GET)?;
+                self.user(headers)?;
+                let verb = method.as_str().to_lowercase();
+                Some(Err(ApiError::forbidden(target.view.resource, &verb, &target.namespace)))
             }
             _ => None,
         })

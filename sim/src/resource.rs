@@ -220,10 +220,10 @@ pub static RESOURCES: &[Resource] = &[
     gateway_api(&["v1alpha2"], "TLSRoute", "tlsroutes"),
     gateway_api(&["v1alpha2"], "TCPRoute", "tcproutes"),
     gateway_api(&["v1beta1"], "ReferenceGrant", "referencegrants"),
-    grouped(MULTICLUSTER, &["v1alpha1"], "ServiceExport", "serviceexports")
+    grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceExport", "serviceexports")
         .with_status()
         .from(Family::MultiCluster),
-    grouped(MULTICLUSTER, &["v1alpha1"], "ServiceImport", "serviceimports")
+    grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceImport", "serviceimports")
         .with_status()
         .from(Family::MultiCluster),
 ];

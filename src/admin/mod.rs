@@ -286,7 +286,9 @@ async fn explained(
 
 async fn mesh(State(sources): Shared) -> Answer {
     let context = current(&sources)?;
-    Ok(pretty(StatusCode::OK, &context.mesh.to_json()))
+    let mut answer = context.mesh.to_json();
+    answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
+    Ok(pretty(StatusCode::OK, &answer))
 }
 
 /// Why the policy file is not in force, where it isn't, and what of the policy is about nobody.

@@ -1,6 +1,9 @@
 //! `strait check`: everything that is not as it should be, each with its code and what to do.
 //!
-//! Asks the control plane, and with `--secrets` the config cluster as well. Judges only what these say.
+//! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
+//! Judges only what these say.
+
+mod roots;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -18,10 +21,11 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, networks, services, policy, proxies, secrets
+    /// Only these: clusters, networks, services, mesh, policy, proxies, secrets, trust
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Look for Secrets in the config cluster that look like members' and are none
+    /// Look into the config cluster's Secrets: those that look like members' and are none, and whether members
+    /// trust the same roots
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -30,7 +34,10 @@ pub(crate) struct CheckArgs {
     ask: Ask,
 }
 
-const CATEGORIES: &[&str] = &["clusters", "networks", "services", "policy", "proxies", "secrets"];
+const CATEGORIES: &[&str] =
+    &["clusters", "networks", "services", "mesh", "policy", "proxies", "secrets", "trust"];
+/// Those for which the config cluster is asked.
+const OF_SECRETS: &[&str] = &["secrets", "trust"];
 
 const PROBLEMS: Listing = Listing {
     kind: "problem",
@@ -53,6 +60,7 @@ struct Answers {
     clusters: Value,
     networks: Value,
     services: Value,
+    mesh: Value,
     policy: Value,
     proxies: Value,
 }
@@ -68,15 +76,17 @@ pub(crate) async fn run(args: &CheckArgs) -> Outcome {
         clusters: client.get("/debug/clusters", &[]).await?.value,
         networks: client.get("/debug/networks", &[]).await?.value,
         services: client.get("/debug/services", &[]).await?.value,
+        mesh: client.get("/debug/mesh", &[]).await?.value,
         policy: client.get("/debug/policy", &[]).await?.value,
         proxies: client.get("/debug/proxies", &[]).await?.value,
     };
     let mut found = problems(&answers);
-    if args.secrets || args.categories.iter().any(|one| one == "secrets") {
+    if args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&one.as_str())) {
         let hub = args.hub.open().await?;
         let path = format!("/api/v1/namespaces/{}/secrets", args.hub.namespace);
         let all = hub.get(&path).await?.unwrap_or_default();
         found.extend(strays(&all));
+        found.extend(roots::differences(&roots::gather(&hub, &args.hub.namespace).await?));
     }
     let wanted = |row: &Value| {
         let of = |one: &String| row["category"] == one.as_str();
@@ -144,10 +154,16 @@ fn problems(answers: &Answers) -> Vec<Value> {
         }
     }
     let networks = items(&answers.networks);
+    let has_endpoints = |cluster: &Value| {
+        let mut rows = items(&answers.clusters).iter();
+        rows.any(|row| row["id"] == *cluster && row["endpoints"].as_u64() != Some(0))
+    };
     for row in networks.iter().filter(|_| networks.len() > 1) {
         let object = format!("network/{}", text(&row["network"]));
         let (gateways, pending) = (items(&row["gateways"]), items(&row["pending"]));
-        if gateways.is_empty() && pending.is_empty() && !items(&row["clusters"]).is_empty() {
+        // Where there is nothing to reach, as in a config cluster that is nothing else, no way in is needed.
+        let is_used = items(&row["clusters"]).iter().any(has_endpoints);
+        if gateways.is_empty() && pending.is_empty() && is_used {
             let fact = "it has no gateway, so other networks can't reach it";
             found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
         }
@@ -164,6 +180,11 @@ fn problems(answers: &Answers) -> Vec<Value> {
             let object = format!("service/{}", text(&row["hostname"]));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
+    }
+    for field in items(&answers.mesh["fieldsWithoutEffect"]) {
+        let object = format!("meshConfig/{}", text(field));
+        let fact = "nothing acts on this field";
+        found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
     if let Some(fact) = answers.policy["problem"].as_str() {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
@@ -205,8 +226,6 @@ fn code_of(state: &str, reason: &str) -> &'static Code {
 
 /// Secrets that hold a kubeconfig, and have neither label.
 fn strays(list: &Value) -> Vec<Value> {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD as BASE64;
     let labels = [crate::store::ISTIO_SECRET_LABEL, crate::store::SECRET_LABEL];
     let mut found = Vec::new();
     for secret in items(&list["items"]) {
@@ -214,12 +233,10 @@ fn strays(list: &Value) -> Vec<Value> {
         if labels.iter().any(|(label, value)| held[*label] == *value) {
             continue;
         }
-        let entries = secret["data"].as_object().into_iter().flatten();
-        let is_kubeconfig = |value: &Value| {
-            let bytes = BASE64.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
-            kubeconfig::parse(&bytes, None, Loopback::Allowed).is_ok()
-        };
-        for (key, _) in entries.filter(|(_, value)| is_kubeconfig(value)) {
+        let is_kubeconfig =
+            |bytes: &[u8]| kubeconfig::parse(bytes, None, Loopback::Allowed).is_ok();
+        let entries = api::kubeconfigs(secret).into_iter();
+        for (key, _) in entries.filter(|(_, bytes)| is_kubeconfig(bytes)) {
             let fact =
                 format!("its key {key} is a kubeconfig, and it has no label, so it is no member");
             let object = format!("secret/{}", api::full_name(secret));
@@ -244,15 +261,18 @@ mod tests {
                   "ignoredClaims": [{ "claim": "label", "network": "n9" }] },
                 { "id": "d", "state": "quarantined", "reason": "STR0606: 9 of 10" },
                 { "id": "e", "state": "timeout" },
+                { "id": "empty", "state": "live", "endpoints": 0 },
             ]),
             networks: json!([
                 { "network": "n1", "clusters": ["a"], "gateways": [{}] },
                 { "network": "n2", "clusters": ["b"], "gateways": [] },
+                { "network": "", "clusters": ["empty"], "gateways": [] },
                 { "network": "n3", "clusters": ["b"], "gateways": [], "pending": [{ "source": "s", "reason": "r" }] },
             ]),
             services: json!([
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
             ]),
+            mesh: json!({ "fieldsWithoutEffect": ["h2UpgradePolicy"] }),
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
         };
@@ -272,6 +292,7 @@ mod tests {
                 "STR0401 network/n2",
                 "STR0402 network/n3",
                 "STR0430 service/web",
+                "STR0111 meshConfig/h2UpgradePolicy",
                 "STR0601 policy",
                 "STR0607 cluster/x",
                 "STR0507 proxy/p.ns",

@@ -38,6 +38,8 @@ pub struct Cluster {
     pub mode: Mode,
     /// The UID that an operator says it has.
     pub uid: Option<Arc<str>>,
+    /// The trust domain of its workloads, where the Secret names one.
+    pub trust_domain: Option<Arc<str>>,
     /// Held, or leaving.
     pub hold: Hold,
 }
@@ -105,6 +107,13 @@ pub enum Action {
         /// The UID.
         uid: Option<Arc<str>>,
     },
+    /// The trust domain of its workloads, as the Secret names it, has changed.
+    SetTrustDomain {
+        /// Its ID.
+        id: ClusterId,
+        /// The trust domain.
+        trust_domain: Option<Arc<str>>,
+    },
     /// No Secret holds it any more: drop the credential, keep the data for now.
     StartGrace {
         /// Its ID.
@@ -128,6 +137,8 @@ pub struct Idle {
     pub key: String,
     /// Its network, where it is usable and fixes one.
     pub network: Option<NetworkId>,
+    /// The trust domain of its workloads, where it is usable and names one.
+    pub trust_domain: Option<Arc<str>>,
     /// Why it holds none.
     pub refusal: Refusal,
 }
@@ -212,7 +223,7 @@ fn by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
 impl Plan {
     fn refuse(&mut self, secret: &MemberSecret, key: &str, refusal: Refusal) {
         let (secret, key) = (secret.name.clone(), key.to_owned());
-        self.idle.push(Idle { secret, key, network: None, refusal });
+        self.idle.push(Idle { secret, key, network: None, trust_domain: None, refusal });
     }
 
     /// Decides who holds `id`, and what that changes. `claims` are in order of age; the one at `holder`
@@ -255,6 +266,7 @@ impl Plan {
                     secret: claim.secret.name.clone(),
                     key: id.to_string(),
                     network: member.network.clone(),
+                    trust_domain: member.trust_domain.clone(),
                     refusal: standby(winner.secret),
                 }),
                 (Err(refusal), _) => self.refuse(claim.secret, id.as_str(), refusal.clone()),
@@ -293,6 +305,10 @@ impl Plan {
         }
         if cluster.uid != member.uid {
             self.actions.push(Action::SetUid { id: id.clone(), uid: member.uid.clone() });
+        }
+        if cluster.trust_domain != member.trust_domain {
+            let trust_domain = member.trust_domain.clone();
+            self.actions.push(Action::SetTrustDomain { id: id.clone(), trust_domain });
         }
         if access != &member.access {
             self.actions.push(Action::Replace { id, access: member.access.clone() });
@@ -341,6 +357,7 @@ impl Running {
                     network: member.network.clone(),
                     mode: member.mode,
                     uid: member.uid.clone(),
+                    trust_domain: member.trust_domain.clone(),
                     hold: Hold::Held(member.access.clone()),
                 };
                 self.clusters.insert(id.clone(), cluster);
@@ -352,6 +369,9 @@ impl Running {
                 self.change(id, |cluster| cluster.network.clone_from(network));
             }
             Action::SetUid { id, uid } => self.change(id, |cluster| cluster.uid.clone_from(uid)),
+            Action::SetTrustDomain { id, trust_domain } => {
+                self.change(id, |cluster| cluster.trust_domain.clone_from(trust_domain));
+            }
             Action::SetMode { id, mode } => self.change(id, |cluster| cluster.mode = *mode),
             Action::StartGrace { id, until } => {
                 self.change(id, |cluster| cluster.hold = Hold::Leaving { until: *until });

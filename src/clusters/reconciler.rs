@@ -28,7 +28,9 @@ use super::remembered::Remembered;
 use super::secret::MemberSecret;
 use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
 use crate::apiserver::{Access, Limits, Loopback};
-use crate::model::{ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId};
+use crate::model::{
+    ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId, SharedServices,
+};
 use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{self, Status};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
@@ -65,12 +67,15 @@ pub struct Config {
     pub system_namespace: String,
     /// The DNS domain of services.
     pub domain: String,
-    /// The trust domain of workloads.
-    pub trust_domain: String,
+    /// The mesh's trust domain, which is that of workloads whose cluster's Secret names none; `None` until
+    /// that is known, and nothing is read before.
+    pub trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// Which namespaces belong to the mesh; `None` until that is known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// What exports and imports of services mean.
     pub mcs: Mcs,
+    /// What the mesh makes of them.
+    pub shared: watch::Receiver<Arc<SharedServices>>,
     /// How long a cluster's data outlives its Secret.
     pub removal_grace: Duration,
     /// After this a cluster that never synced no longer holds up readiness.
@@ -210,6 +215,7 @@ struct Reconciler {
     /// Whether the members are those that are remembered, the Secrets being unread.
     presumed: bool,
     policy: watch::Receiver<Arc<Policy>>,
+    trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// The states last shown, by cluster and Secret, and since when.
     states: BTreeMap<(String, Option<String>), (State, Timestamp)>,
     started: SystemTime,
@@ -223,6 +229,7 @@ impl Reconciler {
             presume_at,
             presumed: false,
             policy: context.config.policy.clone(),
+            trust_domain: context.config.trust_domain.clone(),
             states: BTreeMap::new(),
             started: SystemTime::now(),
             objects: context.config.objects.clone(),
@@ -246,6 +253,7 @@ impl Reconciler {
                 () = changed(self.config_access.as_mut()) => {}
                 () = self.context.news.notified() => {}
                 () = changed(Some(&mut self.policy)) => {}
+                () = changed(Some(&mut self.trust_domain)) => {}
                 () = at(self.presume_at) => {}
                 _ = tick.tick() => {}
             }
@@ -349,7 +357,8 @@ impl Reconciler {
             Action::Replace { id, .. } => info!(cluster = %id, "kubeconfig changed"),
             Action::SetNetwork { id, .. }
             | Action::SetMode { id, .. }
-            | Action::SetUid { id, .. } => {
+            | Action::SetUid { id, .. }
+            | Action::SetTrustDomain { id, .. } => {
                 info!(cluster = %id, "annotation changed");
             }
             Action::StartGrace { id, .. } => info!(cluster = %id, "cluster loses its Secret"),
@@ -450,9 +459,19 @@ impl Reconciler {
             objects: budget.objects.unwrap_or(usual.objects),
             pages: budget.pages.unwrap_or(usual.pages),
         };
-        let how = How { access: access.clone(), limits };
+        // Identities are written while objects are read: of another trust domain they are read anew.
+        let Some(trust_domain) = self.trust_domain_of(self.running.clusters.get(id)) else {
+            return;
+        };
+        let how = How { access: access.clone(), limits, trust_domain };
         let passed = member.passed.clone();
         member.align(&how, || start_run(&self.context, id, &how, &passed));
+    }
+
+    /// The trust domain of the workloads of a cluster: its Secret's word, else the mesh's.
+    fn trust_domain_of(&self, cluster: Option<&Cluster>) -> Option<Arc<str>> {
+        let own = cluster.and_then(|cluster| cluster.trust_domain.clone());
+        own.or_else(|| self.trust_domain.borrow().clone())
     }
 
     /// What an operator asks for a cluster, and where: its Secret's word goes before the policy's.
@@ -502,7 +521,6 @@ impl Reconciler {
         let mut statuses = Vec::new();
         let mut waiting = Vec::new();
         let wall = SystemTime::now();
-        let trust_domain: Arc<str> = self.context.config.trust_domain.as_str().into();
         let withdrawn = self.withdrawn(wall);
         for (id, member) in &self.members {
             let cluster = self.running.clusters.get(id);
@@ -538,6 +556,7 @@ impl Reconciler {
             }
             let secret = cluster.map(|cluster| cluster.secret.to_string());
             let fixed_network = network.clone();
+            let trust_domain = self.trust_domain_of(cluster).unwrap_or_default();
             known.clusters.insert(
                 id.clone(),
                 KnownCluster {
@@ -548,8 +567,9 @@ impl Reconciler {
                     trust_domain: Arc::clone(&trust_domain),
                 },
             );
+            let place = (network, trust_domain);
             let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
-            let entry = self.entry(id.as_str(), secret, (state, reason), network, &shown);
+            let entry = self.entry(id.as_str(), secret, (state, reason), place, &shown);
             statuses.push(ClusterStatus { kept, ..entry });
         }
         statuses.extend(self.plan.idle.iter().map(|idle| self.idle_entry(idle)));
@@ -583,8 +603,9 @@ impl Reconciler {
         let state = if idle.on_standby() { State::Conflict } else { State::Rejected };
         let reason = Some(idle.refusal.to_string());
         let secret = Some(idle.secret.to_string());
-        let network = idle.network.clone();
-        self.entry(&idle.key, secret, (state, reason), network, &Status::starting())
+        let trust_domain = idle.trust_domain.clone().or_else(|| self.trust_domain_of(None));
+        let place = (idle.network.clone(), trust_domain.unwrap_or_default());
+        self.entry(&idle.key, secret, (state, reason), place, &Status::starting())
     }
 
     fn entry(
@@ -592,7 +613,7 @@ impl Reconciler {
         id: &str,
         secret: Option<String>,
         (state, reason): (State, Option<String>),
-        network: Option<NetworkId>,
+        (network, trust_domain): (Option<NetworkId>, Arc<str>),
         status: &Status,
     ) -> ClusterStatus {
         ClusterStatus {
@@ -602,7 +623,7 @@ impl Reconciler {
             reason,
             since: None,
             network,
-            trust_domain: self.context.config.trust_domain.clone(),
+            trust_domain: trust_domain.to_string(),
             last_contact: status.last_contact.and_then(|time| Timestamp::try_from(time).ok()),
             services: status.services,
             endpoints: status.endpoints,

@@ -36,7 +36,15 @@ impl Remembered {
     /// The member as it was held, for as long as nobody knows whether it still is.
     pub(super) fn presumed(&self) -> Option<Cluster> {
         let (network, mode) = (self.network.clone(), self.mode);
-        Some(Cluster { secret: self.holder()?, network, mode, uid: None, hold: Hold::Presumed })
+        let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Presumed);
+        Some(Cluster { secret: self.holder()?, network, mode, uid, trust_domain, hold })
+    }
+
+    /// The trust domain in which it was read: that of any of its pods.
+    fn trust_domain(&self) -> Option<Arc<str>> {
+        let (_, _, pod) = self.contents.workloads.as_ref()?.iter().next()?;
+        let (domain, _) = pod.profile.identity.strip_prefix("spiffe://")?.split_once('/')?;
+        Some(domain.into())
     }
 
     /// Whether `secret` is the one that held it.
@@ -57,5 +65,32 @@ impl Remembered {
             endpoints: self.endpoints,
             ..Status::starting()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::workload;
+    use crate::model::Workloads;
+
+    #[test]
+    fn a_member_is_presumed_in_the_trust_domain_in_which_it_was_read() {
+        let in_domain = |domain: Option<&str>| {
+            let workloads = domain.map(|domain| {
+                let (key, mut pod) = workload("web.ns", "10.0.0.1", &[]);
+                let identity = format!("spiffe://{domain}/ns/ns/sa/app");
+                Arc::make_mut(&mut pod.profile).identity = identity.into();
+                let mut workloads = Workloads::default();
+                workloads.insert(&"ns".into(), &key.name, pod);
+                workloads
+            });
+            let contents = Contents { workloads, ..Contents::default() };
+            let secret = Some("strait-system/a".into());
+            let remembered = Remembered { secret, contents, ..Remembered::default() };
+            remembered.presumed().expect("it had a Secret").trust_domain
+        };
+        assert_eq!(in_domain(Some("west.example")).as_deref(), Some("west.example"));
+        assert_eq!(in_domain(None), None);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::kubeconfig::{self, Refusal};
 use crate::apiserver::{Access, Loopback};
 use crate::codes;
-use crate::model::{ClusterId, Mode, NetworkId};
+use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 use crate::store::{ISTIO_SECRET_LABEL, ObjectName, Secret};
 
 /// Fixes the network of the Secret's clusters.
@@ -21,6 +21,8 @@ pub const MODE_ANNOTATION: &str = "strait.dev/mode";
 /// The UID of the namespace `kube-system` of the cluster that is meant: no other is taken, and this one is,
 /// whatever was there before.
 pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
+/// The trust domain of the workloads of the Secret's clusters, where it is not the mesh's.
+pub const TRUST_DOMAIN_ANNOTATION: &str = "strait.dev/trust-domain";
 /// Istio's mark of which cluster a Secret is about; written for people and tools, never read.
 const ISTIO_CLUSTER_ANNOTATION: &str = "networking.istio.io/cluster";
 
@@ -48,10 +50,18 @@ pub struct Member {
     pub mode: Mode,
     /// The UID that an operator says it has.
     pub uid: Option<Arc<str>>,
+    /// The trust domain of its workloads; without it the mesh's.
+    pub trust_domain: Option<Arc<str>>,
 }
 
 /// What the annotations of a Secret say.
-type Settings = (Option<NetworkId>, Mode, Option<Arc<str>>);
+#[derive(Debug, Clone)]
+struct Settings {
+    network: Option<NetworkId>,
+    mode: Mode,
+    uid: Option<Arc<str>>,
+    trust_domain: Option<Arc<str>>,
+}
 
 impl MemberSecret {
     /// Reads `secret`. Loopback addresses in it are judged by `loopback`.
@@ -66,9 +76,10 @@ impl MemberSecret {
         for (key, value) in &secret.data {
             match ClusterId::parse(key) {
                 Ok(id) => {
-                    let member = settings.clone().and_then(|(network, mode, uid)| {
+                    let member = settings.clone().and_then(|settings| {
                         let access = kubeconfig::parse(value.reveal(), None, loopback)?;
-                        Ok(Member { access, network, mode, uid })
+                        let Settings { network, mode, uid, trust_domain } = settings;
+                        Ok(Member { access, network, mode, uid, trust_domain })
                     });
                     read.clusters.insert(id, member);
                 }
@@ -103,7 +114,12 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<Settings, Refusal>
         Some(uid) if is_label_value(uid) => Some(Arc::from(uid)),
         Some(_) => return Err(refused(UID_ANNOTATION, "is not a UID")),
     };
-    Ok((network, mode, uid))
+    let trust_domain = match annotations.get(TRUST_DOMAIN_ANNOTATION).map(String::as_str) {
+        None | Some("") => None,
+        Some(name) if is_trust_domain(name) => Some(Arc::from(name)),
+        Some(_) => return Err(refused(TRUST_DOMAIN_ANNOTATION, "is not a trust domain")),
+    };
+    Ok(Settings { network, mode, uid, trust_domain })
 }
 
 /// Whether `text` can be the value of a Kubernetes label, as networks are named by labels elsewhere.
@@ -131,6 +147,9 @@ pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member) -> String 
     }
     if let Some(uid) = &member.uid {
         out += &format!("    {UID_ANNOTATION}: {}\n", quoted(uid));
+    }
+    if let Some(trust_domain) = &member.trust_domain {
+        out += &format!("    {TRUST_DOMAIN_ANNOTATION}: {}\n", quoted(trust_domain));
     }
     match member.mode {
         Mode::Normal => {}
@@ -216,6 +235,8 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             (NETWORK_ANNOTATION, "a\n"),
             (NETWORK_ANNOTATION, &"a".repeat(64)),
             (UID_ANNOTATION, "a b"),
+            (TRUST_DOMAIN_ANNOTATION, "West.example"),
+            (TRUST_DOMAIN_ANNOTATION, "west/example"),
         ] {
             let refusal = read(&[(annotation, value)]).expect_err(value);
             assert_eq!(refusal.code, &codes::ANNOTATION_INVALID);
@@ -238,6 +259,7 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             network: Some(NetworkId::from("eu")),
             mode: Mode::Pause,
             uid: Some("0b1c".into()),
+            trust_domain: Some("west.example".into()),
         };
         let id = ClusterId::from("prod.eu-1");
         let yaml = to_yaml("strait-system", &id, &member);

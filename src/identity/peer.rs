@@ -14,7 +14,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::Error;
-use crate::model::Namespace;
+use crate::model::{Namespace, is_trust_domain};
 
 /// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -189,11 +189,6 @@ pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(SystemTime, 
         Err(_) => Some(UNIX_EPOCH),
     };
     Some((moment(parsed.validity().not_before)?, moment(parsed.validity().not_after)?))
-}
-
-fn is_trust_domain(text: &str) -> bool {
-    (1..=255).contains(&text.len())
-        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
 }
 
 /// RFC 1123, as Kubernetes has it.

@@ -20,16 +20,17 @@ use super::{Error, PeerIdentity, ServerIdentity};
 #[derive(Debug, Clone)]
 pub struct CertificateService {
     identity: watch::Receiver<Arc<ServerIdentity>>,
-    trust_domain: Arc<str>,
+    trust_domain: watch::Receiver<Option<Arc<str>>>,
 }
 
 impl CertificateService {
-    /// Signs with the CA that `identity` holds when a request comes.
+    /// Signs with the CA that `identity` holds when a request comes, for `trust_domain` only: for nobody
+    /// while that is not known.
     pub fn new(
         identity: watch::Receiver<Arc<ServerIdentity>>,
-        trust_domain: impl Into<Arc<str>>,
+        trust_domain: watch::Receiver<Option<Arc<str>>>,
     ) -> Self {
-        Self { identity, trust_domain: trust_domain.into() }
+        Self { identity, trust_domain }
     }
 
     fn sign(
@@ -39,10 +40,12 @@ impl CertificateService {
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Status> {
         // A foreign root may be trusted for its own domain; that is no right to a certificate of ours.
-        if caller.id().trust_domain() != &*self.trust_domain {
+        let trust_domain = self.trust_domain.borrow().clone().ok_or_else(|| {
+            Status::unavailable("the mesh config, which names the trust domain, is not read yet")
+        })?;
+        if caller.id().trust_domain() != &*trust_domain {
             return Err(Status::permission_denied(format!(
-                "this CA signs for trust domain {:?} only",
-                self.trust_domain
+                "this CA signs for trust domain {trust_domain:?} only"
             )));
         }
         if asks_for_another(request) {

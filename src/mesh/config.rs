@@ -45,6 +45,8 @@ pub struct MeshConfig {
     pub namespaces: Arc<NamespaceFilter>,
     /// `defaultServiceExportTo`: to whom entries are exported that don't say so; empty for everybody.
     pub default_service_export_to: Vec<String>,
+    /// Top-level fields of the text that have no effect, sorted.
+    pub ignored: Vec<String>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
 }
@@ -58,15 +60,6 @@ pub struct Defaults {
     pub trust_domain: String,
     /// `--namespace`.
     pub namespace: String,
-}
-
-/// A mesh config, and what of its text has no effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParsedConfig {
-    /// The effective settings.
-    pub config: MeshConfig,
-    /// Top-level fields that were ignored, sorted.
-    pub ignored: Vec<String>,
 }
 
 /// What becomes of traffic to hosts that no registry knows.
@@ -125,6 +118,7 @@ impl MeshConfig {
             config_sources: Vec::new(),
             namespaces: Arc::default(),
             default_service_export_to: Vec::new(),
+            ignored: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
@@ -140,10 +134,10 @@ impl MeshConfig {
     ///
     /// # Errors
     /// The first field that has a wrong type or value.
-    pub fn parse(text: &str, defaults: &Defaults) -> Result<ParsedConfig, Invalid> {
+    pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, Invalid> {
         let mut fields = Fields::parse(text)?;
         let base = Self::new(defaults);
-        let config = Self {
+        Ok(Self {
             trust_domain: fields
                 .take("trustDomain")?
                 .filter(|domain: &String| !domain.is_empty())
@@ -182,8 +176,21 @@ impl MeshConfig {
                 rules.extend(settings.into_iter().flat_map(RawServiceSettings::rules));
                 rules
             },
+            // Last: what nobody has taken.
+            ignored: fields.left(),
+        })
+    }
+
+    /// The trust domains that mean the same as `domain`, which is the first: the mesh's own and its aliases
+    /// are one, any other is its own.
+    pub fn same_trust_domains<'a>(&'a self, domain: &'a str) -> impl Iterator<Item = &'a str> {
+        let mesh = || {
+            let aliases = self.trust_domain_aliases.iter().map(String::as_str);
+            std::iter::once(self.trust_domain.as_str()).chain(aliases)
         };
-        Ok(ParsedConfig { config, ignored: fields.left() })
+        let is_of_mesh = mesh().any(|one| one == domain);
+        let others = mesh().filter(move |one| is_of_mesh && *one != domain);
+        std::iter::once(domain).chain(others)
     }
 
     /// Whether endpoints of this service are for proxies of their own cluster only. The most
@@ -316,7 +323,7 @@ fn sorted(mut list: Vec<String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> ParsedConfig {
+    fn parse(text: &str) -> MeshConfig {
         MeshConfig::parse(text, &Defaults::default()).expect("the text is a mesh config")
     }
 
@@ -327,7 +334,7 @@ mod tests {
     #[test]
     fn an_empty_text_is_the_default() {
         for text in ["", "\n", "{}", "# nothing\n", "trustDomain:\nserviceSettings: null\n"] {
-            assert_eq!(parse(text).config, MeshConfig::default(), "{text:?}");
+            assert_eq!(parse(text), MeshConfig::default(), "{text:?}");
         }
     }
 
@@ -346,8 +353,9 @@ mod tests {
              defaultConfig: {discoveryAddress: x}\n\
              enablePrometheusMerge: true\n",
         );
-        assert_eq!(parsed.ignored, ["defaultConfig", "enablePrometheusMerge", "h2UpgradePolicy"]);
+        let ignored = ["defaultConfig", "enablePrometheusMerge", "h2UpgradePolicy"];
         let expected = MeshConfig {
+            ignored: ignored.map(str::to_owned).into(),
             trust_domain: "mesh.example".to_owned(),
             trust_domain_aliases: vec!["a".to_owned(), "b".to_owned()],
             connect_timeout: Duration::from_secs(60),
@@ -362,7 +370,7 @@ mod tests {
             proxy_listen_port: 16001,
             ..MeshConfig::default()
         };
-        assert_eq!(parsed.config, expected);
+        assert_eq!(parsed, expected);
     }
 
     #[test]
@@ -402,8 +410,7 @@ mod tests {
             "serviceSettings:\n\
              - settings: {clusterLocal: true}\n  hosts: ['*.shop.svc.cluster.local', 'one.lab.svc.cluster.local']\n\
              - settings: {clusterLocal: false}\n  hosts: ['dns.kube-system.svc.cluster.local', '*.open.shop.svc.cluster.local']\n",
-        )
-        .config;
+        );
         let cases = [
             ("kubernetes.default.svc.cluster.local", true),
             ("other.default.svc.cluster.local", false),
@@ -420,7 +427,7 @@ mod tests {
         for (host, expected) in cases {
             assert_eq!(config.cluster_local(&host.into()), expected, "{host}");
         }
-        let all = parse("serviceSettings: [{settings: {clusterLocal: true}, hosts: ['*']}]").config;
+        let all = parse("serviceSettings: [{settings: {clusterLocal: true}, hosts: ['*']}]");
         assert!(all.cluster_local(&"api.example.com".into()));
     }
 
@@ -429,9 +436,8 @@ mod tests {
         let config = parse(
             "connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n\
              discoverySelectors: [{matchLabels: {mesh: in}}]\n",
-        )
-        .config;
+        );
         let again = parse(&config.to_json().to_string());
-        assert_eq!(again, ParsedConfig { config, ignored: Vec::new() });
+        assert_eq!(again, config);
     }
 }

@@ -163,7 +163,7 @@ mod tests {
 
     fn parse(text: &str) -> Result<Vec<ConfigSource>, String> {
         MeshConfig::parse(text, &Defaults::default())
-            .map(|parsed| parsed.config.config_sources)
+            .map(|parsed| parsed.config_sources)
             .map_err(|error| error.to_string())
     }
 

@@ -115,8 +115,6 @@ pub struct Watcher {
     networks_source: Source,
     config: Held<MeshConfig>,
     networks: Held<MeshNetworks>,
-    /// Top-level fields told as ignored, so that each list is told once.
-    ignored: Vec<String>,
     settings: watch::Sender<Settings>,
     problems: watch::Sender<Vec<Problem>>,
 }
@@ -141,7 +139,6 @@ impl Watcher {
             networks_source: networks,
             config: Held { value: start.config, problem: None },
             networks: Held { value: start.networks, problem: None },
-            ignored: Vec::new(),
             settings,
             problems,
         };
@@ -167,23 +164,16 @@ impl Watcher {
     }
 
     fn take_config(&mut self, text: Text) {
-        let mut ignored = Vec::new();
         let next = reload(
             &self.config,
             text.as_ref().map(Option::as_deref).map_err(Clone::clone),
             || MeshConfig::new(&self.defaults),
-            |text| {
-                let parsed = MeshConfig::parse(text, &self.defaults)?;
-                ignored = parsed.ignored;
-                Ok(parsed.config)
-            },
+            |text| MeshConfig::parse(text, &self.defaults),
         );
         let source = self.config_source.describe(MESH_KEY);
-        if next.problem.is_none() && ignored != self.ignored {
-            if !ignored.is_empty() {
-                warn!(%source, fields = ignored.join(", "), "mesh config has fields without an effect");
-            }
-            self.ignored = ignored;
+        let ignored = &next.value.ignored;
+        if !ignored.is_empty() && *ignored != self.config.value.ignored {
+            warn!(%source, fields = ignored.join(", "), "mesh config has fields without an effect");
         }
         if !Arc::ptr_eq(&next.value, &self.config.value) {
             info!(%source, "mesh config changed");

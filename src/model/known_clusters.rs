@@ -38,7 +38,7 @@ pub struct KnownCluster {
     pub mode: Mode,
     /// Why its endpoints leave load balancing, where nothing has been heard of it for too long.
     pub withdrawn: Option<Arc<str>>,
-    /// The trust domain of its workloads.
+    /// The trust domain of its workloads; empty until it is known.
     pub trust_domain: Arc<str>,
 }
 
@@ -57,8 +57,20 @@ impl KnownClusters {
         self.clusters.get(cluster)?.fixed_network.as_ref()
     }
 
+    /// The trust domain of the workloads of `cluster`, where it is known.
+    pub fn trust_domain(&self, cluster: &ClusterId) -> Option<&str> {
+        let domain: &str = &self.clusters.get(cluster)?.trust_domain;
+        (!domain.is_empty()).then_some(domain)
+    }
+
     /// Whether `cluster` may be claimed by a proxy.
     pub fn contains(&self, cluster: &ClusterId) -> bool {
         self.clusters.contains_key(cluster)
     }
+}
+
+/// Whether `text` can be the trust domain of a SPIFFE ID: up to 255 of `a-z0-9.-_` (SPIFFE ID, section 2.1).
+pub fn is_trust_domain(text: &str) -> bool {
+    (1..=255).contains(&text.len())
+        && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'))
 }

@@ -1,4 +1,9 @@
-//! Multi-cluster services: whether, and how, clusters say which of their services are for others.
+//! Multi-cluster services: whether, and how, clusters say which of their services are for others, and what
+//! the mesh makes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ClusterId, WorkloadKey};
 
 /// What ServiceExports and ServiceImports mean (`--mcs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,4 +17,33 @@ pub enum Mcs {
     Clusterset,
     /// The same, and under its own name a service is its cluster's alone, exported or not.
     Strict,
+}
+
+/// What the mesh makes of services that clusters share: for clusters in which that is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SharedServices {
+    /// Those that at least one cluster exports, by namespace and name.
+    pub services: BTreeMap<WorkloadKey, SharedService>,
+    /// By cluster, those that it is to export without having been told (`--mcs-auto-export`).
+    pub to_export: BTreeMap<ClusterId, BTreeSet<WorkloadKey>>,
+}
+
+/// A service that at least one cluster exports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SharedService {
+    /// Whose endpoints are for proxies of all clusters, sorted.
+    pub clusters: Vec<ClusterId>,
+    /// Whose are not, since policy refuses their exports, sorted.
+    pub refused: Vec<ClusterId>,
+    /// On what those clusters disagree.
+    pub conflict: Option<Disagreement>,
+}
+
+/// On what the clusters disagree that export a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disagreement {
+    /// The reason of the condition `Conflict`, as the multi-cluster services API spells it.
+    pub reason: &'static str,
+    /// Who decides, and who says otherwise, in words.
+    pub message: String,
 }

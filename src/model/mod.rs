@@ -25,8 +25,8 @@ pub use gateway::{
     gateway_port,
 };
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
-pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode};
-pub use mcs::Mcs;
+pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode, is_trust_domain};
+pub use mcs::{Disagreement, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};
 pub use proxy::{NodeError, Proxy, ProxyType};
 pub use service::{

@@ -162,6 +162,11 @@ impl Mesh {
                 self.machines_stale |= self.joins.select(selections);
             }
             Event::Clusters(clusters) if clusters != self.clusters => {
+                // Upstream clusters name the trust domains that may answer.
+                self.everything |= clusters.clusters.iter().any(|(id, new)| {
+                    let old = self.clusters.trust_domain(id);
+                    old.is_some_and(|old| *old != *new.trust_domain)
+                });
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
                 // A Secret may fix, or free, the network of a cluster, and so of its gateways.

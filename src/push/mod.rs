@@ -9,6 +9,7 @@ pub mod interest;
 mod joins;
 mod near;
 pub mod proxy;
+pub mod shared;
 mod shares;
 pub mod view;
 mod weights;

@@ -236,9 +236,7 @@ impl ViewKey {
             namespace: if public { Namespace::default() } else { self.namespace.clone() },
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| {
-                service.primary.node_local || service.primary.prefers == Distribution::SameNode
-            }),
+            node: self.node.clone().filter(|_| is_by_node(service)),
             locality: self
                 .locality
                 .clone()
@@ -257,9 +255,15 @@ pub fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     context.mesh.cluster_local(host)
         || service.shards.iter().any(|shard| shard.service.keeps_home)
-        || service.primary.prefers == Distribution::SameNode
+        || is_by_node(service)
         || !service.refused.is_empty()
         || context.policy.prefers(host.as_str(), namespace.as_str())
+}
+
+/// Whether it matters for the endpoints of `service` on which node a proxy is.
+pub fn is_by_node(service: &MergedService) -> bool {
+    service.primary.prefers == Distribution::SameNode
+        || service.by_cluster.iter().any(|(_, own)| own.node_local)
 }
 
 fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> bool {
@@ -318,13 +322,38 @@ struct Reach<'a, 'v> {
     /// Where policy puts it.
     rank: Rank,
     exported: Result<(), Reason>,
-    /// The only node whose endpoints may be sent, where there is such a rule.
-    node: Option<&'v Arc<str>>,
+    nodes: Nodes<'v>,
     ipv4: bool,
     ipv6: bool,
     way: Result<Via, Reason>,
     needs_mtls: bool,
     gateways: Vec<&'a ResolvedGateway>,
+}
+
+/// On which nodes endpoints may be sent (`internalTrafficPolicy`).
+#[derive(Clone, Copy)]
+enum Nodes<'v> {
+    Any,
+    Only(&'v Arc<str>),
+    None,
+}
+
+impl<'v> Nodes<'v> {
+    /// Each cluster's policy is about its own endpoints and its own clients: where it is Local, its endpoints
+    /// are for clients on their own node, and its clients are given what is on theirs. Nodes of two clusters
+    /// are never the same, whatever they are called. A client of which no node is known may be on any of its
+    /// cluster's.
+    fn of(view: &'v ViewKey, service: &MergedService, shard: &ShardKey) -> Self {
+        let is_local =
+            |cluster: &ClusterId| service.by_cluster.get(cluster).is_some_and(|own| own.node_local);
+        if view.role != Role::Client || !(is_local(&view.cluster) || is_local(&shard.cluster)) {
+            Self::Any
+        } else if shard.cluster != view.cluster {
+            Self::None
+        } else {
+            view.node.as_ref().map_or(Self::Any, Self::Only)
+        }
+    }
 }
 
 /// What the decision on an endpoint depends on.
@@ -382,10 +411,7 @@ impl<'a, 'v> Reach<'a, 'v> {
             }),
             rank: Rank::default(),
             exported: exported(view, service, local, shard),
-            node: view
-                .node
-                .as_ref()
-                .filter(|_| service.primary.node_local && view.role == Role::Client),
+            nodes: Nodes::of(view, service, shard),
             ipv4: view.ipv4,
             ipv6: view.ipv6,
             way: Ok(Via::Direct),
@@ -469,8 +495,10 @@ impl<'a, 'v> Reach<'a, 'v> {
             return Err(Reason::PodMissing);
         }
         self.exported?;
-        if self.node.is_some() && endpoint.node != self.node {
-            return Err(Reason::NodeLocal);
+        match self.nodes {
+            Nodes::Any => {}
+            Nodes::Only(node) if endpoint.node == Some(node) => {}
+            Nodes::Only(_) | Nodes::None => return Err(Reason::NodeLocal),
         }
         if let Some(reason) = self.barred {
             return Err(reason);

@@ -48,7 +48,8 @@ pub(super) struct Feed {
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     /// Which namespaces belong to the mesh.
     pub(super) namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
-    pub(super) entries: service_entry::Index,
+    /// The mesh's trust domain.
+    pub(super) trust_domain: watch::Sender<Option<Arc<str>>>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
     /// What counts in place of objects that make no sense.
@@ -65,10 +66,13 @@ impl Feed {
     pub(super) async fn run(self) {
         tell(&self.readiness, &self.clusters.settled.borrow(), &self.board.waiting_for());
         let settings = self.mesh.watch().await;
-        self.namespaces.send_replace(Some(Arc::clone(&settings.borrow().config.namespaces)));
+        let config = Arc::clone(&settings.borrow().config);
+        self.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
+        self.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
         let objects = self.stores.watch(settings.clone()).await;
         let feed = Feeding {
             namespaces: self.namespaces,
+            trust_domain: self.trust_domain,
             events: self.events,
             restored: self.restored,
             updates: self.updates,
@@ -77,7 +81,7 @@ impl Feed {
             settings,
             policy: self.policy,
             objects,
-            entries: self.entries,
+            entries: service_entry::Index::new(&config.trust_domain),
             faulty: self.faulty,
             stand_ins: self.stand_ins,
             lines: self.board.lines(),
@@ -101,6 +105,7 @@ struct Feeding {
     settings: watch::Receiver<mesh::Settings>,
     policy: watch::Receiver<Arc<Policy>>,
     namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
+    trust_domain: watch::Sender<Option<Arc<str>>>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
@@ -233,8 +238,18 @@ impl Feeding {
             *held = new;
             differs
         });
+        let trust_domain: Arc<str> = settings.config.trust_domain.as_str().into();
+        let renamed = self.trust_domain.send_if_modified(|held| {
+            let differs = held.as_ref() != Some(&trust_domain);
+            *held = Some(Arc::clone(&trust_domain));
+            differs
+        });
         self.events.send(Event::MeshConfig(settings.config)).await?;
         self.events.send(Event::MeshNetworks(settings.networks)).await?;
+        if renamed {
+            // Identities are written while entries are read.
+            self.entries = service_entry::Index::new(&trust_domain);
+        }
         // To whom entries are exported may be another matter now.
         self.entries().await
     }
@@ -345,6 +360,7 @@ mod tests {
             settings,
             policy: crate::policy::Watched::none().policy,
             namespaces: watch::channel(None).0,
+            trust_domain: watch::channel(None).0,
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,

@@ -49,13 +49,14 @@ pub fn admit(
     identity: &SpiffeId,
 ) -> Result<Admitted, Refusal> {
     let refuse = |code: &'static Code, fact: String| Err(Refusal { code, fact });
-    let trust_domain = &context.mesh.trust_domain;
-    if identity.trust_domain() != trust_domain {
+    if let Some(trust_domain) = foreign_to(context, proxy, identity) {
+        let of = match context.clusters.contains(&proxy.cluster) {
+            true => format!("cluster {}", proxy.cluster),
+            false => "the mesh".to_owned(),
+        };
         return refuse(
             &codes::CLAIM_IDENTITY,
-            format!(
-                "certificate {identity} is of another trust domain than the mesh, {trust_domain}"
-            ),
+            format!("certificate {identity} is of another trust domain than {of}, {trust_domain}"),
         );
     }
     if identity.namespace() != proxy.namespace() {
@@ -137,14 +138,25 @@ pub fn readmit(
     let belongs = context.clusters.contains(&proxy.cluster)
         && context.network_labels.contains_key(&proxy.cluster);
     let workload = context.workload_of(proxy);
+    let trusted = foreign_to(context, proxy, identity).is_none();
     Admitted {
         network: if belongs { network(context, proxy) } else { before },
-        verified: match workload {
-            Some(pod) => matches_pod(proxy, identity, pod).is_ok(),
-            None => stands_on_machine(context, proxy, identity),
-        },
+        verified: trusted
+            && match workload {
+                Some(pod) => matches_pod(proxy, identity, pod).is_ok(),
+                None => stands_on_machine(context, proxy, identity),
+            },
         locality: context.locality_of(proxy),
     }
+}
+
+/// The trust domain that the proxies of its cluster are in, where the certificate is of none that means
+/// the same. For a cluster that nobody knows it is the mesh's.
+fn foreign_to<'a>(context: &'a PushContext, proxy: &Proxy, identity: &SpiffeId) -> Option<&'a str> {
+    let mesh = &context.mesh;
+    let own = context.clusters.trust_domain(&proxy.cluster).unwrap_or(&mesh.trust_domain);
+    let mut same = mesh.same_trust_domains(own);
+    (!same.any(|domain| domain == identity.trust_domain())).then_some(own)
 }
 
 /// The network of a proxy now: what its Secret fixes, else what it claims, else what its pod, cluster
@@ -254,8 +266,8 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{member, service, shard, sidecar, workload};
-    use crate::mesh::MeshNetworks;
-    use crate::model::{ClusterId, KnownClusters, Labels};
+    use crate::mesh::{MeshConfig, MeshNetworks};
+    use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels};
     use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
 
@@ -293,6 +305,45 @@ mod tests {
         mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
         mesh.apply(Event::Complete);
         mesh.next_version().expect("a version").0
+    }
+
+    /// Where the mesh is called `cluster.local` and `old.example`, cluster `east` is in `domain`.
+    fn context_in(domain: &str) -> Arc<PushContext> {
+        let mut mesh = Mesh::new(Arc::clone(&context(None, None).settings));
+        let aliases = "trustDomainAliases: [old.example]";
+        let config = MeshConfig::parse(aliases, &Default::default()).expect("valid");
+        mesh.apply(Event::MeshConfig(Arc::new(config)));
+        let east = KnownCluster { trust_domain: domain.into(), ..member(None) };
+        let clusters = [(ClusterId::from("east"), east)].into();
+        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        let pod = workload("web.ns", "10.0.0.1", &[]);
+        mesh.apply(Event::Registry(shard("east", 1).pod(pod).said()));
+        mesh.apply(Event::Complete);
+        mesh.next_version().expect("a version").0
+    }
+
+    #[test]
+    fn a_proxy_is_of_the_trust_domain_of_its_cluster_by_any_of_its_names() {
+        for (cluster, certificate, lets_in) in [
+            ("cluster.local", "cluster.local", true),
+            ("cluster.local", "old.example", true),
+            ("old.example", "cluster.local", true),
+            ("cluster.local", "west.example", false),
+            ("west.example", "west.example", true),
+            // What means the same as the mesh's means nothing to a cluster that has its own.
+            ("west.example", "cluster.local", false),
+            ("west.example", "old.example", false),
+        ] {
+            let context = context_in(cluster);
+            let identity = id(&format!("spiffe://{certificate}/ns/ns/sa/app"));
+            let proxy = sidecar("web.ns", "east");
+            let found = admit(&context, &proxy, &identity);
+            let code = found.as_ref().err().map(|refusal| refusal.code.id);
+            assert_eq!(code, (!lets_in).then_some("STR0510"), "{certificate} in {cluster}");
+            // Whoever is in stays, and is shown.
+            let later = readmit(&context, &proxy, &identity, "".into());
+            assert_eq!(later.verified, lets_in, "{certificate} in {cluster}");
+        }
     }
 
     fn id(text: &str) -> SpiffeId {

@@ -42,7 +42,7 @@ pub struct Config {
     /// Who we are and whom we believe.
     pub identity: watch::Receiver<Arc<ServerIdentity>>,
     /// The trust domain for which certificates are issued.
-    pub trust_domain: Arc<str>,
+    pub trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// Who is connected.
     pub connections: Arc<Connections>,
     /// What is counted.
@@ -199,8 +199,8 @@ fn drain_spread(streams: usize) -> Duration {
 
 /// Accepts connections until the server drains.
 pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
-    let trust_domain = Arc::clone(&config.trust_domain);
-    let certificates = CertificateService::new(config.identity.clone(), trust_domain);
+    let certificates =
+        CertificateService::new(config.identity.clone(), config.trust_domain.clone());
     let health = HealthService { context: config.context.clone(), drain: config.drain.clone() };
     let routes = Routes::new(IstioCertificateServiceServer::new(certificates))
         .add_service(HealthServer::new(health))

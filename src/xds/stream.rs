@@ -453,7 +453,7 @@ mod tests {
             context,
             interest: Arc::default(),
             identity,
-            trust_domain: "cluster.local".into(),
+            trust_domain: watch::channel(Some("cluster.local".into())).1,
             connections: Arc::default(),
             stats: Arc::default(),
             max_connections: 1,

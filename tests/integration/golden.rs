@@ -83,6 +83,9 @@ struct ProxyFile {
     namespace: String,
     service_account: String,
     cluster: String,
+    /// Of its certificate.
+    #[serde(default = "cluster_local")]
+    trust_domain: String,
     /// What the mesh calls that cluster, where `cluster` is an alias.
     known_in: Option<String>,
     /// The first is the node id's.
@@ -102,6 +105,10 @@ struct ProxyFile {
     /// name alone is. A type that isn't named is shown in full.
     #[serde(default)]
     show: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+fn cluster_local() -> String {
+    "cluster.local".into()
 }
 
 fn sidecar() -> String {
@@ -200,7 +207,7 @@ impl Findings {
         proxy: &ProxyFile,
         expected: &Path,
     ) {
-        let tls = trust.workload(&proxy.namespace, &proxy.service_account);
+        let tls = trust.workload(&proxy.trust_domain, &proxy.namespace, &proxy.service_account);
         let client = estate.connect(proxy.node(), Arc::clone(&tls)).await;
         let collected = tokio::time::timeout(LIMIT, estate.collect(proxy.node(), tls)).await;
         let collected = collected.expect("all that is named is answered");

@@ -49,9 +49,14 @@ impl Trust {
         Self { directory, authority }
     }
 
-    /// What a workload shows that runs as `account`.
-    pub(crate) fn workload(&self, namespace: &str, account: &str) -> Arc<ClientConfig> {
-        let id = SpiffeId::new("cluster.local", namespace, account).expect("valid names");
+    /// What a workload of a trust domain shows that runs as `account`.
+    pub(crate) fn workload(
+        &self,
+        domain: &str,
+        namespace: &str,
+        account: &str,
+    ) -> Arc<ClientConfig> {
+        let id = SpiffeId::new(domain, namespace, account).expect("valid names");
         let issued = self
             .authority
             .issue_workload(&id, Duration::from_secs(3600), SystemTime::now())

@@ -21,6 +21,7 @@ mod members;
 mod mesh;
 mod naive;
 mod networks;
+mod operator;
 mod relay;
 mod restart;
 mod restored;

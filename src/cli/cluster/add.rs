@@ -5,6 +5,7 @@
 //! and a Secret in the config cluster. What fails half-way can be run again: the reader is applied, not
 //! created, and the Secret comes last.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -25,7 +26,7 @@ use crate::cli::output::{self, items, text};
 use crate::clusters::kubeconfig::{self, Refusal};
 use crate::clusters::secret::{self, Member};
 use crate::codes;
-use crate::model::{ClusterId, Mode, NetworkId};
+use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// `strait cluster add`.
 #[derive(Debug, Args)]
@@ -39,6 +40,9 @@ pub(crate) struct AddArgs {
     /// Its network; fixes it, whatever labels say
     #[arg(long, value_name = "NET")]
     network: Option<String>,
+    /// Trust domain of its workloads' certificates [default: the mesh's]
+    #[arg(long, value_name = "TD")]
+    trust_domain: Option<String>,
     /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
     server: Option<Uri>,
@@ -79,6 +83,7 @@ pub(crate) enum Manifests {
 pub(crate) async fn run(args: &AddArgs) -> Outcome {
     let id = cluster_id(args.name.as_deref().unwrap_or(&args.remote))?;
     check_network(args.network.as_deref())?;
+    check_trust_domain(args.trust_domain.as_deref())?;
     check_ttl(args.token_ttl)?;
     let hub = args.change.hub.open().await?;
     let remote = args.change.hub.remote(&args.remote).await?;
@@ -94,6 +99,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
             network: network(args.network.as_deref()),
             mode: Mode::Normal,
             uid: None,
+            trust_domain: args.trust_domain.as_deref().map(Arc::from),
         })
     };
     let server = access("not-yet-known".into())?.access.server;
@@ -191,6 +197,15 @@ pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), Failure> {
 }
 
 /// The refusal of what names no network.
+pub(super) fn check_trust_domain(name: Option<&str>) -> Result<(), Failure> {
+    match name.filter(|name| !is_trust_domain(name)) {
+        None => Ok(()),
+        Some(name) => Err(Failure::usage(format!(
+            "--trust-domain {name:?} is not a trust domain: at most 255 of a-z, 0-9, '.', '-' and '_'"
+        ))),
+    }
+}
+
 pub(crate) fn check_network(name: Option<&str>) -> Result<(), Failure> {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let good = name.is_none_or(|name| {

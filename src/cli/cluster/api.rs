@@ -24,6 +24,9 @@ use crate::cli::output::{clean, items};
 use crate::codes;
 use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
 
+/// Where meshes publish the roots that workloads trust.
+pub(crate) const ROOTS: &str = "istio-ca-root-cert";
+
 /// How long a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -202,6 +205,13 @@ impl Cluster {
     /// An object; `None` where there is none.
     pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>, Failure> {
         self.request(Method::GET, path, "application/json", None).await
+    }
+
+    /// The roots that workloads trust, in PEM, where they are published.
+    pub(crate) async fn published_roots(&self, namespace: &str) -> Result<Option<String>, Failure> {
+        let found = self.get(&format!("/api/v1/namespaces/{namespace}/configmaps/{ROOTS}")).await?;
+        let text = found.as_ref().and_then(|found| found["data"]["root-cert.pem"].as_str());
+        Ok(text.map(str::to_owned))
     }
 
     /// Makes an object, or takes over the fields that `manifest` names.
@@ -433,6 +443,17 @@ fn der(pem: &[u8]) -> Vec<Vec<u8>> {
 /// Whether a Secret holds the cluster `id`.
 pub(crate) fn holds(secret: &Value, id: &str) -> bool {
     secret["data"].get(id).is_some()
+}
+
+/// What a Secret holds, by cluster ID; what can't be decoded is empty.
+pub(crate) fn kubeconfigs(secret: &Value) -> Vec<(String, Vec<u8>)> {
+    use base64::Engine as _;
+    let decode = |value: &Value| {
+        let text = value.as_str().unwrap_or_default();
+        base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default()
+    };
+    let entries = secret["data"].as_object().into_iter().flatten();
+    entries.map(|(key, value)| (key.clone(), decode(value))).collect()
 }
 
 /// `namespace/name` of an object.

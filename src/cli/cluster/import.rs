@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,13 +14,14 @@ use serde_json::Value;
 
 use super::Change;
 use super::add::{
-    Manifests, Wait, check_network, cluster_id, free, loopback_for, make_secret, network, refused,
+    Manifests, Wait, check_network, check_trust_domain, cluster_id, free, loopback_for,
+    make_secret, network, refused,
 };
 use crate::apiserver::Loopback;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::output;
 use crate::clusters::kubeconfig;
-use crate::clusters::secret::{self, Member, NETWORK_ANNOTATION};
+use crate::clusters::secret::{self, Member, NETWORK_ANNOTATION, TRUST_DOMAIN_ANNOTATION};
 use crate::model::{ClusterId, Mode};
 
 /// `strait cluster import`.
@@ -34,6 +36,9 @@ pub(crate) struct ImportArgs {
     /// Its network; fixes it, whatever labels say
     #[arg(long, value_name = "NET")]
     network: Option<String>,
+    /// Trust domain of its workloads' certificates [default: as the Secret says, else the mesh's]
+    #[arg(long, value_name = "TD")]
+    trust_domain: Option<String>,
     /// URL of its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
     server: Option<Uri>,
@@ -46,9 +51,16 @@ pub(crate) struct ImportArgs {
     output: Option<Manifests>,
 }
 
+/// What the flags, else the annotations, say of the clusters.
+struct Named {
+    network: Option<String>,
+    trust_domain: Option<String>,
+}
+
 /// Runs `strait cluster import`.
 pub(crate) async fn run(args: &ImportArgs) -> Outcome {
     check_network(args.network.as_deref())?;
+    check_trust_domain(args.trust_domain.as_deref())?;
     let members = read(args, &bytes(&args.file)?)?;
     let ns = &args.change.hub.namespace;
     if args.output.is_some() {
@@ -106,7 +118,8 @@ fn read(args: &ImportArgs, bytes: &[u8]) -> Result<BTreeMap<ClusterId, Member>, 
     // Only to tell the two apart; what is no YAML gets its refusal from the strict reader below.
     let tree: Value = serde_saphyr::from_str(text).unwrap_or_default();
     let mut found: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    let mut named_network = args.network.clone();
+    let mut named =
+        Named { network: args.network.clone(), trust_domain: args.trust_domain.clone() };
     if tree["kind"] == "Secret" {
         for (key, value) in tree["data"].as_object().into_iter().flatten() {
             let decoded = BASE64.decode(value.as_str().unwrap_or_default());
@@ -119,9 +132,14 @@ fn read(args: &ImportArgs, bytes: &[u8]) -> Result<BTreeMap<ClusterId, Member>, 
         for (key, value) in tree["stringData"].as_object().into_iter().flatten() {
             found.insert(key.clone(), value.as_str().unwrap_or_default().into());
         }
-        let annotation = tree["metadata"]["annotations"][NETWORK_ANNOTATION].as_str();
-        named_network = named_network.or(annotation.map(str::to_owned));
-        check_network(named_network.as_deref())?;
+        let annotation = |name: &str| {
+            let text = tree["metadata"]["annotations"][name].as_str();
+            text.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        named.network = named.network.or_else(|| annotation(NETWORK_ANNOTATION));
+        named.trust_domain = named.trust_domain.or_else(|| annotation(TRUST_DOMAIN_ANNOTATION));
+        check_network(named.network.as_deref())?;
+        check_trust_domain(named.trust_domain.as_deref())?;
         if found.is_empty() {
             return Err(Failure::failed(format!("the Secret in {} holds no cluster", args.file)));
         }
@@ -142,17 +160,14 @@ fn read(args: &ImportArgs, bytes: &[u8]) -> Result<BTreeMap<ClusterId, Member>, 
         }
         found.insert(name?.to_owned(), bytes.to_vec());
     }
-    found
-        .into_iter()
-        .map(|(key, bytes)| member(args, &key, &bytes, named_network.as_deref()))
-        .collect()
+    found.into_iter().map(|(key, bytes)| member(args, &key, &bytes, &named)).collect()
 }
 
 fn member(
     args: &ImportArgs,
     key: &str,
     bytes: &[u8],
-    named_network: Option<&str>,
+    named: &Named,
 ) -> Result<(ClusterId, Member), Failure> {
     let id = cluster_id(key)?;
     let loopback = loopback_for(args.server.as_ref());
@@ -165,5 +180,7 @@ fn member(
             refused(&format!("--server {server}"), &refusal).exit(Exit::Usage)
         })?;
     }
-    Ok((id, Member { access, network: network(named_network), mode: Mode::Normal, uid: None }))
+    let trust_domain = named.trust_domain.as_deref().map(Arc::from);
+    let network = network(named.network.as_deref());
+    Ok((id, Member { access, network, mode: Mode::Normal, uid: None, trust_domain }))
 }

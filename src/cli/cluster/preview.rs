@@ -7,15 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::api::Cluster;
+use super::api::{Cluster, ROOTS};
 use crate::cli::client::{Client, Connect};
 use crate::cli::output::{items, text};
 use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
 
 /// How many names of a list are printed.
 const NAMES_SHOWN: usize = 8;
-/// Where meshes publish the roots that workloads trust.
-const ROOTS: &str = "istio-ca-root-cert";
 
 /// What both sides say.
 #[derive(Debug, Default)]
@@ -48,9 +46,8 @@ pub(super) async fn preview(
     let (system, _) = list(&format!("/api/v1/namespaces/{namespace}")).await;
     let label = system["metadata"]["labels"][NETWORK_LABEL].as_str();
     let roots = async |cluster: &Cluster| {
-        let path = format!("/api/v1/namespaces/{namespace}/configmaps/{ROOTS}");
-        let found = cluster.get(&path).await.ok().flatten()?;
-        found["data"]["root-cert.pem"].as_str().map(|pem| pem.trim().to_owned())
+        let found = cluster.published_roots(namespace).await.ok().flatten()?;
+        Some(found.trim().to_owned())
     };
     let mut facts = Facts {
         services,

@@ -65,7 +65,9 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
             "{} has no serviceaccount strait-reader; nothing was changed",
             remote.context
         ))
-        .next(format!("name the cluster's own context: strait cluster rotate {id} CONTEXT"))
+        .next(format!(
+            "name the cluster's own context: strait cluster rotate {id} CONTEXT\na Secret that strait cluster add did not make is renewed as it was made: put a new kubeconfig into it"
+        ))
     })?;
     access.credential = Credential::Token(Redacted::new(token));
     // The Secret's API server may be out of our reach, not out of the control plane's; but if it

@@ -336,6 +336,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         state_dir: Some(folder.join("state")),
         remote_cluster_timeout: LIMIT,
         mcs: Default::default(),
+        mcs_auto_export: false,
         cluster_alias: Vec::new(),
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,

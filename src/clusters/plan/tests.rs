@@ -20,6 +20,7 @@ fn member(server: &str) -> Member {
         network: None,
         mode: Mode::Normal,
         uid: None,
+        trust_domain: None,
     }
 }
 
@@ -97,6 +98,7 @@ fn short(action: &Action) -> String {
         Action::SetNetwork { id, .. } => format!("network of {id}"),
         Action::SetMode { id, .. } => format!("mode of {id}"),
         Action::SetUid { id, .. } => format!("identity of {id}"),
+        Action::SetTrustDomain { id, .. } => format!("trust domain of {id}"),
         Action::StartGrace { id, .. } => format!("grace of {id}"),
         Action::Withdraw { id } => format!("withdraw {id}"),
     }

@@ -1,5 +1,6 @@
 //! A member and its runs: which of them speaks, which is to take over, and why one may not.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
@@ -38,11 +39,12 @@ pub(super) struct Member {
     pub(super) flapping: Flapping,
 }
 
-/// By what way, and how much, a run reads.
+/// By what way, and how much, a run reads, and in which trust domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct How {
     pub(super) access: Access,
     pub(super) limits: Limits,
+    pub(super) trust_domain: Arc<str>,
 }
 
 /// One run of a member's registry.

@@ -10,6 +10,8 @@ use crate::apiserver::{Credential, Redacted};
 use crate::registry::Contents;
 use crate::registry::kube::Contact;
 
+mod trust_domain;
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What the doubles do, seen from outside.
@@ -20,6 +22,8 @@ struct Doubles {
     /// The most runs of one cluster that were alive at once.
     most: Mutex<usize>,
     started: Mutex<usize>,
+    /// In which trust domain the last run reads.
+    trust_domain: Mutex<String>,
     panicked: Mutex<BTreeSet<String>>,
     /// Hosts that may sync.
     released: watch::Sender<BTreeSet<String>>,
@@ -51,6 +55,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
         let mut most = lock(&doubles.most);
         *most = (*most).max(of_this);
         *lock(&doubles.started) += 1;
+        lock(&doubles.trust_domain).clone_from(&config.trust_domain);
         Alive(Arc::clone(&doubles), format!("{cluster} {host}"))
     };
     let contact = |contact: Contact| config.status.send_modify(|status| status.contact = contact);
@@ -104,6 +109,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
 struct World {
     doubles: Arc<Doubles>,
     objects: watch::Sender<Option<Arc<Objects>>>,
+    mesh_trust_domain: watch::Sender<Option<Arc<str>>>,
     outputs: Outputs,
     words: mpsc::Receiver<RegistryUpdate>,
     tasks: Supervisor,
@@ -138,14 +144,17 @@ impl World {
         let (updates, words) = mpsc::channel(10_000);
         let tasks = Supervisor::new();
         let for_runner = Arc::clone(&doubles);
+        let (mesh_trust_domain, mesh_trust_domain_seen) =
+            watch::channel(Some("example.org".into()));
         let config = Config {
             objects: objects_seen,
             config_cluster: setup.config_cluster,
             loopback: Loopback::Refused,
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
-            trust_domain: "example.org".to_owned(),
+            trust_domain: mesh_trust_domain_seen,
             mcs: Default::default(),
+            shared: watch::channel(Default::default()).1,
             namespaces: watch::channel(Some(Arc::default())).1,
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
@@ -156,7 +165,7 @@ impl World {
             runner: Arc::new(move |config| Box::pin(double(Arc::clone(&for_runner), config))),
         };
         let outputs = start(config, &tasks);
-        Self { doubles, objects, outputs, words, tasks }
+        Self { doubles, objects, mesh_trust_domain, outputs, words, tasks }
     }
 
     /// Lets the Secrets be these: name, clusters as `id=host`, annotations as `strait.dev/…=value`.

@@ -17,7 +17,8 @@ fn service(ca: &Ca) -> (CertificateService, Supervisor) {
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
     };
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a sound CA");
-    (CertificateService::new(identity, "cluster.local"), tasks)
+    let trust_domain = watch::channel(Some("cluster.local".into())).1;
+    (CertificateService::new(identity, trust_domain), tasks)
 }
 
 fn request(
@@ -91,7 +92,8 @@ async fn what_the_caller_has_no_right_to_is_refused() {
         let status = service.create_certificate(request).await.expect_err("refused");
         assert_eq!(status.code(), code, "{status}");
     }
-    let service = CertificateService { trust_domain: "other.example".into(), ..service };
+    let trust_domain = watch::channel(Some("other.example".into())).1;
+    let service = CertificateService { trust_domain, ..service };
     let status = service.create_certificate(request(Some(&ca), |_| {})).await.expect_err("refused");
     assert_eq!(status.code(), Code::PermissionDenied);
 }

@@ -8,12 +8,35 @@ use serde::Deserialize;
 
 use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Key, Malformed, Meta, Text, null_as_default};
+use crate::apiserver::{
+    Client, Error, Form, Identity, Key, Malformed, Meta, Text, null_as_default,
+};
 use crate::model::{Port, Protocol, TargetPort};
+
+/// The API group.
+pub(super) const GROUP: &str = "multicluster.x-k8s.io";
+/// Its versions that are read here, the best first. What they say alike is all that is read.
+const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
 /// A ServiceExport: the service of its name and namespace is for all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Export;
+pub(super) struct Export {
+    /// What is written in its status.
+    pub(super) conditions: Box<[Condition]>,
+}
+
+/// A condition in a status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Condition {
+    /// Its type, such as `Valid`.
+    pub(super) kind: Box<str>,
+    /// `True`, `False` or `Unknown`.
+    pub(super) status: Box<str>,
+    pub(super) reason: Box<str>,
+    pub(super) message: Box<str>,
+    /// Since when the status is so, as it is written.
+    pub(super) since: Box<str>,
+}
 
 /// A ServiceImport: the service of its name and namespace, from whatever cluster, at these addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +44,44 @@ pub(super) struct Import {
     pub(super) vips: Vec<IpAddr>,
     /// Those it states itself; where it states none, its clusters' services do.
     pub(super) ports: Vec<Port>,
+    /// The clusters that are written in its status.
+    pub(super) clusters: Box<[Box<str>]>,
+}
+
+/// The version of the API that a server has, the best of those that are read here.
+///
+/// # Errors
+/// Those of asking; [`Error::NotFound`] where the server has none of them.
+pub(super) async fn served(client: &Client) -> Result<&'static str, Error> {
+    let group = match client.get::<ApiGroup>(&format!("/apis/{GROUP}")).await {
+        Ok(group) => group,
+        // Who may not ask which there are may still read the oldest, which every server has had.
+        Err(Error::Forbidden(_)) => return Ok(VERSIONS[1]),
+        Err(error) => return Err(error),
+    };
+    group.best().ok_or_else(|| {
+        let versions: Vec<_> = group.versions.iter().map(|one| one.version.as_str()).collect();
+        let message = format!("{GROUP} is served in {} only", versions.join(", "));
+        Error::of_status(404, &message, None)
+    })
+}
+
+/// What a server says of an API group.
+#[derive(Debug, Deserialize)]
+struct ApiGroup {
+    versions: Vec<GroupVersion>,
+}
+
+#[derive(Debug, Deserialize)]
+struct GroupVersion {
+    version: String,
+}
+
+impl ApiGroup {
+    fn best(&self) -> Option<&'static str> {
+        let served = |version: &&str| self.versions.iter().any(|one| one.version == *version);
+        VERSIONS.into_iter().find(served)
+    }
 }
 
 /// What is decoded of either.
@@ -31,6 +92,39 @@ pub(super) struct McsForm<'a> {
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
     spec: Spec<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    status: StatusForm<'a>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct StatusForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    conditions: Vec<ConditionForm<'a>>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    clusters: Vec<ClusterForm<'a>>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ConditionForm<'a> {
+    #[serde(borrow)]
+    r#type: Text<'a>,
+    #[serde(borrow)]
+    status: Text<'a>,
+    #[serde(borrow)]
+    reason: Text<'a>,
+    #[serde(borrow)]
+    message: Text<'a>,
+    #[serde(borrow)]
+    last_transition_time: Text<'a>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct ClusterForm<'a> {
+    #[serde(borrow)]
+    cluster: Text<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -71,7 +165,19 @@ impl Reads for Export {
     const PROTOBUF: bool = false;
 
     fn keep(form: McsForm<'_>, scope: &Scope) -> Kept<Self> {
-        Kept { key: scope.key(form.metadata.identity()), value: Some(Self), odd: None }
+        let of = |one: &ConditionForm<'_>| Condition {
+            kind: (*one.r#type).into(),
+            status: (*one.status).into(),
+            reason: (*one.reason).into(),
+            message: (*one.message).into(),
+            since: (*one.last_transition_time).into(),
+        };
+        let conditions = form.status.conditions.iter().map(of).collect();
+        Kept {
+            key: scope.key(form.metadata.identity()),
+            value: Some(Self { conditions }),
+            odd: None,
+        }
     }
 }
 
@@ -81,7 +187,7 @@ impl Reads for Import {
     const PROTOBUF: bool = false;
 
     fn keep(form: McsForm<'_>, scope: &Scope) -> Kept<Self> {
-        let McsForm { metadata, spec } = form;
+        let McsForm { metadata, spec, status } = form;
         let mut odd = None;
         let mut vips = Vec::new();
         for text in spec.ips.iter().filter_map(Text::given) {
@@ -101,10 +207,9 @@ impl Reads for Import {
                 target: TargetPort::Number(number),
             })
         });
-        let import = Self { vips, ports: ports.collect() };
-        // Without an address there is nothing to reach it by.
-        let value = Some(import).filter(|import| !import.vips.is_empty());
-        Kept { key: scope.key(metadata.identity()), value, odd }
+        let clusters = status.clusters.iter().map(|one| Box::from(&*one.cluster)).collect();
+        let import = Self { vips, ports: ports.collect(), clusters };
+        Kept { key: scope.key(metadata.identity()), value: Some(import), odd }
     }
 }
 
@@ -112,11 +217,11 @@ impl Indexed for Export {
     const KIND: Kind = Kind::ServiceExports;
 
     fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
-        index.note_export(&key, true, touched);
+        index.note_export(&key, Some(self), touched);
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        index.note_export(key, false, touched);
+        index.note_export(key, None, touched);
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
@@ -137,5 +242,24 @@ impl Indexed for Import {
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
         super::index::missing(index.imports(), present)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_versions_that_a_server_has_the_newest_known_one_is_read() {
+        for (served, read) in [
+            (&["v1alpha1"][..], Some("v1alpha1")),
+            (&["v1alpha1", "v1beta1"], Some("v1beta1")),
+            (&["v1beta1"], Some("v1beta1")),
+            (&["v1"], None),
+            (&[], None),
+        ] {
+            let versions = served.iter().map(|one| GroupVersion { version: (*one).to_owned() });
+            assert_eq!(ApiGroup { versions: versions.collect() }.best(), read, "{served:?}");
+        }
     }
 }

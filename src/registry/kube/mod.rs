@@ -21,6 +21,7 @@ mod service;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod write_back;
 
 pub use run::run;
 
@@ -31,7 +32,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Epoch, RegistryUpdate};
 use crate::apiserver::{Access, Limits};
-use crate::model::{ClusterId, Mcs, NamespaceFilter};
+use crate::model::{ClusterId, Mcs, NamespaceFilter, SharedServices};
 
 /// What one run of a cluster's registry needs.
 pub struct Config {
@@ -51,6 +52,8 @@ pub struct Config {
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// What exports and imports of services mean.
     pub mcs: Mcs,
+    /// What the mesh makes of them, to be written into the cluster. An end of it means that nothing is.
+    pub shared: watch::Receiver<Arc<SharedServices>>,
     /// This run's epoch.
     pub epoch: Epoch,
     /// Where its words go. Bounded by the receiver; a full one makes this registry wait, which

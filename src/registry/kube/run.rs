@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
 
 use super::contact::{Contacts, Reader, of_access};
 use super::endpoint_slice::Slice;
 use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
-use super::mcs::{Export, Import};
+use super::mcs::{self, Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::pod::Pod;
 use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
+use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Status};
-use crate::apiserver::{Client, Event, Key, Limits, Probed, Selection};
+use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
 use crate::model::{DeclaredGateway, Mcs, NETWORK_LABEL, NamespaceFilter};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
@@ -34,6 +36,10 @@ const DOUBTED_PERCENT: usize = 50;
 const DOUBTED_MIN: usize = 20;
 /// The second list must be asked for so long after the first one came, or later.
 const CONFIRM_AFTER: Duration = Duration::from_secs(2);
+/// How often to look whether a server has another version of the multi-cluster services API, and how long to
+/// wait at first, and at most, where it has none.
+const VERSION_LOOK: Duration = Duration::from_secs(300);
+const VERSION_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// How much older the time of the last contact may be shown than it is.
 const CONTACT_RESOLUTION: Duration = Duration::from_secs(1);
 
@@ -54,7 +60,10 @@ pub async fn run(config: Config) {
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
     let settings = Settings { domain, trust_domain, system_namespace };
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
+    let (wish, wishes) = watch::channel(Vec::new());
+    let (version, version_seen) = watch::channel(None);
     let member = Member {
+        write_back: WriteBack::new(cluster.clone(), config.shared, wish),
         index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
         contacts: Contacts::without(config.mcs == Mcs::Off),
         pending: Touched::default(),
@@ -72,24 +81,20 @@ pub async fn run(config: Config) {
     };
     tokio::select! {
         () = member.serve(inputs, namespaces, &to) => {}
-        () = Box::pin(read(&client, &scope, (limits, config.mcs), &sink)) => {}
+        () = Box::pin(read(&client, &scope, limits, &sink)) => {}
+        () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
+        // It ends with whoever wishes.
+        () = write_back::run(client.clone(), wishes, version_seen), if config.mcs != Mcs::Off => {}
     }
 }
 
 /// Reads all kinds at once, for as long as anybody takes what they tell.
-async fn read(
-    client: &Client,
-    scope: &Scope,
-    (limits, mcs): (Limits, Mcs),
-    sink: &mpsc::Sender<Input>,
-) {
+async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sender<Input>) {
     let of = |kind: Kind| {
         let group = match kind {
             Kind::EndpointSlices => "discovery.k8s.io",
             Kind::Gateways => "gateway.networking.k8s.io",
-            Kind::ServiceExports | Kind::ServiceImports => {
-                return Selection::all("multicluster.x-k8s.io", "v1alpha1", kind.plural());
-            }
+            Kind::ServiceExports | Kind::ServiceImports => mcs::GROUP,
             Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
         };
         Selection::all(group, "v1", kind.plural())
@@ -99,7 +104,6 @@ async fn read(
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
     let mut gateways = of(Kind::Gateways);
     gateways.labels = Some(NETWORK_LABEL.into());
-    let (exports, imports) = (of(Kind::ServiceExports), of(Kind::ServiceImports));
     tokio::join!(
         client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
         client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
@@ -107,16 +111,61 @@ async fn read(
         client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
         client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
         client.read(Reading::<DeclaredGateway>::with(scope), gateways, limits, sink),
-        async {
-            if mcs != Mcs::Off {
-                tokio::join!(
-                    client.read(Reading::<Export>::with(scope), exports, limits, sink),
-                    client.read(Reading::<Import>::with(scope), imports, limits, sink),
-                );
-            }
-        },
         client.keep_probing(sink),
     );
+}
+
+/// Reads what is exported and imported, in the version that the server has: which that is can change while it
+/// is read.
+async fn read_shared(
+    client: &Client,
+    scope: &Scope,
+    limits: Limits,
+    sink: &mpsc::Sender<Input>,
+    version: &watch::Sender<Option<&'static str>>,
+) {
+    let mut backoff = Backoff::new(VERSION_AGAIN.0, VERSION_AGAIN.1);
+    loop {
+        match mcs::served(client).await {
+            Ok(served) => {
+                version.send_replace(Some(served));
+                let of = |kind: Kind| Selection::all(mcs::GROUP, served, kind.plural());
+                let (exports, imports) = (of(Kind::ServiceExports), of(Kind::ServiceImports));
+                let read = async {
+                    tokio::join!(
+                        client.read(Reading::<Export>::with(scope), exports, limits, sink),
+                        client.read(Reading::<Import>::with(scope), imports, limits, sink),
+                    )
+                };
+                tokio::select! {
+                    _ = read => return,
+                    () = replaced(client, served) => continue,
+                }
+            }
+            Err(error) => {
+                let failed = [
+                    Input::Export(Event::Failed(error.clone())),
+                    Input::Import(Event::Failed(error)),
+                ];
+                for failed in failed {
+                    if sink.send(failed).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        sleep(backoff.pause(rand::random())).await;
+    }
+}
+
+/// Until the server has another version that is better.
+async fn replaced(client: &Client, served: &str) {
+    loop {
+        sleep(VERSION_LOOK).await;
+        if mcs::served(client).await.is_ok_and(|now| now != served) {
+            return;
+        }
+    }
 }
 
 /// All that a run can be told.
@@ -186,6 +235,7 @@ struct Member {
     /// Lists that were hard to believe, since when, and what about them.
     doubts: BTreeMap<Kind, (Instant, String)>,
     limits: Limits,
+    write_back: WriteBack,
     /// That a watch told of more than may be held, where it did.
     over_budget: Option<(Kind, String)>,
     client: Client,
@@ -224,6 +274,7 @@ impl Member {
                     }
                 }
                 () = to.updates.closed(), if !something_to_say => return,
+                () = self.write_back.due(), if self.status.synced => self.write_back.look(&self.index),
             }
             self.publish();
         }
@@ -245,8 +296,14 @@ impl Member {
             Input::Node(event) => self.event(event),
             Input::Namespace(event) => self.event(event),
             Input::Gateway(event) => self.event(event),
-            Input::Export(event) => self.event(event),
-            Input::Import(event) => self.event(event),
+            Input::Export(event) => {
+                self.event(event);
+                self.write_back.note();
+            }
+            Input::Import(event) => {
+                self.event(event);
+                self.write_back.note();
+            }
             Input::Probed(Probed(Ok(()))) => {
                 self.contacts.answered(Reader::Probe);
                 self.heard();
@@ -335,6 +392,7 @@ impl Member {
     /// What to say now: everything, the first time.
     fn change(&mut self) -> Option<Change> {
         let pending = std::mem::take(&mut self.pending);
+        self.write_back.note();
         if self.status.synced {
             return self.index.contents(&pending).map(Change::Update);
         }

@@ -4,3 +4,4 @@ mod about;
 mod faults;
 mod forms;
 mod values;
+mod write_back;

@@ -22,7 +22,7 @@ use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::east_west_port;
-use crate::push::view::{ViewKey, is_by_cluster};
+use crate::push::view::{ViewKey, is_by_cluster, is_by_node};
 use crate::xds::list::List;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -104,10 +104,9 @@ impl Scopes {
             let primary = &service.primary;
             let by_endpoints =
                 matches!(primary.resolution, Resolution::Headless | Resolution::ByName(_));
-            let by_node = primary.node_local || primary.prefers == Distribution::SameNode;
             scopes.cluster |= is_by_cluster(context, service);
             scopes.namespace |= primary.export_to != ExportTo::Public;
-            scopes.node |= by_endpoints && by_node;
+            scopes.node |= by_endpoints && is_by_node(service);
             scopes.family |= by_endpoints;
             scopes.locality |= by_endpoints && primary.prefers != Distribution::Any;
         }

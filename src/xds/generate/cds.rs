@@ -291,16 +291,24 @@ impl Client<'_> {
         let mut accounts: BTreeSet<Cow<'_, str>> = BTreeSet::new();
         for id in &service.service_accounts {
             accounts.insert(Cow::Borrowed(id));
-            let path = id.strip_prefix(&format!("spiffe://{}/", mesh.trust_domain));
-            let aliases = path.into_iter().flat_map(|path| {
-                mesh.trust_domain_aliases
-                    .iter()
-                    .map(move |alias| format!("spiffe://{alias}/{path}"))
-            });
-            accounts.extend(aliases.map(Cow::Owned));
+            let Some((domain, path)) =
+                id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/'))
+            else {
+                continue;
+            };
+            let others = mesh.same_trust_domains(domain).skip(1);
+            accounts.extend(others.map(|other| format!("spiffe://{other}/{path}").into()));
         }
         let accounts = accounts.iter().map(|id| &**id);
-        self.secrets.upstream(sni.to_string(), alpn, accounts, &mesh.trust_domain)
+        // Those of its clusters; a service of none is the mesh's.
+        let clusters = &self.context.clusters;
+        let own = service.by_cluster.iter().filter_map(|(id, _)| clusters.trust_domain(id));
+        let mut domains: BTreeSet<&str> =
+            own.flat_map(|domain| mesh.same_trust_domains(domain)).collect();
+        if domains.is_empty() {
+            domains.extend(mesh.same_trust_domains(&mesh.trust_domain));
+        }
+        self.secrets.upstream(sni.to_string(), alpn, accounts, &domains)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The TLS contexts of mesh traffic: where a proxy finds its certificate, and whom it trusts.
 
+use std::collections::BTreeSet;
+
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
@@ -93,13 +95,13 @@ impl Secrets {
 
     /// A client's transport socket: mTLS to `sni`, to be answered by one of `accounts`.
     ///
-    /// Where no account is known, any identity of the trust domain may answer, never a stranger.
+    /// Where no account is known, any identity of these trust domains may answer, never a stranger.
     pub(super) fn upstream<'a>(
         self,
         sni: String,
         alpn: &[&str],
         accounts: impl Iterator<Item = &'a str>,
-        trust_domain: &str,
+        trust_domains: &BTreeSet<&str>,
     ) -> core::TransportSocket {
         use matcher::string_matcher::MatchPattern;
         let uri = |pattern| tls::SubjectAltNameMatcher {
@@ -112,7 +114,8 @@ impl Secrets {
         };
         let mut peers: Vec<_> = accounts.map(|id| uri(MatchPattern::Exact(id.into()))).collect();
         if peers.is_empty() {
-            peers.push(uri(MatchPattern::Prefix(format!("spiffe://{trust_domain}/"))));
+            let prefix = |domain: &&str| uri(MatchPattern::Prefix(format!("spiffe://{domain}/")));
+            peers.extend(trust_domains.iter().map(prefix));
         }
         let context = tls::UpstreamTlsContext {
             common_tls_context: Some(self.common(alpn, peers)),

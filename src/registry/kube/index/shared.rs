@@ -1,7 +1,7 @@
 //! Which services of the cluster are shared with others, by multi-cluster services: see
 //! [`Mcs`] for what each mode means.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Index, Touched};
@@ -10,7 +10,7 @@ use crate::model::{
     Definition, Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution,
     Service,
 };
-use crate::registry::kube::mcs::Import;
+use crate::registry::kube::mcs::{Export, Import};
 use crate::registry::{Contents, ServiceRecord};
 
 /// The domain of services that are the same in all clusters of a set.
@@ -20,8 +20,8 @@ const CLUSTERSET: &str = "clusterset.local";
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     mode: Mcs,
-    exports: BTreeSet<Key>,
-    imports: BTreeMap<Key, Import>,
+    pub(super) exports: BTreeMap<Key, Export>,
+    pub(super) imports: BTreeMap<Key, Import>,
     /// By the services' keys, as they are in the set.
     pub(super) said: BTreeMap<Key, ServiceRecord>,
 }
@@ -31,7 +31,7 @@ impl Shared {
     fn keeps_home(&self, key: &Key) -> bool {
         match self.mode {
             Mcs::Off => false,
-            Mcs::Exports | Mcs::Clusterset => !self.exports.contains(key),
+            Mcs::Exports | Mcs::Clusterset => !self.exports.contains_key(key),
             Mcs::Strict => true,
         }
     }
@@ -60,7 +60,9 @@ impl Shared {
         hostname: &Hostname,
         own: Option<&ServiceRecord>,
     ) -> Option<ServiceRecord> {
-        let (exported, import) = (self.exports.contains(key), self.imports.get(key));
+        let exported = self.exports.contains_key(key);
+        // Without an address there is nothing to reach it by.
+        let import = self.imports.get(key).filter(|import| !import.vips.is_empty());
         let record = match (own, import) {
             (Some(own), _) if exported || import.is_some() => {
                 let definition = Definition {
@@ -138,23 +140,51 @@ impl Index {
     }
 
     pub(in crate::registry::kube) fn exports(&self) -> impl Iterator<Item = &Key> {
-        self.shared.exports.iter()
+        self.shared.exports.keys()
     }
 
     pub(in crate::registry::kube) fn imports(&self) -> impl Iterator<Item = &Key> {
         self.shared.imports.keys()
     }
 
+    /// The exports, with what is written in their status.
+    pub(in crate::registry::kube) fn shared_exports(
+        &self,
+    ) -> impl Iterator<Item = (&Key, &Export)> {
+        self.shared.exports.iter()
+    }
+
+    /// The imports, with what is written in their status.
+    pub(in crate::registry::kube) fn shared_imports(
+        &self,
+    ) -> impl Iterator<Item = (&Key, &Import)> {
+        self.shared.imports.iter()
+    }
+
+    /// Whether an export of this name is there.
+    pub(in crate::registry::kube) fn is_exported(&self, key: &Key) -> bool {
+        self.shared.exports.contains_key(key)
+    }
+
+    /// How the endpoints are found of a service that was said to be there.
+    pub(in crate::registry::kube) fn said_service(&self, key: &Key) -> Option<&Resolution> {
+        self.said.services.get(key).map(|record| &record.service.resolution)
+    }
+
     /// Keeps whether a service is exported.
     pub(in crate::registry::kube) fn note_export(
         &mut self,
         key: &Key,
-        exported: bool,
+        export: Option<Export>,
         touched: &mut Touched,
     ) {
         let exports = &mut self.shared.exports;
-        let news = if exported { exports.insert(key.clone()) } else { exports.remove(key) };
-        if news {
+        let exported = export.is_some();
+        let was = match export {
+            Some(export) => exports.insert(key.clone(), export),
+            None => exports.remove(key),
+        };
+        if was.is_some() != exported {
             touched.services.insert(key.clone());
         }
     }

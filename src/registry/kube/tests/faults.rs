@@ -67,8 +67,8 @@ struct Member {
 }
 
 /// Starts a cluster whose service `cart` has the endpoint 10.1.0.1.
-async fn sim() -> SimCluster {
-    let sim = SimCluster::start("east", Options::default()).await.expect("a free port");
+pub(super) async fn sim(options: Options) -> SimCluster {
+    let sim = SimCluster::start("east", options).await.expect("a free port");
     for name in ["shop", "strait-system", "kube-system"] {
         sim.store().apply(objects::namespace(name)).expect("a namespace");
     }
@@ -84,7 +84,7 @@ fn cart(sim: &SimCluster, addresses: &[&str]) {
     sim.store().apply(slice).expect("a slice");
 }
 
-fn access(sim: &SimCluster, server: &str) -> Access {
+pub(super) fn access(sim: &SimCluster, server: &str) -> Access {
     Access {
         server: server.parse().expect("a URI"),
         ca_pem: Some(sim.certificate_authority().into()),
@@ -94,7 +94,7 @@ fn access(sim: &SimCluster, server: &str) -> Access {
     }
 }
 
-fn config(
+pub(super) fn config(
     access: Access,
     updates: mpsc::Sender<RegistryUpdate>,
 ) -> (Config, watch::Receiver<Status>) {
@@ -107,6 +107,7 @@ fn config(
         trust_domain: "cluster.local".into(),
         system_namespace: "strait-system".into(),
         mcs: Default::default(),
+        shared: watch::channel(Arc::default()).1,
         namespaces: watch::channel(Some(Arc::default())).1,
         epoch: Epoch(1),
         updates,
@@ -146,7 +147,7 @@ impl Member {
     }
 
     async fn synced() -> Self {
-        let member = Self::begin(sim().await);
+        let member = Self::begin(sim(Options::default()).await);
         member.until_cart(&["1"]).await;
         member.until(|status| status.synced && status.contact == Contact::Good).await;
         member
@@ -234,7 +235,7 @@ async fn one_whole_picture_comes_first_and_then_what_changes() {
 #[tokio::test]
 async fn a_refused_streaming_list_becomes_pages() {
     for how in [Refusal::Invalid, Refusal::Event] {
-        let sim = sim().await;
+        let sim = sim(Options::default()).await;
         sim.fault(Fault::NoStreamingLists { how });
         let member = Member::begin(sim);
         member.until_cart(&["1"]).await;
@@ -247,7 +248,7 @@ async fn a_refused_streaming_list_becomes_pages() {
 
 #[tokio::test]
 async fn a_server_that_does_not_know_streaming_lists_is_asked_for_pages() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Ignored });
     let member = Member::begin(sim);
     member.until_cart(&["1"]).await;
@@ -279,7 +280,7 @@ async fn a_hung_server_shows_within_20_seconds_and_takes_nothing_with_it() {
 
 #[tokio::test]
 async fn a_hung_server_does_not_hold_up_its_first_list_for_ever() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     sim.fault(Fault::Hang);
     let member = Member::begin(sim);
     let hung = Instant::now();
@@ -292,7 +293,7 @@ async fn a_hung_server_does_not_hold_up_its_first_list_for_ever() {
 
 #[tokio::test]
 async fn connections_that_died_silently_are_replaced_within_30_seconds() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     let proxy = Proxy::start(&sim).await;
     let access = access(&sim, &proxy.url);
     let member = Member::reading(sim, access);
@@ -309,7 +310,7 @@ async fn connections_that_died_silently_are_replaced_within_30_seconds() {
 
 #[tokio::test]
 async fn connections_reset_again_and_again_cost_no_list() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     let proxy = Proxy::start(&sim).await;
     let access = access(&sim, &proxy.url);
     let member = Member::reading(sim, access);
@@ -370,7 +371,7 @@ async fn an_expired_token_keeps_the_data_and_says_so() {
 
 #[tokio::test]
 async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     for resource in ["nodes", "pods"] {
         sim.fault(Fault::Forbidden { resource: resource.into() });
         let member = Member::begin(sim.clone());
@@ -383,7 +384,7 @@ async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
 
 #[tokio::test]
 async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     sim.fault(Fault::Forbidden { resource: "endpointslices".into() });
     let member = Member::begin(sim);
     let status = member.until(|status| matches!(status.contact, Contact::AuthFailed(_))).await;
@@ -394,7 +395,7 @@ async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
 
 #[tokio::test]
 async fn a_web_page_is_not_an_empty_list_and_a_redirect_leads_nowhere() {
-    let other = sim().await;
+    let other = sim(Options::default()).await;
     for fault in [Fault::Html, Fault::Redirect { location: other.url() }] {
         let member = Member::synced().await;
         member.sim.fault(fault);
@@ -434,7 +435,7 @@ async fn a_version_that_has_gone_means_one_fresh_list() {
 
 #[tokio::test]
 async fn an_expired_page_begins_the_list_again() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     for number in 0..600 {
         let name = format!("many-{number}");
         sim.store().apply(service("shop", &name, "10.96.1.1", &[HTTP])).expect("a service");
@@ -488,7 +489,7 @@ async fn an_endless_line_is_cut() {
 
 #[tokio::test]
 async fn an_endless_list_is_cut() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
     sim.fault(Fault::EndlessPages);
     let member = Member::begin_with(sim, Limits { pages: 100, ..Limits::default() });
@@ -498,7 +499,7 @@ async fn an_endless_list_is_cut() {
 
 #[tokio::test]
 async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
     let member = Member::begin(sim);
     member.until_cart(&["1"]).await;
@@ -525,7 +526,7 @@ async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
 #[tokio::test]
 async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_stays() {
     let limits = Limits { objects: 5, ..Limits::default() };
-    let member = Member::begin_with(sim().await, limits);
+    let member = Member::begin_with(sim(Options::default()).await, limits);
     member.until_cart(&["1"]).await;
     for name in ["a", "b", "c", "d", "e", "f"] {
         let slice = endpoint_slice("shop", "many", &format!("many-{name}"), &[HTTP], &[]);
@@ -544,7 +545,7 @@ async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_sta
 
 #[tokio::test]
 async fn an_object_that_makes_no_sense_costs_only_itself() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     let mut odd = service("shop", "odd", "10.96.0.9", &[HTTP]);
     odd["spec"]["ports"][0]["port"] = json!(70_000);
     sim.store().apply(odd).expect("the store takes anything");
@@ -558,7 +559,7 @@ async fn an_object_that_makes_no_sense_costs_only_itself() {
 
 #[tokio::test]
 async fn a_certificate_that_is_not_acceptable_is_told_with_the_reason() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     let foreign = rcgen::generate_simple_self_signed(["x".to_owned()]).expect("a certificate");
     let mut unknown = access(&sim, &sim.url());
     unknown.ca_pem = Some(foreign.cert.pem().into());
@@ -573,7 +574,7 @@ async fn a_certificate_that_is_not_acceptable_is_told_with_the_reason() {
 
 #[tokio::test]
 async fn a_slow_receiver_costs_no_more_than_names() {
-    let sim = sim().await;
+    let sim = sim(Options::default()).await;
     let (updates, mut received) = mpsc::channel(1);
     let (config, mut status) = config(access(&sim, &sim.url()), updates);
     let tasks = Supervisor::new();
@@ -598,7 +599,7 @@ async fn a_slow_receiver_costs_no_more_than_names() {
 #[tokio::test]
 async fn a_run_ends_when_nobody_takes_its_updates() {
     for reachable in [true, false] {
-        let sim = sim().await;
+        let sim = sim(Options::default()).await;
         let mut access = access(&sim, &sim.url());
         if !reachable {
             access.ca_pem = Some(b"no certificate".to_vec());

@@ -1,0 +1,127 @@
+//! Whether the workloads of all clusters trust the same roots.
+//!
+//! Asks each member by the credential in its Secret, as the control plane would; who may not be asked is told,
+//! not judged.
+
+use std::collections::BTreeSet;
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde_json::Value;
+
+use super::{note, problem};
+use crate::apiserver::Loopback;
+use crate::cli::cluster::api::{Cluster, kubeconfigs};
+use crate::cli::failure::Failure;
+use crate::clusters::kubeconfig;
+use crate::codes;
+
+/// What a cluster publishes.
+pub(super) struct Published {
+    cluster: String,
+    /// Its roots, or why they are not known.
+    roots: Result<BTreeSet<Vec<u8>>, String>,
+}
+
+/// What the config cluster and each member publish; one that publishes nothing is left out.
+///
+/// # Errors
+/// The Secrets can't be read.
+pub(super) async fn gather(hub: &Cluster, namespace: &str) -> Result<Vec<Published>, Failure> {
+    let mut found = Vec::new();
+    let own = hub.published_roots(namespace).await;
+    found.extend(published(hub.context.clone(), own));
+    for secret in hub.member_secrets(namespace).await? {
+        for (id, bytes) in kubeconfigs(&secret) {
+            // What is refused is told by the control plane, with its reason.
+            let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
+            let answer = match hub.with_access(&access) {
+                Ok(member) => member.published_roots(namespace).await,
+                Err(failure) => Err(failure),
+            };
+            found.extend(published(id, answer));
+        }
+    }
+    Ok(found)
+}
+
+fn published(cluster: String, answer: Result<Option<String>, Failure>) -> Option<Published> {
+    let roots = match answer {
+        Ok(pem) => Ok(certificates(&pem?)),
+        Err(failure) => Err(failure.message().to_owned()),
+    };
+    Some(Published { cluster, roots })
+}
+
+fn certificates(pem: &str) -> BTreeSet<Vec<u8>> {
+    let found = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok);
+    found.map(|certificate| certificate.to_vec()).collect()
+}
+
+/// Who trusts others than most do; of equally many the first count.
+pub(super) fn differences(found: &[Published]) -> Vec<Value> {
+    let known: Vec<(&str, &BTreeSet<Vec<u8>>)> =
+        found.iter().filter_map(|one| Some((&*one.cluster, one.roots.as_ref().ok()?))).collect();
+    let alike = |roots: &BTreeSet<Vec<u8>>| known.iter().filter(|(_, one)| *one == roots).count();
+    // Of equals `max_by_key` takes the last.
+    let usual = known.iter().rev().map(|(_, roots)| *roots).max_by_key(|roots| alike(roots));
+    let mut rows = Vec::new();
+    for (cluster, roots) in &known {
+        let Some(usual) = usual.filter(|usual| usual != roots) else { continue };
+        let others: Vec<&str> =
+            known.iter().filter(|(_, one)| *one == usual).map(|(cluster, _)| *cluster).collect();
+        let (object, others) = (format!("cluster/{cluster}"), others.join(", "));
+        let shared = roots.intersection(usual).count();
+        rows.push(if shared == 0 {
+            let fact = format!(
+                "its workloads trust none of the roots of {others}: mTLS between them fails"
+            );
+            problem("trust", &codes::ROOTS_DIFFER, object, fact)
+        } else {
+            let fact = format!(
+                "its workloads trust {} roots, of which {others} share {shared}; they have {}",
+                roots.len(),
+                usual.len()
+            );
+            note("trust", &codes::ROOTS_DIFFER, object, fact)
+        });
+    }
+    if !known.is_empty() {
+        let silent = found.iter().filter_map(|one| Some((&one.cluster, one.roots.as_ref().err()?)));
+        rows.extend(silent.map(|(cluster, why)| {
+            let fact = format!("the roots that its workloads trust can't be compared: {why}");
+            note("trust", &codes::ROOTS_DIFFER, format!("cluster/{cluster}"), fact)
+        }));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::text;
+
+    fn published(cluster: &str, roots: &[u8]) -> Published {
+        let roots = roots.iter().map(|root| vec![*root]).collect();
+        Published { cluster: cluster.to_owned(), roots: Ok(roots) }
+    }
+
+    #[test]
+    fn who_trusts_others_than_most_is_named() {
+        let told = |found: &[Published]| {
+            let rows = differences(found);
+            let short =
+                |row: &Value| format!("{} {}", text(&row["severity"]), text(&row["object"]));
+            rows.iter().map(short).collect::<Vec<_>>()
+        };
+        let (hub, east, west) =
+            (published("hub", &[1]), published("east", &[1]), published("west", &[2]));
+        assert_eq!(told(&[hub, east, west]), ["problem cluster/west"]);
+        let (hub, east) = (published("hub", &[1]), published("east", &[1, 2]));
+        assert_eq!(told(&[hub, east]), ["note cluster/east"], "the first of equals counts");
+        let silent = || Published { cluster: "west".to_owned(), roots: Err("403".to_owned()) };
+        assert_eq!(told(&[published("hub", &[1]), silent()]), ["note cluster/west"]);
+        assert!(told(&[silent()]).is_empty(), "there is nothing to compare with");
+        assert!(told(&[published("hub", &[1]), published("east", &[1])]).is_empty());
+    }
+}

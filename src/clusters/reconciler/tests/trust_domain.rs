@@ -1,0 +1,59 @@
+//! In which trust domain the workloads of a member are read.
+
+use super::*;
+
+impl World {
+    /// Waits until `east` is shown, known and read in `domain`, by the run that is the `runs`th.
+    async fn until_read_in(&self, domain: &str, runs: usize) {
+        let started = Instant::now();
+        loop {
+            let is = (
+                lock(&self.doubles.trust_domain).clone(),
+                self.outputs.known.borrow().clusters["east"].trust_domain.to_string(),
+                self.outputs.statuses.borrow()[0].trust_domain.clone(),
+                *lock(&self.doubles.started),
+            );
+            if is == (domain.to_owned(), domain.to_owned(), domain.to_owned(), runs) {
+                return;
+            }
+            assert!(started.elapsed() < LIMIT, "wanted {domain} by run {runs}, is {is:?}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_trust_domain_that_changes_is_read_beside_the_old() {
+    const OWN: &str = "strait.dev/trust-domain=east.example";
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.until_read_in("example.org", 1).await;
+
+    world.secrets(&[("a", &["east=good-1", OWN])]);
+    world.until_read_in("east.example", 2).await;
+    world.until_alive(&["east good-1"]).await;
+
+    // The mesh's is nothing to a cluster that has its own.
+    world.mesh_trust_domain.send_replace(Some("other.example".into()));
+    world.secrets(&[("a", &["east=good-1", OWN, "strait.dev/network=n1"])]);
+    world.until(&["east live"]).await;
+    world.until_read_in("east.example", 2).await;
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until_read_in("other.example", 3).await;
+
+    world.secrets(&[("a", &["east=good-1", "strait.dev/trust-domain=East"])]);
+    world.until(&["east live: the cluster runs on as before: STR0217"]).await;
+    world.until_read_in("other.example", 3).await;
+}
+
+#[tokio::test]
+async fn nothing_is_read_before_the_trust_domain_of_the_mesh_is_known() {
+    let mut world = World::new(Setup::default());
+    world.mesh_trust_domain.send_replace(None);
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until_settled(Settled::Waiting(vec!["east".into()])).await;
+    assert_eq!(*lock(&world.doubles.started), 0);
+    world.mesh_trust_domain.send_replace(Some("example.org".into()));
+    world.until(&["east live"]).await;
+}

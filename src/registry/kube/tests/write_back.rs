@@ -1,0 +1,157 @@
+//! What a run writes into its cluster, and what it leaves alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use strait_sim::{Family, Fault, Options, SimCluster};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::faults::{access, config, sim};
+use crate::model::{Mcs, SharedService, SharedServices, WorkloadKey};
+use crate::registry::kube::{Config, run};
+use crate::task::Supervisor;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// More than the pace of writing: what was to be written is there by then.
+const SOME_PACES: Duration = Duration::from_secs(4);
+
+struct Written {
+    sim: SimCluster,
+    shared: watch::Sender<Arc<SharedServices>>,
+    _tasks: Supervisor,
+}
+
+impl Written {
+    /// A cluster with service `cart`, with exports of these names, and a run that reads it.
+    async fn start(exports: &[&str], fault: Option<Fault>) -> Self {
+        let families = [Family::Core, Family::MultiCluster].into();
+        let sim = sim(Options { families, ..Options::default() }).await;
+        for name in exports {
+            sim.store().apply(object("ServiceExport", name)).expect("an export");
+        }
+        if let Some(fault) = fault {
+            sim.fault(fault);
+        }
+        let tasks = Supervisor::new();
+        let (updates, mut told) = mpsc::channel(16);
+        let (shared, shared_seen) = watch::channel(Arc::default());
+        let (config, _) = config(access(&sim, &sim.url()), updates);
+        tasks.spawn("run", run(Config { mcs: Mcs::Exports, shared: shared_seen, ..config }));
+        tasks.spawn("hear", async move { while told.recv().await.is_some() {} });
+        Self { sim, shared, _tasks: tasks }
+    }
+
+    fn status(&self, plural: &str, name: &str) -> Value {
+        self.object(plural, name)["status"].clone()
+    }
+
+    fn object(&self, plural: &str, name: &str) -> Value {
+        let found = self.sim.store().get(plural, "shop", name);
+        found.map(|object| object.value()).unwrap_or_default()
+    }
+
+    /// The conditions of an export, in short.
+    fn conditions(&self, name: &str) -> String {
+        let status = self.status("serviceexports", name);
+        let short = |one: &Value| {
+            let word = |field: &str| one[field].as_str().expect("text").to_owned();
+            assert!(one["lastTransitionTime"].is_string(), "{one}");
+            format!("{}={} {}", word("type"), word("status"), word("reason"))
+        };
+        let conditions = status["conditions"].as_array().into_iter().flatten().map(short);
+        conditions.collect::<Vec<_>>().join(", ")
+    }
+
+    fn patches(&self) -> u64 {
+        self.sim.request_count("patch", "serviceexports")
+    }
+}
+
+fn object(kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": kind,
+        "metadata": { "name": name, "namespace": "shop" },
+    })
+}
+
+fn exported_by(clusters: &[&str]) -> Arc<SharedServices> {
+    let clusters = clusters.iter().map(|id| (*id).into()).collect();
+    let cart = SharedService { clusters, ..SharedService::default() };
+    let services = [(WorkloadKey::new("shop", "cart"), cart)].into();
+    Arc::new(SharedServices { services, ..SharedServices::default() })
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < LIMIT, "{what}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn exports_and_imports_say_what_became_of_them() {
+    let written = Written::start(&["cart", "nothing"], None).await;
+    written.sim.store().apply(object("ServiceImport", "cart")).expect("an import");
+    let pending = "Valid=True Valid, Ready=False Pending, Conflict=False NoConflicts";
+    until("cart is pending", || written.conditions("cart") == pending).await;
+    let nothing = "Valid=False NoService, Ready=False Pending";
+    until("nothing is exported", || written.conditions("nothing") == nothing).await;
+
+    written.shared.send_replace(exported_by(&["east", "west"]));
+    let ready = "Valid=True Valid, Ready=True Exported, Conflict=False NoConflicts";
+    until("cart is ready", || written.conditions("cart") == ready).await;
+    let clusters = json!([{ "cluster": "east" }, { "cluster": "west" }]);
+    let is = || written.status("serviceimports", "cart")["clusters"] == clusters;
+    until("the import names both", is).await;
+
+    // Nothing more is to be said.
+    let before = written.patches();
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), before);
+}
+
+#[tokio::test]
+async fn somebody_who_writes_otherwise_is_not_fought() {
+    let written = Written::start(&["cart"], None).await;
+    written.shared.send_replace(exported_by(&["east"]));
+    until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
+    for round in 0..3 {
+        let mut other = object("ServiceExport", "cart");
+        other["status"]["conditions"] = json!([{
+            "type": "Ready", "status": "False", "reason": format!("Other{round}"),
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]);
+        written.sim.store().apply(other).expect("a status");
+        sleep(SOME_PACES / 2).await;
+    }
+    assert!(written.patches() <= 3, "{} patches", written.patches());
+}
+
+#[tokio::test]
+async fn who_may_only_read_is_left_in_peace() {
+    let written = Written::start(&["cart", "a", "b", "c"], Some(Fault::ReadOnly)).await;
+    written.shared.send_replace(exported_by(&["east"]));
+    until("it is tried", || written.patches() > 0).await;
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), 1, "the right is missing for all of them");
+    assert_eq!(written.conditions("cart"), "");
+}
+
+#[tokio::test]
+async fn services_are_exported_that_nobody_exported() {
+    let written = Written::start(&[], None).await;
+    let wanted = ["cart", "unknown"].map(|name| WorkloadKey::new("shop", name));
+    let to_export = [("east".into(), wanted.into())].into();
+    let shared = SharedServices { to_export, ..SharedServices::default() };
+    written.shared.send_replace(Arc::new(shared));
+    until("cart is exported", || written.conditions("cart").contains("Valid=True")).await;
+    let made = written.object("serviceexports", "cart");
+    let service = written.object("services", "cart");
+    let owner = &made["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Service"), &service["metadata"]["uid"]));
+    sleep(SOME_PACES).await;
+    assert_eq!(written.sim.request_count("create", "serviceexports"), 1);
+}

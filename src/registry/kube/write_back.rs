@@ -1,0 +1,413 @@
+//! What is written into a cluster: conditions of its ServiceExports, clusters of its ServiceImports, and
+//! exports that nobody made (`--mcs-auto-export`). Nothing else is ever written there.
+//!
+//! [`Index::wishes`] compares what there is with what there should be; [`run`] writes, one object at a time.
+//! Writing is a courtesy: where it may not be, or doesn't take, nothing else suffers. What was written and
+//! isn't there afterwards is left alone for a while, so that two who disagree never chase each other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::debug;
+
+use super::index::Index;
+use super::mcs::{Condition, GROUP};
+use crate::apiserver::{Client, Error, Key, Patch};
+use crate::model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey};
+
+/// The least time between two looks at what there is to write.
+const PACE: Duration = Duration::from_secs(1);
+/// How long the same is not written again to the same object, and nothing at all of a kind that may not be
+/// written.
+const REST: Duration = Duration::from_secs(600);
+/// How long nothing is written after a fault that may pass.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Who we are to server-side apply.
+const MANAGER: &str = "strait";
+
+/// One object that should be otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    key: Key,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    /// A ServiceExport should have these conditions.
+    Conditions(Vec<Condition>),
+    /// A ServiceImport should name these clusters.
+    Clusters(Vec<ClusterId>),
+    /// There should be a ServiceExport.
+    Export,
+}
+
+/// What may be denied apart from the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Right {
+    Conditions,
+    Clusters,
+    Export,
+}
+
+impl Wish {
+    /// The same, whenever it is wished for.
+    fn undated(mut self) -> Self {
+        if let What::Conditions(conditions) = &mut self.what {
+            conditions.iter_mut().for_each(|one| one.since = Box::default());
+        }
+        self
+    }
+
+    fn right(&self) -> Right {
+        match self.what {
+            What::Conditions(_) => Right::Conditions,
+            What::Clusters(_) => Right::Clusters,
+            What::Export => Right::Export,
+        }
+    }
+}
+
+impl Index {
+    /// What should be written into `cluster`, by name.
+    pub(super) fn wishes(&self, cluster: &ClusterId, shared: &SharedServices) -> Vec<Wish> {
+        let of_mesh = |key: &Key| {
+            shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
+        };
+        let exports = self.shared_exports().filter_map(|(key, export)| {
+            let wanted = conditions(self.said_service(key), of_mesh(key), cluster);
+            let differ = |wanted: &Condition| {
+                let held = export.conditions.iter().find(|held| held.kind == wanted.kind);
+                held.is_none_or(|held| !says_the_same(held, wanted))
+            };
+            wanted.iter().any(differ).then(|| {
+                let dated = wanted.into_iter().map(|one| dated(one, &export.conditions));
+                Wish { key: key.clone(), what: What::Conditions(dated.collect()) }
+            })
+        });
+        let imports = self.shared_imports().filter_map(|(key, import)| {
+            let wanted = of_mesh(key).map(|service| service.clusters.clone()).unwrap_or_default();
+            let same =
+                wanted.iter().map(ClusterId::as_str).eq(import.clusters.iter().map(|one| &**one));
+            (!same).then(|| Wish { key: key.clone(), what: What::Clusters(wanted) })
+        });
+        let missing = shared.to_export.get(cluster).into_iter().flatten().filter_map(|wanted| {
+            let key =
+                Key { namespace: wanted.namespace.as_str().into(), name: Arc::clone(&wanted.name) };
+            // What is shared is said a moment later than what is exported.
+            let due = !self.is_exported(&key) && self.said_service(&key).is_some();
+            due.then_some(Wish { key, what: What::Export })
+        });
+        exports.chain(imports).chain(missing).collect()
+    }
+}
+
+/// The conditions of an export; `service` is the cluster's own of that name, `None` without any.
+fn conditions(
+    service: Option<&Resolution>,
+    of_mesh: Option<&SharedService>,
+    cluster: &ClusterId,
+) -> Vec<Condition> {
+    let condition = |kind: &str, status: bool, reason: &str, message: &str| Condition {
+        kind: kind.into(),
+        status: if status { "True" } else { "False" }.into(),
+        reason: reason.into(),
+        message: message.into(),
+        since: Box::default(),
+    };
+    let refused = |reason: &str, message: &str| {
+        let pending = condition("Ready", false, "Pending", "the export is not valid");
+        vec![condition("Valid", false, reason, message), pending]
+    };
+    match service {
+        None => return refused("NoService", "there is no Service of this name in the mesh"),
+        Some(Resolution::Alias(_)) => {
+            return refused("InvalidServiceType", "a Service of type ExternalName is not exported");
+        }
+        Some(_) => {}
+    }
+    let is = |clusters: &[ClusterId]| clusters.contains(cluster);
+    let ready = match of_mesh {
+        Some(shared) if is(&shared.clusters) => {
+            condition("Ready", true, "Exported", "proxies of all clusters are given its endpoints")
+        }
+        Some(shared) if is(&shared.refused) => {
+            condition("Ready", false, "Failed", "policy doesn't let this cluster export it")
+        }
+        _ => condition("Ready", false, "Pending", "the mesh doesn't have it yet"),
+    };
+    let conflict = match of_mesh.and_then(|shared| shared.conflict.as_ref()) {
+        Some(conflict) => condition("Conflict", true, conflict.reason, &conflict.message),
+        None => condition("Conflict", false, "NoConflicts", "all clusters that export it agree"),
+    };
+    vec![condition("Valid", true, "Valid", "there is a Service of this name"), ready, conflict]
+}
+
+fn says_the_same(a: &Condition, b: &Condition) -> bool {
+    (&a.status, &a.reason, &a.message) == (&b.status, &b.reason, &b.message)
+}
+
+/// The condition, since when its status is so. A status that stays has the time that it had.
+fn dated(wanted: Condition, held: &[Condition]) -> Condition {
+    let same = |one: &&Condition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
+    let since = held.iter().find(same).map(|held| held.since.clone());
+    Condition { since: since.unwrap_or_default(), ..wanted }
+}
+
+/// When to look at what there is to write, and whom to tell.
+pub(super) struct WriteBack {
+    cluster: ClusterId,
+    shared: watch::Receiver<Arc<SharedServices>>,
+    wishes: watch::Sender<Vec<Wish>>,
+    stale: bool,
+    looked: Instant,
+}
+
+impl WriteBack {
+    pub(super) fn new(
+        cluster: ClusterId,
+        shared: watch::Receiver<Arc<SharedServices>>,
+        wishes: watch::Sender<Vec<Wish>>,
+    ) -> Self {
+        Self { cluster, shared, wishes, stale: true, looked: Instant::now() }
+    }
+
+    /// Notes that the cluster has said something new.
+    pub(super) fn note(&mut self) {
+        self.stale = true;
+    }
+
+    /// Waits until it is time to look.
+    pub(super) async fn due(&mut self) {
+        while !self.stale {
+            if self.shared.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            self.stale = true;
+        }
+        sleep_until(self.looked + PACE).await;
+    }
+
+    /// Looks.
+    pub(super) fn look(&mut self, index: &Index) {
+        (self.stale, self.looked) = (false, Instant::now());
+        let shared = Arc::clone(&self.shared.borrow_and_update());
+        let wishes = index.wishes(&self.cluster, &shared);
+        self.wishes.send_if_modified(|held| {
+            let differ = *held != wishes;
+            *held = wishes;
+            differ
+        });
+    }
+}
+
+/// Writes what is wished for, for as long as somebody wishes. `version` is that of the API, once it is known.
+pub(super) async fn run(
+    client: Client,
+    mut wishes: watch::Receiver<Vec<Wish>>,
+    mut version: watch::Receiver<Option<&'static str>>,
+) {
+    let mut memory = Memory::default();
+    loop {
+        let Ok(Some(served)) = version.wait_for(Option::is_some).await.map(|version| *version)
+        else {
+            return;
+        };
+        let wanted = wishes.borrow_and_update().clone();
+        let mut rest = REST;
+        for wish in wanted {
+            if !memory.lets(&wish, Instant::now()) {
+                continue;
+            }
+            let result = write(&client, served, &wish).await;
+            let Wish { key, .. } = &wish;
+            match &result {
+                Ok(()) => debug!(object = %key, right = ?wish.right(), "written"),
+                Err(error) => debug!(object = %key, right = ?wish.right(), %error, "not written"),
+            }
+            let passes = memory.note(wish, &result, Instant::now());
+            if passes {
+                rest = PAUSE;
+                break;
+            }
+        }
+        tokio::select! {
+            changed = wishes.changed() => if changed.is_err() { return },
+            () = sleep(rest) => {}
+        }
+        if rest == PAUSE {
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// What was written, and what may not be.
+#[derive(Debug, Default)]
+struct Memory {
+    last: BTreeMap<(Right, Key), (Wish, Instant)>,
+    denied: BTreeMap<Right, Instant>,
+}
+
+impl Memory {
+    /// Whether a wish may be tried now.
+    fn lets(&self, wish: &Wish, now: Instant) -> bool {
+        let rests = |since: &Instant| now.duration_since(*since) < REST;
+        let tried = self.last.get(&(wish.right(), wish.key.clone()));
+        !self.denied.get(&wish.right()).is_some_and(rests)
+            && !tried.is_some_and(|(last, since)| *last == wish.clone().undated() && rests(since))
+    }
+
+    /// Notes what became of a wish. Returns whether it failed by a fault that may pass, of which every
+    /// other would fail as well.
+    fn note(&mut self, wish: Wish, result: &Result<(), Error>, now: Instant) -> bool {
+        match result {
+            Err(Error::Forbidden(_) | Error::Unauthorized(_)) => {
+                self.denied.insert(wish.right(), now);
+                return false;
+            }
+            // It has gone, or it is not taken as it is.
+            Ok(()) | Err(Error::NotFound(_) | Error::Rejected(_)) => {}
+            Err(_) => return true,
+        }
+        self.last.retain(|_, (_, since)| now.duration_since(*since) < REST);
+        self.last.insert((wish.right(), wish.key.clone()), (wish.undated(), now));
+        false
+    }
+}
+
+async fn write(client: &Client, version: &str, wish: &Wish) -> Result<(), Error> {
+    let Key { namespace, name } = &wish.key;
+    let api_version = format!("{GROUP}/{version}");
+    let below = format!("/apis/{api_version}/namespaces/{namespace}");
+    let apply = async |kind: &str, plural: &str, status: Value| {
+        let object = json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": { "name": name, "namespace": namespace }, "status": status,
+        });
+        let path = format!("{below}/{plural}/{name}/status");
+        client.patch::<IgnoredAny>(&path, Patch::Apply(MANAGER), &object).await.map(drop)
+    };
+    match &wish.what {
+        What::Conditions(conditions) => {
+            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let json = |one: &Condition| {
+                let since = if one.since.is_empty() { now.as_str() } else { &one.since };
+                json!({
+                    "type": one.kind, "status": one.status, "reason": one.reason,
+                    "message": one.message, "lastTransitionTime": since,
+                })
+            };
+            let conditions: Vec<Value> = conditions.iter().map(json).collect();
+            apply("ServiceExport", "serviceexports", json!({ "conditions": conditions })).await
+        }
+        What::Clusters(clusters) => {
+            let clusters: Vec<Value> =
+                clusters.iter().map(|cluster| json!({ "cluster": cluster.as_str() })).collect();
+            apply("ServiceImport", "serviceimports", json!({ "clusters": clusters })).await
+        }
+        What::Export => {
+            // With the Service it goes as well.
+            let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
+            let service: Value = client.get(&service).await?;
+            let owner = json!({
+                "apiVersion": "v1", "kind": "Service", "name": name, "uid": service["metadata"]["uid"],
+            });
+            let object = json!({
+                "apiVersion": api_version, "kind": "ServiceExport",
+                "metadata": { "name": name, "namespace": namespace, "ownerReferences": [owner] },
+            });
+            client.create::<IgnoredAny>(&format!("{below}/serviceexports"), &object).await.map(drop)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Disagreement;
+
+    fn shared(clusters: &[&str], refused: &[&str], conflict: bool) -> SharedService {
+        let ids = |names: &[&str]| names.iter().map(|name| ClusterId::from(*name)).collect();
+        let conflict = conflict
+            .then(|| Disagreement { reason: "PortConflict", message: "ports: …".to_owned() });
+        SharedService { clusters: ids(clusters), refused: ids(refused), conflict }
+    }
+
+    #[test]
+    fn conditions_say_whether_an_export_is_valid_ready_and_undisputed() {
+        let alias = Resolution::Alias("elsewhere.example".into());
+        for (service, of_mesh, expected) in [
+            (None, None, "Valid=False NoService, Ready=False Pending"),
+            (Some(&alias), None, "Valid=False InvalidServiceType, Ready=False Pending"),
+            (
+                Some(&Resolution::ClientSide),
+                None,
+                "Valid=True Valid, Ready=False Pending, Conflict=False NoConflicts",
+            ),
+            (
+                Some(&Resolution::ClientSide),
+                Some(shared(&["east", "west"], &[], false)),
+                "Valid=True Valid, Ready=True Exported, Conflict=False NoConflicts",
+            ),
+            (
+                Some(&Resolution::ClientSide),
+                Some(shared(&["west"], &["east"], true)),
+                "Valid=True Valid, Ready=False Failed, Conflict=True PortConflict",
+            ),
+        ] {
+            let found = conditions(service, of_mesh.as_ref(), &"east".into());
+            let found: Vec<_> = found
+                .iter()
+                .map(|one| format!("{}={} {}", one.kind, one.status, one.reason))
+                .collect();
+            assert_eq!(found.join(", "), expected);
+        }
+    }
+
+    #[test]
+    fn a_status_that_stays_keeps_its_time() {
+        let at = |status: &str, since: &str| Condition {
+            kind: "Ready".into(),
+            status: status.into(),
+            reason: "x".into(),
+            message: "y".into(),
+            since: since.into(),
+        };
+        let held = [at("True", "2026-01-01T00:00:00Z")];
+        assert_eq!(&*dated(at("True", ""), &held).since, "2026-01-01T00:00:00Z");
+        assert_eq!(&*dated(at("False", ""), &held).since, "");
+    }
+
+    #[test]
+    fn what_does_not_take_is_left_alone_for_a_while() {
+        let wish = |name: &str, clusters: &[&str]| Wish {
+            key: Key { namespace: "shop".into(), name: name.into() },
+            what: What::Clusters(clusters.iter().map(|id| ClusterId::from(*id)).collect()),
+        };
+        let (now, later) = (Instant::now(), Instant::now() + REST);
+        let mut memory = Memory::default();
+        assert!(memory.lets(&wish("cart", &["a"]), now));
+        assert!(!memory.note(wish("cart", &["a"]), &Ok(()), now));
+        assert!(!memory.lets(&wish("cart", &["a"]), now), "somebody else wrote it back");
+        assert!(memory.lets(&wish("cart", &["a", "b"]), now));
+        assert!(memory.lets(&wish("cart", &["a"]), later));
+        // A right that is missing is missing for all objects.
+        let denied = Err(Error::of_status(403, "no", None));
+        assert!(!memory.note(wish("loan", &["a"]), &denied, now));
+        assert!(
+            !memory.lets(&wish("other", &["a"]), now) && memory.lets(&wish("other", &["a"]), later)
+        );
+        let export = Wish { key: wish("cart", &[]).key, what: What::Export };
+        assert!(memory.lets(&export, now));
+        let exists = Err(Error::of_status(409, "already exists", None));
+        assert!(!memory.note(export.clone(), &exists, now), "somebody was quicker");
+        assert!(!memory.lets(&export, now));
+        assert!(memory.note(wish("cart", &[]), &Err(Error::of_status(503, "busy", None)), now));
+    }
+}

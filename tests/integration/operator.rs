@@ -1,0 +1,273 @@
+//! The program as an operator meets it: `strait serve` over simulated clusters, and the commands that look at
+//! clusters and change them, each run as a process.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+use strait::identity::authority::AuthorityPem;
+use strait_sim::objects::{self, HTTP, Port};
+use strait_sim::{Family, Options, SimCluster};
+
+/// How long anything may take that is waited for.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A config cluster that `strait serve` reads, another cluster, and the operator's kubeconfig for both.
+struct Served {
+    hub: SimCluster,
+    remote: SimCluster,
+    folder: tempfile::TempDir,
+    server: Child,
+    admin: String,
+}
+
+impl Served {
+    async fn start(mesh_config: &str, flags: &[&str]) -> Self {
+        let options = || Options {
+            families: [Family::Core, Family::MultiCluster].into(),
+            ..Options::default()
+        };
+        let hub = SimCluster::start("hub", options()).await.expect("a hub");
+        let remote = SimCluster::start("prod-eu", options()).await.expect("a remote");
+        for cluster in [&hub, &remote] {
+            for name in ["strait-system", "kube-system", "shop"] {
+                cluster.store().apply(objects::namespace(name)).expect("applied");
+            }
+        }
+        let config = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "strait", "namespace": "strait-system" },
+            "data": { "mesh": mesh_config },
+        });
+        hub.store().apply(config).expect("applied");
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut merged: Value = serde_json::from_str(&hub.kubeconfig()).expect("JSON");
+        let other: Value = serde_json::from_str(&remote.kubeconfig()).expect("JSON");
+        for list in ["clusters", "users", "contexts"] {
+            let more = other[list].as_array().expect("a list").clone();
+            merged[list].as_array_mut().expect("a list").extend(more);
+        }
+        std::fs::write(folder.path().join("kubeconfig"), merged.to_string()).expect("written");
+        let mut server = Command::new(env!("CARGO_BIN_EXE_strait"))
+            .args(["serve", "--xds-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
+            .args(flags)
+            .arg("--kubeconfig")
+            .arg(folder.path().join("kubeconfig"))
+            .arg("--state-dir")
+            .arg(folder.path().join("state"))
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let lines = server.stdout.take().expect("piped");
+        let ready = tokio::task::spawn_blocking(move || {
+            let mut line = String::new();
+            BufReader::new(lines).read_line(&mut line).map(|_| line)
+        });
+        let line = ready.await.expect("read").expect("a line");
+        let line: Value = serde_json::from_str(&line).expect("one line of JSON");
+        let admin = format!("http://{}", line["admin"].as_str().expect("an address"));
+        Self { hub, remote, folder, server, admin }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs a command; its exit code, and all that it said.
+    async fn strait(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("KUBECONFIG", self.path("kubeconfig"))
+            .env("STRAIT_SERVER", &self.admin)
+            .env("STRAIT_TOKEN_FILE", self.path("state/admin-token"))
+            .stdin(Stdio::null());
+        let run = tokio::task::spawn_blocking(move || command.output());
+        let Output { status, stdout, stderr } = run.await.expect("it ran").expect("it ran");
+        let text = [stdout, stderr].concat();
+        let text = String::from_utf8(text).expect("UTF-8");
+        assert!(!text.contains(&self.remote.token()), "a token is shown: {text}");
+        (status.code().expect("an exit code"), text)
+    }
+
+    /// Runs a command until it ends well and says all that.
+    async fn until(&self, arguments: &[&str], said: &[&str]) {
+        let started = Instant::now();
+        loop {
+            let (code, text) = self.strait(arguments).await;
+            if code == 0 && said.iter().all(|part| text.contains(part)) {
+                return;
+            }
+            assert!(started.elapsed() < LIMIT, "{arguments:?} ends with {code}: {text}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Makes the other cluster a member, as Istio's tool would.
+    async fn join(&self) {
+        self.hub.store().apply(self.remote.member_secret("strait-system")).expect("applied");
+        self.until(&["cluster", "get", "prod-eu"], &["live"]).await;
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn labels(cluster: &SimCluster, kind: &str, namespace: &str, name: &str) -> Value {
+    let found = cluster.store().get(kind, namespace, name).expect("it is there");
+    found.value()["metadata"]["labels"].clone()
+}
+
+/// What a mesh publishes for its workloads to trust.
+fn publish_roots(cluster: &SimCluster, pem: &str) {
+    let roots = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "istio-ca-root-cert", "namespace": "strait-system" },
+        "data": { "root-cert.pem": pem },
+    });
+    cluster.store().apply(roots).expect("applied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_names_all_that_is_not_as_it_should_be() {
+    let served = Served::start("h2UpgradePolicy: UPGRADE\nconnectTimeout: 5s\n", &[]).await;
+    served.join().await;
+    let mut stray = served.remote.member_secret("strait-system");
+    stray["metadata"] = json!({ "name": "stray", "namespace": "strait-system" });
+    served.hub.store().apply(stray).expect("applied");
+    let root = || {
+        let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+        files.root_cert
+    };
+    let (ours, theirs) = (root(), root());
+    publish_roots(&served.hub, &ours);
+    publish_roots(&served.remote, &theirs);
+
+    let (code, text) = served.strait(&["check", "--secrets"]).await;
+    assert_eq!(code, 2, "{text}");
+    for said in [
+        "STR0111",
+        "meshConfig/h2UpgradePolicy",
+        "STR0709",
+        "cluster/prod-eu",
+        "mTLS between them fails",
+        "secret/strait-system/stray",
+        "help: strait help STR0709",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    assert!(!text.contains("connectTimeout"), "{text}");
+    let (_, text) = served.strait(&["check", "mesh"]).await;
+    assert!(text.contains("STR0111") && !text.contains("STR0709"), "{text}");
+
+    publish_roots(&served.remote, &ours);
+    let (code, text) = served.strait(&["check", "--secrets"]).await;
+    assert_eq!(code, 0, "notes are no problems: {text}");
+    let (code, text) = served.strait(&["check", "trust"]).await;
+    assert_eq!((code, &*text), (0, "No problem found.\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_joins_a_network_by_two_labels() {
+    let served = Served::start("", &[]).await;
+    let port = Port { name: "tls", port: 15443, ..HTTP };
+    let mut gateway = objects::service("shop", "eastwest", "10.96.0.9", &[port]);
+    gateway["status"]["loadBalancer"]["ingress"] = json!([{ "ip": "203.0.113.9" }]);
+    served.remote.store().apply(gateway).expect("applied");
+    served.join().await;
+    let join = ["network", "join", "prod-eu", "--network", "n2", "--gateway", "shop/eastwest"];
+    let labelled = || {
+        [("Namespace", "", "strait-system"), ("Service", "shop", "eastwest")]
+            .map(|(kind, namespace, name)| labels(&served.remote, kind, namespace, name))
+            .map(|labels| labels["topology.istio.io/network"] == "n2")
+    };
+
+    let (code, text) = served.strait(&[&join[..], &["--dry-run"]].concat()).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("service shop/eastwest: label topology.istio.io/network=n2"), "{text}");
+    assert!(text.contains("nothing was changed"), "{text}");
+    let (code, text) = served.strait(&[&join[..], &["-o", "yaml"]].concat()).await;
+    assert_eq!((code, text.matches("topology.istio.io/network: n2").count()), (0, 2), "{text}");
+    assert_eq!(labelled(), [false, false]);
+
+    let (code, text) = served.strait(&[&join[..], &["--yes"]].concat()).await;
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(labelled(), [true, true]);
+    served.until(&["network", "get", "n2"], &["203.0.113.9", "15443", "prod-eu"]).await;
+    served.until(&["cluster", "get", "prod-eu"], &["n2"]).await;
+
+    let (code, text) = served.strait(&[&join[..6], &["shop/nothing"]].concat()).await;
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("has no service shop/nothing"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adding_a_cluster_is_tried_before_it_is_done() {
+    let served = Served::start("", &[]).await;
+    let service = |name: &str, port: u16| {
+        objects::service("shop", name, "10.96.0.7", &[Port { port, ..HTTP }])
+    };
+    for name in ["cart", "web"] {
+        served.hub.store().apply(service(name, 80)).expect("applied");
+    }
+    served.remote.store().apply(service("cart", 81)).expect("applied");
+    served.remote.store().apply(service("web", 80)).expect("applied");
+    publish_roots(&served.hub, "ours");
+    publish_roots(&served.remote, "theirs");
+    served.until(&["service", "list"], &["cart.shop", "web.shop"]).await;
+
+    let url = served.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--network", "n2", "--server", &url, "--dry-run"];
+    let (code, text) = served.strait(&add).await;
+    assert_eq!(code, 0, "{text}");
+    for said in [
+        "2 services with 0 ready endpoints would come, in network n2",
+        "2 of them would be merged: cart.shop, web.shop",
+        "! 1 have other ports there, where the mesh's stay in force: cart.shop",
+        "! its workloads trust other roots than the config cluster's",
+        "STR0401",
+        "nothing was changed",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let secrets = served.hub.store().all("Secret");
+    let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
+    assert!(!made, "a Secret was made");
+    assert!(served.remote.store().get("Namespace", "", "strait-reader").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_kept_home_is_exported_without_being_told() {
+    let served = Served::start("", &["--mcs", "exports", "--mcs-auto-export"]).await;
+    for cluster in [&served.hub, &served.remote] {
+        for (namespace, name) in [("shop", "cart"), ("kube-system", "dns")] {
+            let service = objects::service(namespace, name, "10.96.0.7", &[HTTP]);
+            cluster.store().apply(service).expect("applied");
+        }
+    }
+    served.join().await;
+    let ready = |cluster: &SimCluster| {
+        let export = cluster.store().get("ServiceExport", "shop", "cart")?.value();
+        let conditions = export["status"]["conditions"].as_array()?.clone();
+        conditions.into_iter().find(|one| one["type"] == "Ready" && one["status"] == "True")
+    };
+    let started = Instant::now();
+    while ready(&served.hub).is_none() || ready(&served.remote).is_none() {
+        assert!(started.elapsed() < LIMIT, "not exported");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for cluster in [&served.hub, &served.remote] {
+        assert!(cluster.store().get("ServiceExport", "kube-system", "dns").is_none());
+        assert!(cluster.request_count("create", "serviceexports") <= 2, "it is said once");
+    }
+}
