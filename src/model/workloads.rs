@@ -393,6 +393,16 @@ mod tests {
                         workloads.get(namespace, name).expect("it").addresses.contains(address)
                     );
                 }
+                // In order, with gaps, and from wherever the one before was.
+                let mut near = Near::default();
+                for at in (0..1200).map(|at| if at < 800 { at } else { at * 7919 % 400 }) {
+                    let (namespace, name) =
+                        (format!("ns-{}", at / 400), format!("pod-{}", at % 400));
+                    let key = Namespace::from(&*namespace);
+                    let found = workloads.find_next(&mut near, WorkloadRef::of(&key, &name));
+                    assert_eq!(found, workloads.get(&namespace, &name), "{namespace}/{name}");
+                    assert_eq!(found.is_some(), map.contains_key(&(namespace, name)));
+                }
                 let of_one = workloads.of_namespace("ns-1").count();
                 assert_eq!(of_one, map.keys().filter(|(namespace, _)| namespace == "ns-1").count());
                 let names = old.1.keys().chain(map.keys());
