@@ -126,7 +126,10 @@ async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
         };
         wait_until(LIMIT, entry).await
     };
-    while server.cluster("far").await["state"] != "quarantined" {
+    for _ in 0..20 {
+        if server.cluster("far").await["state"] == "quarantined" {
+            break;
+        }
         far.api.stop().await;
         any_of(["stale", "quarantined"]).await;
         far.api.restart().await;
