@@ -21,6 +21,7 @@ mod service;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod workload_entry;
 
 pub use run::run;
 

@@ -19,6 +19,7 @@ use super::node::Node;
 use super::pod::Pod;
 use super::scope::{Scope, Settings};
 use super::service::KubeService;
+use super::workload_entry::Entry;
 use super::{Config, Contact, Status};
 use crate::apiserver::{Client, Event, Key, Limits, Probed, Selection};
 use crate::model::{DeclaredGateway, Mcs, NETWORK_LABEL, NamespaceFilter};
@@ -89,6 +90,9 @@ async fn read(
             Kind::ServiceExports | Kind::ServiceImports => {
                 return Selection::all("multicluster.x-k8s.io", "v1alpha1", kind.plural());
             }
+            Kind::WorkloadEntries => {
+                return Selection::all("networking.istio.io", "v1beta1", kind.plural());
+            }
             Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
         };
         Selection::all(group, "v1", kind.plural())
@@ -106,6 +110,7 @@ async fn read(
         client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
         client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
         client.read(Reading::<DeclaredGateway>::with(scope), gateways, limits, sink),
+        client.read(Reading::<Entry>::with(scope), of(Kind::WorkloadEntries), limits, sink),
         async {
             if mcs != Mcs::Off {
                 tokio::join!(
@@ -126,6 +131,7 @@ enum Input {
     Node(Event<Kept<Node>>),
     Namespace(Event<Kept<NamespaceFacts>>),
     Gateway(Event<Kept<DeclaredGateway>>),
+    Entry(Event<Kept<Entry>>),
     Export(Event<Kept<Export>>),
     Import(Event<Kept<Import>>),
     Probed(Probed),
@@ -148,6 +154,7 @@ inputs! {
     Event<Kept<Node>> => Node,
     Event<Kept<NamespaceFacts>> => Namespace,
     Event<Kept<DeclaredGateway>> => Gateway,
+    Event<Kept<Entry>> => Entry,
     Event<Kept<Export>> => Export,
     Event<Kept<Import>> => Import,
     Probed => Probed,
@@ -244,6 +251,7 @@ impl Member {
             Input::Node(event) => self.event(event),
             Input::Namespace(event) => self.event(event),
             Input::Gateway(event) => self.event(event),
+            Input::Entry(event) => self.event(event),
             Input::Export(event) => self.event(event),
             Input::Import(event) => self.event(event),
             Input::Probed(Probed(Ok(()))) => {
