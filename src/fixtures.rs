@@ -8,7 +8,20 @@ use crate::model::{
     Mode, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service, TargetPort,
     TlsMode, Workload, WorkloadKey,
 };
+use crate::push::Settings;
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
+
+/// What a mesh in `cluster.local` is started with.
+pub(crate) fn settings() -> Arc<Settings> {
+    Arc::new(Settings {
+        domain: "cluster.local".into(),
+        trust_domain: "cluster.local".into(),
+        system_namespace: "strait-system".into(),
+        config_cluster: None,
+        allow_direct_cross_network: false,
+        cluster_aliases: Default::default(),
+    })
+}
 
 /// A cluster that belongs to the mesh, whose Secret may fix its network.
 pub(crate) fn member(fixed_network: Option<&str>) -> KnownCluster {

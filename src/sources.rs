@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::codes::Code;
@@ -65,6 +66,9 @@ pub struct Remembered<T> {
     /// What it held.
     pub held: T,
 }
+
+/// Stores of objects as they were last known, by name.
+pub type RememberedStores = BTreeMap<Arc<str>, Remembered<Arc<Vec<Arc<Value>>>>>;
 
 /// Why a source can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -41,6 +41,8 @@ pub struct Touched {
     pub facts: BTreeSet<ClusterId>,
     /// Whether any declares other gateways.
     pub gateways: bool,
+    /// Whether any has other machines.
+    pub entries: bool,
 }
 
 impl Touched {
@@ -57,6 +59,7 @@ impl Touched {
         self.placements.extend(later.placements);
         self.facts.extend(later.facts);
         self.gateways |= later.gateways;
+        self.entries |= later.entries;
     }
 }
 
@@ -78,6 +81,7 @@ impl Aggregate {
                         touched.placements.insert(key.cluster.clone());
                     }
                     touched.facts.insert(key.cluster.clone());
+                    touched.entries |= !shard.facts.entries.is_empty();
                     touched.hosts = shard.services.keys().cloned().collect();
                     touched.objects.clone_from(&touched.hosts);
                 }
@@ -250,6 +254,7 @@ impl Shard {
                 }));
             }
             touched.gateways |= self.facts.gateways != facts.gateways;
+            touched.entries |= self.facts.entries != facts.entries;
             self.facts = facts;
             touched.facts.insert(cluster.clone());
         }

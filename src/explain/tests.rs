@@ -4,19 +4,12 @@ use super::*;
 use crate::fixtures::{endpoint, member, service, shard, sidecar};
 use crate::model::{KnownCluster, KnownClusters};
 use crate::policy::Policy;
+use crate::push::PushContext;
 use crate::push::event_loop::{Event, Mesh};
-use crate::push::{PushContext, Settings};
 
 /// East and west with an endpoint of `web.ns` each, in one network.
 fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
-    let mut mesh = Mesh::new(Arc::new(Settings {
-        domain: "cluster.local".into(),
-        trust_domain: "cluster.local".into(),
-        system_namespace: "strait-system".into(),
-        config_cluster: None,
-        allow_direct_cross_network: false,
-        cluster_aliases: Default::default(),
-    }));
+    let mut mesh = Mesh::new(crate::fixtures::settings());
     for (epoch, (cluster, address)) in
         [("east", "10.0.0.1"), ("west", "10.0.0.2")].into_iter().enumerate()
     {

@@ -40,7 +40,7 @@ fields!(Note { secret, network, mode, last_contact });
 fields!(Shard { cluster, uid, network_label, workloads, facts, services });
 fields!(Datacentre { name, services });
 fields!(StoredObjects { store, objects });
-fields!(ClusterFacts { localities, unready, gateways });
+fields!(ClusterFacts { localities, unready, gateways, entries });
 fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
 fields!(WorkloadKey { namespace, name });
 fields!(ServiceRecord { service, endpoints });
@@ -173,6 +173,16 @@ impl Stored for Arc<BTreeMap<Arc<str>, Arc<Locality>>> {
 }
 
 impl Stored for Arc<BTreeMap<WorkloadKey, DeclaredGateway>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        BTreeMap::write(self, to);
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        BTreeMap::read(from).map(Self::new)
+    }
+}
+
+impl Stored for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         BTreeMap::write(self, to);
     }

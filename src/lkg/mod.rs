@@ -26,7 +26,7 @@ use tracing::{info, warn};
 
 pub use codec::Malformed;
 pub use files::{Refused, Store};
-pub use others::{Others, Stores};
+pub use others::{Others, StandIns, Stores};
 pub use writer::Writer;
 
 use crate::clusters::Remembered;
@@ -112,7 +112,7 @@ pub struct Restored {
     /// The datacentres of Consul, by the name of their shard.
     pub datacentres: BTreeMap<ClusterId, sources::Remembered<BTreeMap<Hostname, ServiceRecord>>>,
     /// The stores of objects, by name.
-    pub stores: BTreeMap<Arc<str>, sources::Remembered<Arc<Vec<Arc<Value>>>>>,
+    pub stores: sources::RememberedStores,
     /// The data of the mesh's ConfigMap, where there was one.
     pub mesh: Option<Arc<BTreeMap<String, String>>>,
 }

@@ -18,6 +18,9 @@ use crate::sources::{Facts, Lines};
 /// What each store of objects holds, by its name.
 pub type Stores = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
 
+/// Objects that make no sense, each with what it was when it last did.
+pub type StandIns = Vec<(Arc<Value>, Arc<Value>)>;
+
 /// Where the writer learns of sources that are no member cluster.
 #[derive(Clone)]
 pub struct Others {
@@ -26,9 +29,9 @@ pub struct Others {
     /// The objects of the stores that were read, or are known from disk; `None` until it is known which
     /// stores there are.
     pub stores: watch::Receiver<Option<Arc<Stores>>>,
-    /// Objects that make no sense, each with what it was when it last did: that is what counts, and what a
-    /// restart must find.
-    pub stand_ins: watch::Receiver<Arc<Vec<(Arc<Value>, Arc<Value>)>>>,
+    /// Of an object that makes no sense what it was when it last did is what counts, and what a restart must
+    /// find.
+    pub stand_ins: watch::Receiver<Arc<StandIns>>,
 }
 
 impl Others {
@@ -63,7 +66,7 @@ impl Others {
 pub(super) struct Now {
     lines: Lines,
     stores: Option<Arc<Stores>>,
-    stand_ins: Arc<Vec<(Arc<Value>, Arc<Value>)>>,
+    stand_ins: Arc<StandIns>,
 }
 
 /// What the files say, as far as this process wrote them.
@@ -71,7 +74,7 @@ pub(super) struct Now {
 pub(super) struct Written {
     datacentres: BTreeSet<ClusterId>,
     stores: Stores,
-    stand_ins: Arc<Vec<(Arc<Value>, Arc<Value>)>>,
+    stand_ins: Arc<StandIns>,
 }
 
 impl Now {

@@ -96,6 +96,10 @@ impl Dice {
                 };
                 (names(dice), gateway)
             })),
+            entries: Arc::new(self.some(|dice| {
+                let entry = serde_json::json!({"spec": {"address": *dice.text()}, "status": null});
+                (names(dice), Arc::new(entry))
+            })),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdSet;
+use serde_json::Value;
 
 use super::{DeclaredGateway, Locality, WorkloadKey};
 
@@ -16,6 +17,8 @@ pub struct ClusterFacts {
     pub unready: OrdSet<WorkloadKey>,
     /// Entrances of networks that it declares, by the name of the object.
     pub gateways: Arc<BTreeMap<WorkloadKey, DeclaredGateway>>,
+    /// Its WorkloadEntries as they are stored, by name.
+    pub entries: Arc<BTreeMap<WorkloadKey, Arc<Value>>>,
 }
 
 impl ClusterFacts {

@@ -16,7 +16,7 @@ use crate::model::{
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
-use crate::registry::service_entry::{Machine, Selections};
+use crate::registry::service_entry::{Machine, Machines, Selections};
 use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
@@ -69,6 +69,8 @@ pub struct PushContext {
     pub private: Private,
     /// What entries select of clusters, and the machines that they describe.
     pub entries: Arc<Selections>,
+    /// The machines that clusters describe.
+    pub machines: OrdMap<ClusterId, Arc<Machines>>,
 }
 
 /// By name and namespace. Nearly always empty.
@@ -161,9 +163,14 @@ impl PushContext {
         of_pod.or_else(of_node).or_else(of_machine).or_else(claimed)
     }
 
-    /// The WorkloadEntry of a proxy's name, where its cluster has no such pod.
+    /// The WorkloadEntry of a proxy's name, its cluster's own first, where its cluster has no such pod.
     pub fn machine_of(&self, proxy: &Proxy) -> Option<&Machine> {
-        if self.workload_of(proxy).is_some() { None } else { self.entries.machine(&proxy.workload) }
+        if self.workload_of(proxy).is_some() {
+            return None;
+        }
+        let own = self.machines.get(&proxy.cluster);
+        let own = own.and_then(|machines| machines.get(&proxy.workload));
+        own.or_else(|| self.entries.machine(&proxy.workload))
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.

@@ -251,12 +251,12 @@ impl Mesh {
         }
         let mut touched = std::mem::take(&mut self.touched);
         if self.joins.is_stale() {
-            touched.merge(self.joins.refresh(&mut self.aggregate));
+            touched.merge(self.joins.refresh(&mut self.aggregate, &self.settings));
         }
         let mut changes =
             Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
         // Proxies on machines that nothing selects are known by them, too.
-        changes.definitions |= std::mem::take(&mut self.machines_stale);
+        changes.definitions |= std::mem::take(&mut self.machines_stale) || touched.entries;
         self.refresh_workloads(&touched);
         let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
         for host in hosts {
@@ -438,6 +438,7 @@ impl Mesh {
             facts: self.facts.clone(),
             private: self.private.clone(),
             entries: Arc::clone(self.joins.selections()),
+            machines: self.joins.machines().clone(),
         }
     }
 }

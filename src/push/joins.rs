@@ -6,19 +6,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use imbl::OrdMap;
+use serde_json::Value;
+use tracing::warn;
+
+use super::context::Settings;
 use crate::aggregate::{Aggregate, Touched};
-use crate::model::{ClusterId, Hostname};
-use crate::registry::service_entry::Selections;
+use crate::model::{ClusterId, Hostname, WorkloadKey};
+use crate::registry::service_entry::{Machines, Selections, machines, workloads_of};
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
 /// What is selected, and whether what came of it still holds.
 #[derive(Debug, Default)]
 pub(super) struct Joins {
     selections: Arc<Selections>,
+    /// The machines of clusters, with the objects that they were read from.
+    machines: OrdMap<ClusterId, Arc<Machines>>,
+    read_from: BTreeMap<ClusterId, Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
     /// The shards that hold anything.
     shards: BTreeSet<ShardKey>,
     pods_stale: bool,
     workloads_stale: bool,
+    machines_stale: bool,
 }
 
 impl Joins {
@@ -37,14 +46,21 @@ impl Joins {
         &self.selections
     }
 
+    /// The machines of clusters.
+    pub(super) fn machines(&self) -> &OrdMap<ClusterId, Arc<Machines>> {
+        &self.machines
+    }
+
     /// Whether something is to be computed again.
     pub(super) fn is_stale(&self) -> bool {
-        self.pods_stale || self.workloads_stale
+        self.pods_stale || self.workloads_stale || self.machines_stale
     }
 
     /// Looks at what an update touched.
     pub(super) fn note(&mut self, touched: &Touched) {
-        self.workloads_stale |= !touched.objects.is_empty() && self.selections.offers_workloads();
+        let offered = !self.machines.is_empty() || self.selections.offers_workloads();
+        self.workloads_stale |= !touched.objects.is_empty() && offered;
+        self.machines_stale |= touched.entries;
         if self.selections.wants_pods() {
             let mut pods = touched.workloads.iter();
             // The pods of a cluster that has come or gone are not told one by one.
@@ -54,21 +70,56 @@ impl Joins {
         }
     }
 
+    /// Reads the WorkloadEntries of clusters again, where they changed. Those of the config cluster are among
+    /// what belongs to no cluster already.
+    fn read_machines(&mut self, aggregate: &Aggregate, settings: &Settings) {
+        if !std::mem::take(&mut self.machines_stale) {
+            return;
+        }
+        (self.pods_stale, self.workloads_stale) = (true, true);
+        let clusters = aggregate.clusters().filter(|(id, _, facts)| {
+            settings.config_cluster.as_ref() != Some(id) && !facts.entries.is_empty()
+        });
+        let now: BTreeMap<_, _> =
+            clusters.map(|(id, _, facts)| (id.clone(), Arc::clone(&facts.entries))).collect();
+        let gone = self.read_from.keys().filter(|id| !now.contains_key(*id));
+        gone.for_each(|id| drop(self.machines.remove(id)));
+        for (id, objects) in &now {
+            if self.read_from.get(id) != Some(objects) {
+                let read = machines(objects, &settings.trust_domain, |name, fault| {
+                    warn!(cluster = %id, entry = %name, %fault, "WorkloadEntry counts for nothing");
+                });
+                self.machines.insert(id.clone(), Arc::new(read));
+            }
+        }
+        self.read_from = now;
+    }
+
     /// Computes again what is stale. Returns what that touched.
-    pub(super) fn refresh(&mut self, aggregate: &mut Aggregate) -> Touched {
+    pub(super) fn refresh(&mut self, aggregate: &mut Aggregate, settings: &Settings) -> Touched {
+        self.read_machines(aggregate, settings);
+        let none = Machines::new();
         let mut found: BTreeMap<ShardKey, BTreeMap<Hostname, ServiceRecord>> = BTreeMap::new();
         let mut providers = Vec::new();
         if std::mem::take(&mut self.pods_stale) {
             providers.push(Provider::ServiceEntry);
             for (cluster, pods, facts) in aggregate.clusters() {
                 let shard = of(Provider::ServiceEntry, cluster.clone());
-                found.insert(shard, self.selections.pods_of(pods, facts));
+                let machines = self.machines.get(cluster).map_or(&none, |machines| &**machines);
+                found.insert(shard, self.selections.pods_of(pods, machines, facts));
             }
         }
         if std::mem::take(&mut self.workloads_stale) {
             providers.push(Provider::WorkloadEntry);
             let shard = of(Provider::WorkloadEntry, ClusterId::default());
-            found.insert(shard, self.selections.workloads_of(aggregate.kubernetes_services()));
+            let all = aggregate.kubernetes_services();
+            found.insert(shard, workloads_of(self.selections.machines(), all));
+            for (cluster, machines) in &self.machines {
+                let own = aggregate.services().filter(|(of, _)| *of == cluster);
+                let own = own.map(|(_, service)| service);
+                let shard = of(Provider::WorkloadEntry, cluster.clone());
+                found.insert(shard, workloads_of(machines, own));
+            }
         }
         found.retain(|_, services| !services.is_empty());
         let mut touched = Touched::default();

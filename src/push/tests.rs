@@ -3,27 +3,18 @@ mod policy;
 
 use std::sync::Arc;
 
-use super::context::{PushContext, Settings};
+use super::context::PushContext;
 use super::event_loop::{Event, Mesh};
 use super::interest::Changes;
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
-use crate::fixtures::{endpoint, host, ip, member, port, removed, service, shard, sidecar};
+use crate::fixtures::{
+    endpoint, host, ip, member, port, removed, service, settings, shard, sidecar,
+};
 use crate::model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, Resolution,
     TlsMode,
 };
 use crate::registry::{Change, RegistryUpdate};
-
-fn settings() -> Arc<Settings> {
-    Arc::new(Settings {
-        domain: "cluster.local".into(),
-        trust_domain: "cluster.local".into(),
-        system_namespace: "strait-system".into(),
-        config_cluster: None,
-        allow_direct_cross_network: false,
-        cluster_aliases: Default::default(),
-    })
-}
 
 /// A complete mesh that has heard these words.
 fn mesh(words: Vec<RegistryUpdate>) -> Mesh {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -13,6 +12,7 @@ use super::source::{MeshSource, Stores};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
 use crate::codes;
+use crate::lkg::StandIns;
 use crate::mesh;
 use crate::model::{KnownClusters, NamespaceFilter};
 use crate::network::ResolvedNames;
@@ -29,9 +29,6 @@ const NAMES_WAIT: Duration = Duration::from_secs(5);
 
 /// How often to look whether sources have used up their time.
 const SOURCES_LOOK: Duration = Duration::from_millis(500);
-
-/// Objects that make no sense, each with what it was when it last did.
-type StandIns = Vec<(Arc<Value>, Arc<Value>)>;
 
 /// Fails when the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<Event>>;

@@ -1,11 +1,9 @@
 //! Where configuration comes from: a directory, or the config cluster.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::Value;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -18,7 +16,7 @@ use crate::identity::{AuthorityPem, authority::load_or_create};
 use crate::mesh::watch::{ConfigMapData, Source, Watcher};
 use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
 use crate::model::{ClusterId, NamespaceFilter};
-use crate::sources::{self, Board};
+use crate::sources::{Board, RememberedStores};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
@@ -48,7 +46,7 @@ impl ConfigSource {
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
-        stores: &Remembered,
+        stores: &RememberedStores,
         tasks: &Supervisor,
     ) -> watch::Receiver<Option<Arc<Objects>>> {
         match self {
@@ -102,9 +100,6 @@ impl ConfigSource {
     }
 }
 
-/// What stores of objects are known to have held, by name.
-pub(super) type Remembered = BTreeMap<Arc<str>, sources::Remembered<Arc<Vec<Arc<Value>>>>>;
-
 /// The stores that objects of the mesh come from.
 pub(super) struct Stores {
     config: combined::Config,
@@ -118,7 +113,7 @@ impl Stores {
     pub(super) fn of(
         args: &ServeArgs,
         own: watch::Receiver<Option<Arc<Objects>>>,
-        remembered: Remembered,
+        remembered: RememberedStores,
         board: Board,
         tasks: &Supervisor,
     ) -> Self {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{Objects, Warning, files, mcp};
 use crate::model::{Labels, NamespaceFilter};
-use crate::sources::{Board, Facts, Remembered, WARNINGS_MAX};
+use crate::sources::{Board, Facts, RememberedStores, WARNINGS_MAX};
 use crate::task::Supervisor;
 
 /// The kind of Strait's own store where that is an API server; a directory is there at any start.
@@ -61,7 +61,7 @@ pub struct Config {
     /// Where stores say how they fare.
     pub board: Board,
     /// What each store held before this process started.
-    pub remembered: BTreeMap<Arc<str>, Remembered<Arc<Vec<Arc<Value>>>>>,
+    pub remembered: RememberedStores,
     /// Told what each store holds that is to be remembered; `None` until that is known.
     pub held: watch::Sender<Option<Arc<Held>>>,
 }

@@ -268,7 +268,6 @@ mod tests {
     use crate::fixtures::{member, service, shard, sidecar, workload};
     use crate::mesh::{MeshConfig, MeshNetworks};
     use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels};
-    use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
 
     /// Cluster `east`, whose Secret may fix a network and whose system namespace names `by-namespace`,
@@ -284,14 +283,7 @@ mod tests {
         namespace_label: Option<&str>,
         networks: &str,
     ) -> Arc<PushContext> {
-        let mut mesh = Mesh::new(Arc::new(Settings {
-            domain: "cluster.local".into(),
-            trust_domain: "cluster.local".into(),
-            system_namespace: "strait-system".into(),
-            config_cluster: None,
-            allow_direct_cross_network: false,
-            cluster_aliases: Default::default(),
-        }));
+        let mut mesh = Mesh::new(crate::fixtures::settings());
         let clusters = [(ClusterId::from("east"), member(fixed))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         let mut pod = workload("web.ns", "10.0.0.1", &[]);

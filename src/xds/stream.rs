@@ -421,7 +421,6 @@ mod tests {
     use crate::fixtures::{endpoint, host, member, removed, service, shard};
     use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
     use crate::model::{ClusterId, KnownClusters};
-    use crate::push::Settings;
     use crate::push::event_loop::{Event, Mesh};
     use crate::push::interest::{Changes, Dirty};
     use crate::registry::RegistryUpdate;
@@ -464,14 +463,7 @@ mod tests {
     }
 
     fn mesh() -> Mesh {
-        let mut mesh = Mesh::new(Arc::new(Settings {
-            domain: "cluster.local".into(),
-            trust_domain: "cluster.local".into(),
-            system_namespace: "strait-system".into(),
-            config_cluster: None,
-            allow_direct_cross_network: false,
-            cluster_aliases: Default::default(),
-        }));
+        let mut mesh = Mesh::new(crate::fixtures::settings());
         let clusters = [(ClusterId::from("east"), member(None))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         mesh.apply(Event::Registry(east(1)));

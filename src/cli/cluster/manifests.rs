@@ -31,7 +31,7 @@ impl Rbac {
 
     /// API group and plural name of what the reader gets, lists and watches.
     pub(crate) fn resources(self) -> &'static [(&'static str, &'static str)] {
-        const ALL: [(&str, &str); 8] = [
+        const ALL: [(&str, &str); 9] = [
             ("", "services"),
             ("", "namespaces"),
             ("discovery.k8s.io", "endpointslices"),
@@ -40,6 +40,7 @@ impl Rbac {
             ("gateway.networking.k8s.io", "gateways"),
             ("multicluster.x-k8s.io", "serviceexports"),
             ("multicluster.x-k8s.io", "serviceimports"),
+            ("networking.istio.io", "workloadentries"),
         ];
         match self {
             Self::Core => &ALL[..3],
@@ -108,6 +109,7 @@ mod tests {
                     "gateways",
                     "serviceexports",
                     "serviceimports",
+                    "workloadentries",
                 ],
             ),
         ] {

@@ -115,15 +115,16 @@ fn take_known(
     let wanted = |name: &str| {
         address.datacentres.is_empty() || address.datacentres.iter().any(|one| one == name)
     };
-    let of_it = remembered.extract_if(.., |shard, _| {
-        let name = shard.as_str().split_once('/');
-        name.is_some_and(|(of, name)| of == consul && is_datacentre(name) && wanted(name))
-    });
-    let named = of_it.filter_map(|(shard, known)| {
-        let (_, name) = shard.as_str().split_once('/')?;
-        Some((name.to_owned(), known))
-    });
-    named.collect()
+    let mut known = BTreeMap::new();
+    for (shard, of_it) in std::mem::take(remembered) {
+        match shard.as_str().split_once('/') {
+            Some((of, name)) if of == consul && is_datacentre(name) && wanted(name) => {
+                known.insert(name.to_owned(), of_it);
+            }
+            _ => _ = remembered.insert(shard, of_it),
+        }
+    }
+    known
 }
 
 struct Consul {

@@ -95,6 +95,10 @@ impl Chosen {
             Arc::make_mut(&mut facts.gateways)
                 .retain(|name, _| self.admits(namespaces.get(name.namespace.as_str())));
         }
+        if !self.filter.admits_all() && !facts.entries.is_empty() {
+            Arc::make_mut(&mut facts.entries)
+                .retain(|name, _| self.admits(namespaces.get(name.namespace.as_str())));
+        }
         facts
     }
 

@@ -141,6 +141,6 @@ impl Indexed for DeclaredGateway {
     }
 }
 
-fn name_of(key: &Key) -> WorkloadKey {
+pub(super) fn name_of(key: &Key) -> WorkloadKey {
     WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }

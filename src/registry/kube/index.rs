@@ -90,11 +90,13 @@ pub(super) enum Kind {
     ServiceExports,
     /// The same.
     ServiceImports,
+    /// Istio's machines.
+    WorkloadEntries,
 }
 
 impl Kind {
     /// All of them.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Services,
         Self::EndpointSlices,
         Self::Pods,
@@ -103,6 +105,7 @@ impl Kind {
         Self::Gateways,
         Self::ServiceExports,
         Self::ServiceImports,
+        Self::WorkloadEntries,
     ];
 
     /// The kind in plural, as in paths.
@@ -116,12 +119,16 @@ impl Kind {
             Self::Gateways => "gateways",
             Self::ServiceExports => "serviceexports",
             Self::ServiceImports => "serviceimports",
+            Self::WorkloadEntries => "workloadentries",
         }
     }
 
     /// Whether a cluster may not know it at all, which is nobody's fault.
     pub(super) const fn may_be_absent(self) -> bool {
-        matches!(self, Self::Gateways | Self::ServiceExports | Self::ServiceImports)
+        matches!(
+            self,
+            Self::Gateways | Self::ServiceExports | Self::ServiceImports | Self::WorkloadEntries
+        )
     }
 
     /// What is lost where it may not be read; `None` where nothing works without it.
@@ -132,6 +139,7 @@ impl Kind {
             Self::Gateways => Some("no network gateways of the Gateway API"),
             Self::ServiceExports => Some("no service is for other clusters"),
             Self::ServiceImports => Some("no addresses for services of other clusters"),
+            Self::WorkloadEntries => Some("none of its machines"),
             Self::Services | Self::EndpointSlices | Self::Namespaces => None,
         }
     }

@@ -21,6 +21,7 @@ mod service;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod workload_entry;
 mod write_back;
 
 pub use run::run;

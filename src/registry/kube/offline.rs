@@ -13,6 +13,7 @@ use super::node::Node;
 use super::pod::Pod;
 use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
+use super::workload_entry::Entry;
 use crate::apiserver::{Encoding, read_list, read_watch};
 use crate::model::DeclaredGateway;
 use crate::registry::Contents;
@@ -64,6 +65,7 @@ impl Offline {
             "serviceexports" => self.take_as::<Export>(what, encoding, bytes),
             "serviceimports" => self.take_as::<Import>(what, encoding, bytes),
             "gateways" => self.take_as::<DeclaredGateway>(what, encoding, bytes),
+            "workloadentries" => self.take_as::<Entry>(what, encoding, bytes),
             _ => Ok(0),
         }
     }

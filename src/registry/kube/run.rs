@@ -20,6 +20,7 @@ use super::node::Node;
 use super::pod::Pod;
 use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
+use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Status};
 use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
@@ -95,6 +96,9 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
             Kind::EndpointSlices => "discovery.k8s.io",
             Kind::Gateways => "gateway.networking.k8s.io",
             Kind::ServiceExports | Kind::ServiceImports => mcs::GROUP,
+            Kind::WorkloadEntries => {
+                return Selection::all("networking.istio.io", "v1beta1", kind.plural());
+            }
             Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
         };
         Selection::all(group, "v1", kind.plural())
@@ -111,6 +115,7 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
         client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
         client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
         client.read(Reading::<DeclaredGateway>::with(scope), gateways, limits, sink),
+        client.read(Reading::<Entry>::with(scope), of(Kind::WorkloadEntries), limits, sink),
         client.keep_probing(sink),
     );
 }
@@ -176,6 +181,7 @@ enum Input {
     Node(Event<Kept<Node>>),
     Namespace(Event<Kept<NamespaceFacts>>),
     Gateway(Event<Kept<DeclaredGateway>>),
+    Entry(Event<Kept<Entry>>),
     Export(Event<Kept<Export>>),
     Import(Event<Kept<Import>>),
     Probed(Probed),
@@ -198,6 +204,7 @@ inputs! {
     Event<Kept<Node>> => Node,
     Event<Kept<NamespaceFacts>> => Namespace,
     Event<Kept<DeclaredGateway>> => Gateway,
+    Event<Kept<Entry>> => Entry,
     Event<Kept<Export>> => Export,
     Event<Kept<Import>> => Import,
     Probed => Probed,
@@ -304,6 +311,7 @@ impl Member {
                 self.event(event);
                 self.write_back.note();
             }
+            Input::Entry(event) => self.event(event),
             Input::Probed(Probed(Ok(()))) => {
                 self.contacts.answered(Reader::Probe);
                 self.heard();

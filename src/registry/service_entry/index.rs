@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::addresses;
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
-use super::join::{Machine, PodsWanted, Selections};
+use super::join::{Machine, Machines, PodsWanted, Selections};
 use crate::model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     NamedEndpoint, Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode,
@@ -282,12 +282,10 @@ impl Index {
         endpoints
     }
 
-    fn machines(&self) -> BTreeMap<WorkloadKey, Machine> {
+    fn machines(&self) -> Machines {
         let good = self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good()?)));
         let machine = |(name, workload): (&WorkloadKey, &Workload)| {
-            let account = workload.account.as_deref();
-            let identity = account.map(|account| self.identity(&name.namespace, account));
-            (name.clone(), Machine { workload: workload.clone(), identity })
+            (name.clone(), Machine::new(name, workload.clone(), &self.trust_domain))
         };
         good.map(machine).collect()
     }

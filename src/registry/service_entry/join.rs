@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::convert::{Address, Workload};
+use serde_json::Value;
+
+use super::convert::{self, Address, Fault, Workload};
 use crate::model::{
     ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, Namespace, NetworkId,
     PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
@@ -24,7 +26,7 @@ pub struct Selections {
     /// In the order in which the entries of a host are joined.
     pub(super) pods: Vec<PodsWanted>,
     /// By namespace and name.
-    pub(super) workloads: BTreeMap<WorkloadKey, Machine>,
+    pub(super) workloads: Machines,
     /// What of a host's definitions counts for nothing, in words.
     pub(super) notes: BTreeMap<Hostname, Vec<String>>,
     /// Those at an address, by namespace.
@@ -43,6 +45,29 @@ pub(super) struct PodsWanted {
     pub(super) ports: Vec<Port>,
 }
 
+/// WorkloadEntries by namespace and name.
+pub type Machines = BTreeMap<WorkloadKey, Machine>;
+
+/// The WorkloadEntries of one cluster, of objects as they are stored; their accounts are in `trust_domain`.
+/// Those that make no sense are told to `odd`.
+pub fn machines(
+    objects: &BTreeMap<WorkloadKey, Arc<Value>>,
+    trust_domain: &str,
+    mut odd: impl FnMut(&WorkloadKey, Fault),
+) -> Machines {
+    let read = |(name, object): (&WorkloadKey, &Arc<Value>)| match convert::workload_entry(
+        name.clone(),
+        object,
+    ) {
+        Ok(workload) => Some((name.clone(), Machine::new(name, workload, trust_domain))),
+        Err(fault) => {
+            odd(name, fault);
+            None
+        }
+    };
+    objects.iter().filter_map(read).collect()
+}
+
 /// A WorkloadEntry: a machine outside Kubernetes, which Services may select, and on which a proxy may stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
@@ -52,6 +77,13 @@ pub struct Machine {
 }
 
 impl Machine {
+    pub(super) fn new(name: &WorkloadKey, workload: Workload, trust_domain: &str) -> Self {
+        let id = |account: &Arc<str>| {
+            format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace).into()
+        };
+        Self { identity: workload.account.as_ref().map(id), workload }
+    }
+
     /// The account that it runs as, where it names one.
     pub fn account(&self) -> Option<&str> {
         self.workload.account.as_deref()
@@ -122,10 +154,11 @@ impl Selections {
         self.workloads == other.workloads && self.notes == other.notes
     }
 
-    /// The hosts for which entries select pods of one cluster, with these pods.
+    /// The hosts for which entries select pods or machines of one cluster, with these.
     pub fn pods_of(
         &self,
         pods: &Workloads,
+        machines: &Machines,
         facts: &ClusterFacts,
     ) -> BTreeMap<Hostname, ServiceRecord> {
         let mut hosts: BTreeMap<&Hostname, (&Arc<Service>, Vec<Endpoint>)> = BTreeMap::new();
@@ -134,7 +167,21 @@ impl Selections {
             let selected = pods.of_namespace(namespace.as_str());
             let selected: Vec<_> =
                 selected.filter(|(_, pod)| selects(&wanted.selector, &pod.labels)).collect();
+            let machines: Vec<_> = machines
+                .iter()
+                .filter(|(name, _)| name.namespace == *namespace)
+                .filter(|(_, one)| selects(&wanted.selector, &one.workload.labels))
+                .collect();
             for port in &wanted.ports {
+                let external = wanted.service.mesh_external;
+                let found = machines.iter().filter_map(|(_, Machine { workload, identity })| {
+                    workload.endpoint(port, workload.port(port), external, identity.clone())
+                });
+                let found: Vec<_> = found.collect();
+                if !found.is_empty() {
+                    let host = hosts.entry(&wanted.key);
+                    host.or_insert((&wanted.service, Vec::new())).1.extend(found);
+                }
                 for (name, pod) in &selected {
                     let name = WorkloadKey::new(namespace.clone(), *name);
                     let found = pod_endpoints(port, name, pod, facts);
@@ -150,46 +197,51 @@ impl Selections {
         records.collect()
     }
 
-    /// The services that select WorkloadEntries, with these. Of services of one name the first counts.
-    pub fn workloads_of<'a>(
-        &self,
-        services: impl Iterator<Item = &'a Arc<Service>>,
-    ) -> BTreeMap<Hostname, ServiceRecord> {
-        let offered = || self.workloads.iter().filter(|(_, one)| one.is_offered());
-        let namespaces: BTreeSet<&Namespace> = offered().map(|(name, _)| &name.namespace).collect();
-        let mut records = BTreeMap::new();
-        let mut seen: BTreeSet<&Hostname> = BTreeSet::new();
-        for service in services.filter(|service| namespaces.contains(&service.namespace)) {
-            if service.resolution != Resolution::ClientSide || !seen.insert(&service.hostname) {
-                continue;
-            }
-            let mut endpoints = Vec::new();
-            for (name, one) in offered() {
-                if name.namespace == service.namespace
-                    && labels_match(&service.selector, &one.workload.labels)
-                {
-                    let ports = service.ports.iter();
-                    endpoints.extend(ports.filter_map(|port| {
-                        let number = port_of_service(&one.workload, port)?;
-                        one.workload.endpoint(port, number, false, one.identity.clone())
-                    }));
-                }
-            }
-            if !endpoints.is_empty() {
-                // It is reached by the addresses of the clusters that have it.
-                let own = Service {
-                    vips: Vec::new(),
-                    external_addresses: Vec::new(),
-                    external_ports: SortedMap::new(),
-                    ..Service::clone(service)
-                };
-                let record =
-                    ServiceRecord { service: Arc::new(own), endpoints: Endpoints::from(endpoints) };
-                records.insert(service.hostname.clone(), record);
+    /// Those that belong to no cluster.
+    pub fn machines(&self) -> &Machines {
+        &self.workloads
+    }
+}
+
+/// The services that select these WorkloadEntries, with them. Of services of one name the first counts.
+pub fn workloads_of<'a>(
+    machines: &Machines,
+    services: impl Iterator<Item = &'a Arc<Service>>,
+) -> BTreeMap<Hostname, ServiceRecord> {
+    let offered = || machines.iter().filter(|(_, one)| one.is_offered());
+    let namespaces: BTreeSet<&Namespace> = offered().map(|(name, _)| &name.namespace).collect();
+    let mut records = BTreeMap::new();
+    let mut seen: BTreeSet<&Hostname> = BTreeSet::new();
+    for service in services.filter(|service| namespaces.contains(&service.namespace)) {
+        if service.resolution != Resolution::ClientSide || !seen.insert(&service.hostname) {
+            continue;
+        }
+        let mut endpoints = Vec::new();
+        for (name, one) in offered() {
+            if name.namespace == service.namespace
+                && labels_match(&service.selector, &one.workload.labels)
+            {
+                let ports = service.ports.iter();
+                endpoints.extend(ports.filter_map(|port| {
+                    let number = port_of_service(&one.workload, port)?;
+                    one.workload.endpoint(port, number, false, one.identity.clone())
+                }));
             }
         }
-        records
+        if !endpoints.is_empty() {
+            // It is reached by the addresses of the clusters that have it.
+            let own = Service {
+                vips: Vec::new(),
+                external_addresses: Vec::new(),
+                external_ports: SortedMap::new(),
+                ..Service::clone(service)
+            };
+            let record =
+                ServiceRecord { service: Arc::new(own), endpoints: Endpoints::from(endpoints) };
+            records.insert(service.hostname.clone(), record);
+        }
     }
+    records
 }
 
 fn selects(selector: &Labels, labels: &Labels) -> bool {

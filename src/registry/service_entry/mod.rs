@@ -14,4 +14,4 @@ mod tests;
 
 pub use convert::Fault;
 pub use index::{Index, Problem};
-pub use join::{Machine, Selections};
+pub use join::{Machine, Machines, Selections, machines, workloads_of};

@@ -1,8 +1,10 @@
 //! What the index keeps of a cluster besides services, slices and pods: which namespaces belong to the
-//! mesh, which pods take traffic, where nodes are, which gateways are declared.
+//! mesh, which pods take traffic, where nodes are, which gateways and machines are declared.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::{Index, Touched};
 use crate::apiserver::Key;
@@ -87,6 +89,29 @@ impl Index {
         match gateway {
             Some(gateway) => gateways.insert(name, gateway),
             None => gateways.remove(&name),
+        };
+        touched.facts = true;
+    }
+
+    /// The WorkloadEntries of the cluster.
+    pub(in crate::registry::kube) fn entries(&self) -> &BTreeMap<WorkloadKey, Arc<Value>> {
+        &self.facts.entries
+    }
+
+    /// Keeps one.
+    pub(in crate::registry::kube) fn note_entry(
+        &mut self,
+        name: WorkloadKey,
+        entry: Option<Arc<Value>>,
+        touched: &mut Touched,
+    ) {
+        if self.facts.entries.get(&name) == entry.as_ref() {
+            return;
+        }
+        let entries = Arc::make_mut(&mut self.facts.entries);
+        match entry {
+            Some(entry) => entries.insert(name, entry),
+            None => entries.remove(&name),
         };
         touched.facts = true;
     }

@@ -30,6 +30,7 @@ impl Index {
             Kind::Gateways => self.facts.gateways.len(),
             Kind::ServiceExports => self.exports().count(),
             Kind::ServiceImports => self.imports().count(),
+            Kind::WorkloadEntries => self.facts.entries.len(),
         }
     }
 

@@ -8,7 +8,8 @@ use super::values::{Arrives, apply, index};
 use crate::apiserver::Event;
 use crate::model::{DeclaredGateway, LabelSelector, NamespaceFilter, WorkloadKey};
 use crate::registry::Contents;
-use crate::registry::kube::index::{Index, Reads};
+use crate::registry::kube::index::{Index, Kept, Reads};
+use crate::registry::kube::workload_entry::Entry;
 
 fn namespace(name: &str, labels: Value) -> Arrives {
     Arrives::Namespace(json!({"metadata": {"name": name, "labels": labels}}))
@@ -133,4 +134,34 @@ fn a_declared_gateway_has_the_listeners_that_pass_the_mesh_on_and_goes_with_its_
     let entrances: Vec<_> = found[0].entrances.iter().copied().collect();
     assert_eq!(entrances, [(0, 15008), (444, 0), (9443, 0)]);
     assert!(gateways(&mut index, json!({}), spec).is_empty(), "without its label it is none");
+}
+
+#[test]
+fn machines_are_kept_as_they_are_stored_and_go_with_a_list_without_them() {
+    let mut index = index();
+    let form = |address: &str, version: &str| {
+        json!({
+            "metadata": {"namespace": "shop", "name": "vm", "resourceVersion": version, "labels": {"app": "db"},
+                "annotations": {"proxy.istio.io/health-checks-enabled": "true", "other": "x"}},
+            "spec": {"address": address},
+        })
+        .to_string()
+    };
+    let apply = |index: &mut Index, object: &str| {
+        let form = serde_json::from_str(object).expect("a well-formed object");
+        let kept = Entry::keep(form, index.scope());
+        index.apply(Event::Applied(kept)).is_empty()
+    };
+    assert!(!apply(&mut index, &form("10.7.0.1", "1")));
+    assert!(apply(&mut index, &form("10.7.0.1", "2")), "a version means nothing");
+    assert!(!apply(&mut index, &form("10.7.0.2", "3")));
+    let entries = index.everything().facts.expect("said").entries;
+    let entry = entries.values().next().expect("one");
+    assert_eq!(entry["spec"], json!({"address": "10.7.0.2"}));
+    assert_eq!(entry["metadata"]["labels"], json!({"app": "db"}));
+    let annotations = json!({"proxy.istio.io/health-checks-enabled": "true"});
+    assert_eq!(entry["metadata"]["annotations"], annotations);
+    let none: Event<Kept<Entry>> = Event::Restarted { objects: Vec::new(), odd: Vec::new() };
+    assert!(!index.apply(none).is_empty());
+    assert!(index.everything().facts.expect("said").entries.is_empty());
 }

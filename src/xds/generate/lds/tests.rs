@@ -22,14 +22,7 @@ use crate::xds::generate::{Cache, Picture};
 use crate::xds::resource::{ResourceSource, ResourceType};
 
 fn mesh() -> Mesh {
-    Mesh::new(Arc::new(crate::push::Settings {
-        domain: "cluster.local".into(),
-        trust_domain: "cluster.local".into(),
-        system_namespace: "strait-system".into(),
-        config_cluster: None,
-        allow_direct_cross_network: false,
-        cluster_aliases: Default::default(),
-    }))
+    Mesh::new(crate::fixtures::settings())
 }
 
 fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {

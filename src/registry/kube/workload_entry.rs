@@ -1,0 +1,89 @@
+//! `WorkloadEntry`s of the cluster, where their kind is installed: machines that belong to it.
+//!
+//! They are kept as they are. What they mean is decided where those of the config cluster are read.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::gateway_api::name_of;
+use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
+use super::scope::Scope;
+use crate::apiserver::{Form, Identity, Key, Malformed, Meta, Pairs, null_as_default};
+
+/// What is decoded of a WorkloadEntry.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct EntryForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    spec: Value,
+    status: Value,
+}
+
+/// What is kept of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry(Arc<Value>);
+
+impl<'a> Form<'a> for EntryForm<'a> {
+    /// Objects of an API that was installed have no such form.
+    fn of_protobuf(_: &'a [u8]) -> Result<Self, Malformed> {
+        Err(Malformed::NO_FORM)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+impl Reads for Entry {
+    type Form<'a> = EntryForm<'a>;
+
+    const PROTOBUF: bool = false;
+
+    fn keep(form: EntryForm<'_>, scope: &Scope) -> Kept<Self> {
+        let EntryForm { metadata, spec, status } = form;
+        let key = scope.key(metadata.identity());
+        let map = |pairs: Pairs<'_>| -> Map<String, Value> {
+            let sorted = pairs.sorted().into_iter();
+            sorted.map(|(name, value)| (name.to_string(), Value::from(&*value))).collect()
+        };
+        // Versions, and who manages which field, change without meaning.
+        let kept = json!({
+            "metadata": {
+                "name": *key.name,
+                "namespace": *key.namespace,
+                "labels": map(metadata.labels),
+                "annotations": map(metadata.annotations),
+            },
+            "spec": spec,
+            "status": status,
+        });
+        Kept { key, value: Some(Self(Arc::new(kept))), odd: None }
+    }
+}
+
+impl Indexed for Entry {
+    const KIND: Kind = Kind::WorkloadEntries;
+
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        index.note_entry(name_of(&key), Some(self.0), touched);
+    }
+
+    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+        index.note_entry(name_of(key), None, touched);
+    }
+
+    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
+        let all = index.entries().keys();
+        let absent = all.filter(|name| !present.contains(&(name.namespace.as_str(), &*name.name)));
+        absent
+            .map(|name| Key {
+                namespace: name.namespace.as_str().into(),
+                name: Arc::clone(&name.name),
+            })
+            .collect()
+    }
+}
