@@ -91,7 +91,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("metrics", &["model", "push", "xds", "clusters", "identity", "sources", "task"]),
-    ("fixtures", &["model", "registry"]),
+    ("fixtures", &["model", "push", "registry"]),
 ];
 
 /// Modules that wire the program and may name anything.

@@ -59,8 +59,13 @@ pub(crate) fn reader(rbac: Rbac) -> Vec<Value> {
     let metadata = json!({ "name": READER, "labels": labels });
     let mut namespaced = metadata.clone();
     namespaced["namespace"] = json!(READER);
-    let mut groups =
-        vec!["", "discovery.k8s.io", "gateway.networking.k8s.io", "multicluster.x-k8s.io"];
+    let mut groups = vec![
+        "",
+        "discovery.k8s.io",
+        "gateway.networking.k8s.io",
+        "multicluster.x-k8s.io",
+        "networking.istio.io",
+    ];
     groups.retain(|group| rbac.resources().iter().any(|(of, _)| of == group));
     let rules: Vec<Value> = groups
         .iter()

@@ -163,8 +163,9 @@ mod tests {
     #[test]
     fn a_cluster_works_on_without_pods_but_not_without_services() {
         let mut contacts = Contacts::without(true);
-        let gateways = Reader::Kind(Kind::Gateways);
-        contacts.failed(gateways, Error::NotFound("no such path".into()));
+        for kind in [Kind::Gateways, Kind::WorkloadEntries] {
+            contacts.failed(Reader::Kind(kind), Error::NotFound("no such path".into()));
+        }
         for kind in [Kind::Services, Kind::EndpointSlices, Kind::Namespaces, Kind::Nodes] {
             assert!(!contacts.complete());
             contacts.answered(Reader::Kind(kind));
