@@ -340,7 +340,7 @@ mod tests {
             trust_domain: "td".into(),
             system_namespace: String::new(),
         };
-        let scope = Scope::new(settings.clone(), Arc::default());
+        let scope = Scope::new(settings, Arc::default());
         let (a, b) = (scope.text("shop"), scope.text("shop"));
         assert!(Arc::ptr_eq(&a, &b) && !Arc::ptr_eq(&a, &scope.text("other")));
         let zone = scope.names().zone(b"z").expect("text");
