@@ -58,14 +58,16 @@ pub(crate) fn everything_dies(world: &mut World) {
     let load = world.background(&http(1), 20);
     world.apiserver("a").stop();
     // Members are followed, and proxies let in.
+    let change = SystemTime::now();
     world.set_ready("b", "echo-2", false);
     world.wait_without_echo_2();
     let files = world.ca.workload("shop", "client");
     assert_eq!(world.call(&world.ads(&files, node("a", "shop", "client"))).err(), None);
+    // What was learned in the last seconds may not be on disk yet; what is undone before it is there never gets there.
+    world.strait.wait_until_remembered("b", change);
     let change = SystemTime::now();
     world.set_ready("b", "echo-2", true);
     world.wait_for_everyone();
-    // What was learned in the last seconds may not be on disk yet.
     world.strait.wait_until_remembered("b", change);
 
     world.apiserver("b").stop();
