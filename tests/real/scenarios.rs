@@ -1,7 +1,7 @@
 //! What holds when all of it runs together. Each scenario leaves the world as it found it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
@@ -147,6 +147,7 @@ pub(crate) fn wrong_server(world: &mut World) {
 }
 
 pub(crate) fn not_ready(world: &mut World) {
+    let change = SystemTime::now();
     world.set_ready("b", "echo-2", false);
     wait::until(PROPAGATION, "b/echo-2 gets no connection", || {
         let answers = world.ask(&Load::tcp(&format!("{ECHO_VIP}:9000"), 60));
@@ -156,8 +157,12 @@ pub(crate) fn not_ready(world: &mut World) {
     let answers = world.ask(&http(600));
     assert_eq!(answers.failures, BTreeMap::new());
     assert_share(&answers, "b/", 25.0);
+    // Both are on disk before the next scenario kills Strait, which begins again with what is there.
+    world.strait.wait_until_remembered("b", change);
+    let change = SystemTime::now();
     world.set_ready("b", "echo-2", true);
     world.wait_for_everyone();
+    world.strait.wait_until_remembered("b", change);
 }
 
 pub(crate) fn restart(world: &mut World) {
