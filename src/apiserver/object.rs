@@ -66,11 +66,13 @@ pub trait Kind: Send + Sync {
 /// may be missing, null or odd in the wild are optional or defaulted; an object that can't be decoded
 /// even so is left out.
 pub trait Form<'a>: Deserialize<'a> {
-    /// Decodes protobuf.
+    /// Decodes protobuf. Objects of an API that was installed have no such form, unless somebody says otherwise.
     ///
     /// # Errors
     /// It is not this form.
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed>;
+    fn of_protobuf(_bytes: &'a [u8]) -> Result<Self, Malformed> {
+        Err(Malformed::NO_FORM)
+    }
 
     /// Which object it is: namespace, name, version.
     fn identity(&self) -> Identity<'_>;

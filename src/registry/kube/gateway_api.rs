@@ -1,17 +1,14 @@
 //! `Gateway`s of the Gateway API that are entrances of a network, where that API is installed.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
+use super::index::{Index, Indexed, Kept, Kind, Reads, Touched, missing_names, name_of};
 use super::namespace::network;
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Key, Malformed, Meta, Pairs, Text, null_as_default};
-use crate::model::{
-    DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, Namespace, WorkloadKey, gateway_port,
-};
+use crate::apiserver::{Form, Identity, Key, Meta, Pairs, Text, null_as_default};
+use crate::model::{DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, gateway_port};
 
 /// The class of entrances of networks elsewhere, which only the config cluster may name.
 const REMOTE_CLASS: &str = "istio-remote";
@@ -66,11 +63,6 @@ struct Tls<'a> {
 }
 
 impl<'a> Form<'a> for GatewayForm<'a> {
-    /// Objects of an API that was installed have no such form.
-    fn of_protobuf(_: &'a [u8]) -> Result<Self, Malformed> {
-        Err(Malformed::NO_FORM)
-    }
-
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()
     }
@@ -130,17 +122,6 @@ impl Indexed for DeclaredGateway {
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        let all = index.gateways().keys();
-        let absent = all.filter(|name| !present.contains(&(name.namespace.as_str(), &*name.name)));
-        absent
-            .map(|name| Key {
-                namespace: name.namespace.as_str().into(),
-                name: Arc::clone(&name.name),
-            })
-            .collect()
+        missing_names(index.gateways(), present)
     }
-}
-
-pub(super) fn name_of(key: &Key) -> WorkloadKey {
-    WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }

@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
+pub(super) use self::about::{missing_names, name_of};
 use self::shared::Shared;
 use super::chosen::Chosen;
 use super::endpoint_slice::{Member, Slice};

@@ -8,9 +8,7 @@ use serde::Deserialize;
 
 use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
 use super::scope::Scope;
-use crate::apiserver::{
-    Client, Error, Form, Identity, Key, Malformed, Meta, Text, null_as_default,
-};
+use crate::apiserver::{Client, Error, Form, Identity, Key, Meta, Text, null_as_default};
 use crate::model::{Port, Protocol, TargetPort};
 
 /// The API group.
@@ -149,11 +147,6 @@ struct PortForm<'a> {
 }
 
 impl<'a> Form<'a> for McsForm<'a> {
-    /// Objects of an API that was installed have no such form.
-    fn of_protobuf(_: &'a [u8]) -> Result<Self, Malformed> {
-        Err(Malformed::NO_FORM)
-    }
-
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()
     }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::gateway_api::name_of;
-use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
+use super::index::{Index, Indexed, Kept, Kind, Reads, Touched, missing_names, name_of};
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Key, Malformed, Meta, Pairs, null_as_default};
+use crate::apiserver::{Form, Identity, Key, Meta, Pairs, null_as_default};
 
 /// What is decoded of a WorkloadEntry.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -28,11 +27,6 @@ pub(super) struct EntryForm<'a> {
 pub(super) struct Entry(Arc<Value>);
 
 impl<'a> Form<'a> for EntryForm<'a> {
-    /// Objects of an API that was installed have no such form.
-    fn of_protobuf(_: &'a [u8]) -> Result<Self, Malformed> {
-        Err(Malformed::NO_FORM)
-    }
-
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()
     }
@@ -77,13 +71,6 @@ impl Indexed for Entry {
     }
 
     fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        let all = index.entries().keys();
-        let absent = all.filter(|name| !present.contains(&(name.namespace.as_str(), &*name.name)));
-        absent
-            .map(|name| Key {
-                namespace: name.namespace.as_str().into(),
-                name: Arc::clone(&name.name),
-            })
-            .collect()
+        missing_names(index.entries(), present)
     }
 }

@@ -1,7 +1,7 @@
 //! What the index keeps of a cluster besides services, slices and pods: which namespaces belong to the
 //! mesh, which pods take traffic, where nodes are, which gateways and machines are declared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -82,15 +82,7 @@ impl Index {
         gateway: Option<DeclaredGateway>,
         touched: &mut Touched,
     ) {
-        if self.facts.gateways.get(&name) == gateway.as_ref() {
-            return;
-        }
-        let gateways = Arc::make_mut(&mut self.facts.gateways);
-        match gateway {
-            Some(gateway) => gateways.insert(name, gateway),
-            None => gateways.remove(&name),
-        };
-        touched.facts = true;
+        touched.facts |= note(&mut self.facts.gateways, name, gateway);
     }
 
     /// The WorkloadEntries of the cluster.
@@ -105,15 +97,7 @@ impl Index {
         entry: Option<Arc<Value>>,
         touched: &mut Touched,
     ) {
-        if self.facts.entries.get(&name) == entry.as_ref() {
-            return;
-        }
-        let entries = Arc::make_mut(&mut self.facts.entries);
-        match entry {
-            Some(entry) => entries.insert(name, entry),
-            None => entries.remove(&name),
-        };
-        touched.facts = true;
+        touched.facts |= note(&mut self.facts.entries, name, entry);
     }
 
     /// Keeps where a node is.
@@ -124,14 +108,41 @@ impl Index {
         touched: &mut Touched,
     ) {
         let locality = locality.filter(|locality| !locality.is_empty());
-        if self.facts.localities.get(name) == locality {
-            return;
-        }
-        let localities = Arc::make_mut(&mut self.facts.localities);
-        match locality {
-            Some(locality) => localities.insert(Arc::clone(name), Arc::clone(locality)),
-            None => localities.remove(name),
-        };
-        touched.facts = true;
+        touched.facts |= note(&mut self.facts.localities, Arc::clone(name), locality.cloned());
     }
+}
+
+/// Keeps or drops what is said under a name; returns whether that is news.
+fn note<K: Ord + Clone, V: PartialEq + Clone>(
+    map: &mut Arc<BTreeMap<K, V>>,
+    name: K,
+    value: Option<V>,
+) -> bool {
+    if map.get(&name) == value.as_ref() {
+        return false;
+    }
+    let map = Arc::make_mut(map);
+    match value {
+        Some(value) => map.insert(name, value),
+        None => map.remove(&name),
+    };
+    true
+}
+
+/// The name under which an object is kept.
+pub(in crate::registry::kube) fn name_of(key: &Key) -> WorkloadKey {
+    WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
+}
+
+/// Those of `named` that aren't `present`.
+pub(in crate::registry::kube) fn missing_names<V>(
+    named: &BTreeMap<WorkloadKey, V>,
+    present: &BTreeSet<(&str, &str)>,
+) -> Vec<Key> {
+    let absent = |name: &&WorkloadKey| !present.contains(&(name.namespace.as_str(), &*name.name));
+    let key = |name: &WorkloadKey| Key {
+        namespace: name.namespace.as_str().into(),
+        name: Arc::clone(&name.name),
+    };
+    named.keys().filter(absent).map(key).collect()
 }
