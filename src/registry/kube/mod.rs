@@ -14,6 +14,8 @@ mod mcs;
 mod namespace;
 mod node;
 pub mod offline;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
 mod pod;
 mod run;
 mod scope;

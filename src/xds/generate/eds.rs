@@ -16,9 +16,6 @@ use crate::push::PushContext;
 use crate::push::view::{Group, Member, Role, ViewKey, assignment};
 use crate::xds::resource::Resource;
 
-#[cfg(test)]
-mod tests;
-
 /// The assignment of the upstream cluster `name`, which is of this port of the service.
 pub(super) fn assigned(
     context: &PushContext,
@@ -42,7 +39,7 @@ pub(super) fn empty(name: &str) -> Resource {
 }
 
 /// A `ClusterLoadAssignment`, in a vector of just its size.
-fn encoded(name: &str, role: Role, groups: &[Group]) -> Vec<u8> {
+pub(super) fn encoded(name: &str, role: Role, groups: &[Group]) -> Vec<u8> {
     let count: usize = groups.iter().map(|group| group.members.len()).sum();
     let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
     let mut ends = Vec::with_capacity(groups.len());

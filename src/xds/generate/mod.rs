@@ -7,6 +7,8 @@ mod cache;
 mod cds;
 mod eds;
 mod lds;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
 mod rds;
 mod tls;
 

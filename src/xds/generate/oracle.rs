@@ -1,17 +1,18 @@
-//! The oracle: the same assignments as plain messages, encoded by prost.
+//! The oracle of the direct encoder: the same assignments as plain messages, encoded by prost. Tests and
+//! fuzzers bring the random numbers.
 
 use std::sync::Arc;
 
 use prost::Message;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::google::protobuf::UInt32Value;
 
-use super::*;
-use crate::model::Locality;
-use crate::xds::generate::cds::tls_mode;
+use super::cds::{SOCKET_MATCH, tls_mode};
+use super::eds::encoded;
+use crate::model::{Locality, TlsMode};
+use crate::push::view::{Group, Member, Role};
 
 fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAssignment {
     endpoint::ClusterLoadAssignment {
@@ -69,7 +70,7 @@ fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::L
     }
 }
 
-fn any_member(random: &mut StdRng) -> Member {
+fn any_member(random: &mut dyn RngCore) -> Member {
     let address = match random.random_range(0..4) {
         0 => std::net::Ipv6Addr::from_bits(random.random()).into(),
         // Runs of zeros are written short.
@@ -90,7 +91,7 @@ fn any_member(random: &mut StdRng) -> Member {
     }
 }
 
-fn any_group(random: &mut StdRng) -> Group {
+fn any_group(random: &mut dyn RngCore) -> Group {
     let long = "r".repeat(200);
     let texts = ["", "region", "region/zone", "region/zone/subzone", "//subzone", "ü/é/ß", &long];
     let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
@@ -101,19 +102,29 @@ fn any_group(random: &mut StdRng) -> Group {
     }
 }
 
-#[test]
-fn what_is_written_directly_is_what_prost_writes() {
-    let mut random = StdRng::seed_from_u64(7);
+/// Makes an assignment and holds what is written directly against what prost writes.
+///
+/// # Panics
+/// They differ.
+pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
+    let groups: Vec<_> = (0..random.random_range(0..7)).map(|_| any_group(random)).collect();
+    let role = [Role::Client, Role::Gateway][random.random_range(0..2)];
     let long = "n".repeat(300);
-    for round in 0..500 {
-        let groups: Vec<_> = (0..round % 7).map(|_| any_group(&mut random)).collect();
-        let role = [Role::Client, Role::Gateway][round % 2];
-        let name = ["outbound|80||web.ns.svc.cluster.local", "", &long][round % 3];
-        let expected = message(name, role, &groups);
-        let written = encoded(name, role, &groups);
-        let read = endpoint::ClusterLoadAssignment::decode(&*written).expect("well-formed");
-        assert_eq!(read, expected, "round {round}");
-        assert_eq!(written, expected.encode_to_vec(), "round {round}");
-        assert_eq!(written.len(), written.capacity(), "nothing is kept that is not used");
+    let name = ["outbound|80||web.ns.svc.cluster.local", "", &long][random.random_range(0..3)];
+    let expected = message(name, role, &groups);
+    let written = encoded(name, role, &groups);
+    let read = endpoint::ClusterLoadAssignment::decode(&*written).expect("well-formed");
+    assert_eq!(read, expected);
+    assert_eq!(written, expected.encode_to_vec());
+    assert_eq!(written.len(), written.capacity(), "nothing is kept that is not used");
+}
+
+#[cfg(test)]
+#[test]
+fn whatever_the_endpoints_prost_would_write_the_same() {
+    use rand::SeedableRng;
+    let mut random = rand::rngs::StdRng::seed_from_u64(7);
+    for _ in 0..500 {
+        what_is_written_directly_is_what_prost_writes(&mut random);
     }
 }

@@ -1,0 +1,10 @@
+//! The slim decoders say of any objects what a full decode says, in JSON and in protobuf.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use strait::registry::kube::oracle;
+use strait_fuzz::Numbers;
+
+fuzz_target!(|bytes: &[u8]| {
+    oracle::json_protobuf_and_a_full_decode_say_the_same(&mut Numbers(bytes));
+});

@@ -1,0 +1,10 @@
+//! The direct encoder writes of any endpoints what prost writes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use strait::xds::generate::oracle;
+use strait_fuzz::Numbers;
+
+fuzz_target!(|bytes: &[u8]| {
+    oracle::what_is_written_directly_is_what_prost_writes(&mut Numbers(bytes));
+});
