@@ -156,6 +156,11 @@ pub(super) struct Touched {
 }
 
 impl Touched {
+    /// Adds services.
+    pub(super) fn services(&mut self, keys: Vec<Key>) {
+        self.services.extend(keys);
+    }
+
     /// Adds what another change touched.
     pub(super) fn merge(&mut self, other: Self) {
         self.services.extend(other.services);
@@ -335,10 +340,22 @@ impl Index {
     /// What the touched parts are now, as far as that differs from what was said before; `None`
     /// where nothing does.
     pub(super) fn contents(&mut self, touched: &Touched) -> Option<Contents> {
+        self.contents_but(touched, |_, _, _| false)
+    }
+
+    /// The same, but of services that wait: what is said of each is given, and what it is now.
+    pub(super) fn contents_but(
+        &mut self,
+        touched: &Touched,
+        mut waits: impl FnMut(&Key, Option<&ServiceRecord>, Option<&ServiceRecord>) -> bool,
+    ) -> Option<Contents> {
         let mut contents = Contents::default();
         for key in &touched.services {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
             let record = if belongs { self.record(key) } else { None };
+            if waits(key, self.said.services.get(key), record.as_ref()) {
+                continue;
+            }
             if self.shared.has_set() {
                 self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
             }

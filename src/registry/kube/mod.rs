@@ -16,6 +16,7 @@ mod node;
 pub mod offline;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
+mod patience;
 mod pod;
 mod run;
 mod scope;

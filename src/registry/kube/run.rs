@@ -17,6 +17,7 @@ use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
 use super::mcs::{self, Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
+use super::patience::Patience;
 use super::pod::Pod;
 use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
@@ -68,6 +69,7 @@ pub async fn run(config: Config) {
         index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
         contacts: Contacts::without(config.mcs == Mcs::Off),
         pending: Touched::default(),
+        patience: Patience::default(),
         doubts: BTreeMap::new(),
         limits,
         over_budget: None,
@@ -239,6 +241,8 @@ struct Member {
     contacts: Contacts,
     /// What changed since the last update that was sent.
     pending: Touched,
+    /// What of it waits for pods.
+    patience: Patience,
     /// Lists that were hard to believe, since when, and what about them.
     doubts: BTreeMap<Kind, (Instant, String)>,
     limits: Limits,
@@ -280,6 +284,7 @@ impl Member {
                         room.send(to.say(change));
                     }
                 }
+                over = self.patience.over(), if !something_to_say => self.pending.services(over),
                 () = to.updates.closed(), if !something_to_say => return,
                 () = self.write_back.due(), if self.status.synced => self.write_back.look(&self.index),
             }
@@ -402,7 +407,10 @@ impl Member {
         let pending = std::mem::take(&mut self.pending);
         self.write_back.note();
         if self.status.synced {
-            return self.index.contents(&pending).map(Change::Update);
+            let waits = |key: &Key, said: Option<&_>, next: Option<&_>| {
+                self.patience.waits(key, said, next)
+            };
+            return self.index.contents_but(&pending, waits).map(Change::Update);
         }
         self.status.synced = true;
         Some(Change::Reset(self.index.everything()))

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::{Access, Credential, Limits, Loopback, Redacted};
-use crate::model::{ClusterId, Hostname};
+use crate::model::{ClusterId, Endpoint, Hostname, PodState};
 use crate::registry::kube::{Config, Contact, Status, run};
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord};
 use crate::task::Supervisor;
@@ -50,10 +50,15 @@ impl Heard {
         }
     }
 
+    /// What is behind a service.
+    fn endpoints(&self, service: &str) -> Vec<Endpoint> {
+        let record = self.services.get(&*format!("{service}.shop.svc.cluster.local"));
+        record.map(|record| record.endpoints.to_vec()).unwrap_or_default()
+    }
+
     /// The addresses behind `cart`, without the part they share.
     fn cart(&self) -> Vec<String> {
-        let record = self.services.get("cart.shop.svc.cluster.local");
-        let endpoints = record.map(|record| record.endpoints.to_vec()).unwrap_or_default();
+        let endpoints = self.endpoints("cart");
         endpoints.iter().map(|one| one.address.to_string().replace("10.1.0.", "")).collect()
     }
 }
@@ -163,9 +168,13 @@ impl Member {
     }
 
     async fn until_cart(&self, addresses: &[&str]) {
+        self.until_heard(|heard| heard.cart() == addresses).await;
+    }
+
+    async fn until_heard(&self, good: impl FnMut(&Heard) -> bool) {
         let mut heard = self.heard.clone();
-        let found = tokio::time::timeout(LIMIT, heard.wait_for(|heard| heard.cart() == addresses));
-        assert!(found.await.is_ok(), "{addresses:?}, not {:?}", self.heard.borrow().cart());
+        let found = tokio::time::timeout(LIMIT, heard.wait_for(good)).await;
+        assert!(found.is_ok(), "not within {LIMIT:?}: {:?}", self.heard.borrow());
     }
 
     /// Waits for the first probe, which shows in the time of the last contact.
@@ -231,6 +240,46 @@ async fn one_whole_picture_comes_first_and_then_what_changes() {
     assert!(status.cluster_uid.is_some() && status.last_contact.is_some());
     assert_eq!((status.services, status.endpoints, status.relists), (1, 0, 0));
     assert_eq!(member.lists(), 5, "one list of each kind");
+}
+
+#[tokio::test]
+async fn a_slice_that_is_told_before_its_pods_takes_nothing_away() {
+    let sim = sim(Options::default()).await;
+    let pod = |last: &str| {
+        let name = format!("cart-{last}");
+        let pod = objects::pod("shop", &name, "cart", &format!("10.1.0.{last}"), "node");
+        sim.store().apply(pod).expect("a pod");
+    };
+    let slice = |service: &str, last: &str| {
+        let endpoint = objects::Endpoint::new(&format!("10.1.0.{last}"));
+        let endpoints = [endpoint.with_pod(&format!("cart-{last}"))];
+        let name = format!("{service}-a");
+        let slice = endpoint_slice("shop", service, &name, &[HTTP], &endpoints);
+        sim.store().apply(slice).expect("a slice");
+    };
+    sim.store().apply(service("shop", "marker", "10.96.0.2", &[HTTP])).expect("a service");
+    pod("1");
+    slice("cart", "1");
+    let member = Member::begin(sim.clone());
+    member.until_cart(&["1"]).await;
+    for next in ["2", "3"] {
+        let before = member.heard.borrow().cart();
+        slice("cart", next);
+        slice("marker", "1");
+        member.until_heard(|heard| heard.endpoints("marker").len() == 1).await;
+        assert_eq!(member.heard.borrow().cart(), before, "its pod is awaited");
+        pod(next);
+        member.until_cart(&[next]).await;
+        sim.store().delete("EndpointSlice", "shop", "marker-a").expect("it is there");
+        member.until_heard(|heard| heard.endpoints("marker").is_empty()).await;
+    }
+    // A pod that does not come is not awaited for ever.
+    slice("cart", "4");
+    member.until_cart(&["4"]).await;
+    assert_eq!(member.heard.borrow().endpoints("cart")[0].pod, PodState::Missing);
+    // What is gone altogether is gone at once, and takes nobody's place.
+    sim.store().delete("EndpointSlice", "shop", "cart-a").expect("it is there");
+    member.until_cart(&[]).await;
 }
 
 #[tokio::test]
