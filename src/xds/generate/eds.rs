@@ -88,6 +88,13 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, member
         let metadata = if member.tls_mode == common { &[][..] } else { explicit };
         write_member(out, member, metadata);
     }
+    // Envoy asks for it only when it balances by it; to gRPC a locality without one takes no traffic.
+    let weight = members.iter().fold(0_u32, |sum, member| sum.saturating_add(member.weight));
+    if weight != 0 {
+        let size = varint_size(weight);
+        out.extend([tag(3), 1 + size, 1 << 3]); // load_balancing_weight, its value
+        write_size(out, weight as usize);
+    }
     if *priority != 0 {
         out.push(5 << 3); // priority
         write_size(out, *priority as usize);

@@ -37,6 +37,11 @@ fn locality(role: Role, group: &Group) -> endpoint::LocalityLbEndpoints {
             zone: locality.zone.to_string(),
             sub_zone: locality.subzone.to_string(),
         }),
+        load_balancing_weight: members
+            .iter()
+            .map(|member| member.weight)
+            .reduce(u32::saturating_add)
+            .map(|value| UInt32Value { value }),
         priority: *priority,
         // Plain text is what an upstream cluster falls back to.
         metadata: (role == Role::Client && common == TlsMode::Istio).then(|| metadata(common)),
