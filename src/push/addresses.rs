@@ -10,8 +10,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
-use crate::aggregate::MergedService;
+use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{ClusterId, Hostname, Namespace};
+use crate::registry::Provider;
+use crate::registry::service_entry::is_given;
 
 /// Services in the order in which they claim listeners and domains, each with its addresses.
 #[derive(Debug, Clone, Default)]
@@ -94,6 +96,16 @@ pub fn addresses(
         result.services.push((Arc::clone(service), addresses));
     }
     result
+}
+
+/// Whether no address tells connections to a service from others: its entry has none, and those that we gave
+/// it are known to a client only if something resolves the name to them.
+pub fn has_no_known_address(service: &MergedService) -> bool {
+    let primary = &service.primary;
+    let of_entry = |shard: &ShardEndpoints| shard.key.provider == Provider::ServiceEntry;
+    service.shards.first().is_some_and(of_entry)
+        && primary.ranges.is_empty()
+        && primary.vips.iter().all(is_given)
 }
 
 /// The first source in merging order that has a VIP.

@@ -48,6 +48,15 @@ pub(super) fn give<'a>(services: impl Iterator<Item = (&'a mut Service, bool)>) 
     }
 }
 
+/// Whether an address is of the ranges out of which addresses are given. A proxy's client knows it only if
+/// something resolves the host to it.
+pub fn is_given(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ipv4) => ipv4.to_bits() & !0xffff == BASE,
+        IpAddr::V6(ipv6) => ipv6.to_bits() & !u128::from(u32::MAX) == BASE_IPV6,
+    }
+}
+
 /// FNV-1a, 32 bits: the same in every build, which the standard library's hash isn't.
 fn hash(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))

@@ -12,6 +12,7 @@ mod join;
 #[cfg(test)]
 mod tests;
 
+pub use addresses::is_given;
 pub use convert::Fault;
 pub use index::{Index, Problem};
 pub use join::{Machine, Machines, Selections, machines, workloads_of};

@@ -6,7 +6,7 @@
 //! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
 //! | bytes, TLS | `VIP_PORT` | the upstream cluster |
 //! | the same, at a range of addresses | a chain of `0.0.0.0_PORT` | the upstream cluster |
-//! | the same, at whatever address the client means | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes | the upstream cluster |
+//! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept or unknown ones don't pass | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
@@ -27,7 +27,7 @@ use super::parts::{
 use crate::aggregate::MergedService;
 use crate::model::{Hostname, Port, Protocol, Proxy, Resolution};
 use crate::push::PushContext;
-use crate::push::addresses::Addresses;
+use crate::push::addresses::{Addresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
 use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
 use crate::xds::generate::encode;
@@ -60,11 +60,13 @@ pub(in crate::xds::generate) fn shared(
                 for vip in vips {
                     at_address.entry((*vip, port.number)).or_insert((service, port));
                 }
-                if keeps_any_address(service) {
-                    let wanted = any_address.entry(port.number).or_default();
+                if has_no_known_address(service) {
+                    let kept = service.primary.resolution == Resolution::Passthrough;
                     if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
+                        let wanted = any_address.entry(port.number).or_default();
                         wanted.names.entry(service.hostname()).or_insert((service, port));
-                    } else {
+                    } else if kept || !settings.outbound_any {
+                        let wanted = any_address.entry(port.number).or_default();
                         wanted.rest.get_or_insert((service, port));
                     }
                 }
@@ -136,14 +138,6 @@ fn proxied(service: &MergedService) -> impl Iterator<Item = &Port> {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
     let ports = service.primary.ports.iter();
     ports.filter(move |port| !alias && port.protocol != Protocol::Udp)
-}
-
-/// Whether connections to a service go wherever the client meant, and no address tells them from others.
-fn keeps_any_address(service: &MergedService) -> bool {
-    let primary = &service.primary;
-    primary.resolution == Resolution::Passthrough
-        && primary.vips.is_empty()
-        && primary.ranges.is_empty()
 }
 
 fn name(address: IpAddr, port: u16) -> String {
