@@ -17,6 +17,9 @@ use crate::codes::Code;
 
 /// How long a source may be out of contact before it is called stale.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
+/// How long after a start what is on disk waits for a source from which nothing says that it can't be read:
+/// what it says may be newer. Nobody should see the past for a moment because Strait was restarted.
+pub const FRESH_WAIT: Duration = Duration::from_secs(1);
 /// The most warnings of one source that are kept: whatever is wrong, the first of them say so.
 pub const WARNINGS_MAX: usize = 100;
 
@@ -131,6 +134,11 @@ impl Facts {
         }
     }
 
+    /// Whether what it said before is in use, and it may soon say what is newer.
+    fn is_catching_up(&self) -> bool {
+        self.restored.is_some() && !self.synced && self.trouble.is_none()
+    }
+
     /// Why it is in that state at `now`, where there is something to say.
     fn reason(&self, state: State, now: SystemTime) -> Option<String> {
         let trouble = self.trouble.as_ref().map(|trouble| &*trouble.reason);
@@ -226,12 +234,14 @@ pub type Lines = BTreeMap<Arc<str>, Facts>;
 pub struct Board {
     lines: Arc<watch::Sender<Lines>>,
     patience: Duration,
+    started: SystemTime,
 }
 
 impl Board {
     /// An empty board. A source that was not read whole within `patience` holds nobody up any longer.
     pub fn new(patience: Duration) -> Self {
-        Self { lines: Arc::new(watch::Sender::new(Lines::new())), patience }
+        let lines = Arc::new(watch::Sender::new(Lines::new()));
+        Self { lines, patience, started: SystemTime::now() }
     }
 
     /// Writes a source's line. What has been read once stays so, and so does what is known from disk.
@@ -272,10 +282,16 @@ impl Board {
 
     /// The sources that have been read neither whole nor for as long as they may take, by name.
     pub fn waiting_for(&self) -> Vec<Arc<str>> {
-        let now = SystemTime::now();
+        self.waiting_for_at(SystemTime::now())
+    }
+
+    fn waiting_for_at(&self, now: SystemTime) -> Vec<Arc<str>> {
+        let starting = now.duration_since(self.started).is_ok_and(|age| age < FRESH_WAIT);
         let lines = self.lines.borrow();
-        let waiting =
-            lines.iter().filter(|(_, facts)| facts.state(now, self.patience) == State::Syncing);
+        let waiting = lines.iter().filter(|(_, facts)| {
+            facts.state(now, self.patience) == State::Syncing
+                || (starting && facts.is_catching_up())
+        });
         waiting.map(|(name, _)| Arc::clone(name)).collect()
     }
 
@@ -341,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_from_disk_counts_at_once_and_says_how_old_it_is() {
+    fn what_is_from_disk_counts_where_nothing_newer_is_to_be_had_and_says_how_old_it_is() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let board = Board::new(Duration::from_secs(30));
         let (restored, other): (Arc<str>, Arc<str>) = ("dc1".into(), "dc2".into());
@@ -350,11 +366,15 @@ mod tests {
         let facts = || Facts::starting("consul", "http://c:8500");
         board.tell(&restored, &facts().with(&remembered));
         board.tell(&other, &facts());
-        assert_eq!(board.waiting_for(), [other]);
+        // Both may say what is newer, for a moment.
+        assert_eq!(board.waiting_for(), [Arc::clone(&restored), Arc::clone(&other)]);
+        let later = SystemTime::now() + FRESH_WAIT;
+        assert_eq!(board.waiting_for_at(later), [Arc::clone(&other)]);
         // A reader that begins doesn't know of it.
         let mut reader = facts();
         reader.failed(at(1300), "refused".into(), &codes::CONSUL_UNREACHABLE);
         board.tell(&restored, &reader);
+        assert_eq!(board.waiting_for(), [other], "nothing newer is to be had of it");
         let facts = board.lines().borrow()[&restored].clone();
         let state = facts.state(at(1300), Duration::ZERO);
         assert_eq!(

@@ -34,6 +34,7 @@ use crate::model::{
 use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{self, Status};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::sources::FRESH_WAIT;
 use crate::store::{ObjectName, Objects, Secret};
 use crate::task::Supervisor;
 
@@ -214,6 +215,8 @@ struct Reconciler {
     presume_at: Option<Instant>,
     /// Whether the members are those that are remembered, the Secrets being unread.
     presumed: bool,
+    /// Until when what is remembered waits for clusters that may yet say what is newer; none once that is over.
+    fresh_by: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// The states last shown, by cluster and Secret, and since when.
@@ -223,11 +226,12 @@ struct Reconciler {
 
 impl Reconciler {
     fn new(context: Arc<Context>, remembered: BTreeMap<ClusterId, Remembered>) -> Self {
-        let presume_at = (!remembered.is_empty()).then(|| Instant::now() + CONFIGURATION_WAIT);
+        let (now, knows) = (Instant::now(), !remembered.is_empty());
         Self {
             remembered,
-            presume_at,
+            presume_at: knows.then(|| now + CONFIGURATION_WAIT),
             presumed: false,
+            fresh_by: knows.then(|| now + FRESH_WAIT),
             policy: context.config.policy.clone(),
             trust_domain: context.config.trust_domain.clone(),
             states: BTreeMap::new(),
@@ -255,6 +259,7 @@ impl Reconciler {
                 () = changed(Some(&mut self.policy)) => {}
                 () = changed(Some(&mut self.trust_domain)) => {}
                 () = at(self.presume_at) => {}
+                () = at(self.fresh_by) => {}
                 _ = tick.tick() => {}
             }
             tokio::time::sleep_until(paced).await;
@@ -282,6 +287,7 @@ impl Reconciler {
             self.presume();
         }
         self.planned_for = objects;
+        self.fresh_by = self.fresh_by.filter(|by| now < *by);
         self.tend(now).await;
         self.publish(now);
     }
@@ -551,7 +557,8 @@ impl Reconciler {
                 stale_after: self.context.config.stale_after,
                 now: wall,
             });
-            if !member.has_data && !late && holds_up_readiness(state) {
+            let never_synced = !member.has_data && !late && holds_up_readiness(state);
+            if never_synced || (self.fresh_by.is_some() && member.is_catching_up()) {
                 waiting.push(id.clone());
             }
             let secret = cluster.map(|cluster| cluster.secret.to_string());

@@ -28,7 +28,7 @@ use crate::store::Objects;
 const NAMES_WAIT: Duration = Duration::from_secs(5);
 
 /// How often to look whether sources have used up their time.
-const SOURCES_LOOK: Duration = Duration::from_millis(500);
+const SOURCES_LOOK: Duration = Duration::from_millis(200);
 
 /// Fails when the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<Event>>;

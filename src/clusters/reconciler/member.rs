@@ -10,7 +10,7 @@ use crate::apiserver::{Access, Limits};
 use crate::clusters::flapping::Flapping;
 use crate::clusters::guard::{Holding, Passed};
 use crate::clusters::kubeconfig::Refusal;
-use crate::clusters::status::Restored;
+use crate::clusters::status::{Restored, trouble};
 use crate::codes;
 use crate::model::ClusterId;
 use crate::registry::kube::{Contact, Status};
@@ -85,6 +85,15 @@ impl Member {
     pub(super) fn holds_data(&self) -> bool {
         let delivered = |run: &Run| *run.delivered.borrow();
         self.has_data || self.serving.as_ref().is_some_and(delivered)
+    }
+
+    /// Whether what is served is from disk, and a run may soon say what is newer: nothing stands in its way.
+    pub(super) fn is_catching_up(&self) -> bool {
+        let reads = |run: &Run| trouble(&run.status.borrow()).is_none();
+        self.restored.is_some()
+            && self.barred.is_none()
+            && self.held().is_none()
+            && self.serving.as_ref().is_some_and(reads)
     }
 
     /// Stops all runs; the data stays as it is.

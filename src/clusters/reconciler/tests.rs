@@ -10,6 +10,7 @@ use crate::apiserver::{Credential, Redacted};
 use crate::registry::Contents;
 use crate::registry::kube::Contact;
 
+mod remembered;
 mod trust_domain;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -724,76 +725,4 @@ async fn a_hundred_clusters_come_and_go() {
     world.until_alive(&[]).await;
     assert_eq!(world.words().len(), 200);
     assert!(world.tasks.shut_down(LIMIT).await);
-}
-
-/// Members remembered from before: ID, Secret, UID.
-fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, Remembered> {
-    let one = |(id, secret, uid): &(&str, &str, &str)| {
-        let remembered = Remembered {
-            secret: Some(format!("strait-system/{secret}").into()),
-            uid: Some((*uid).to_owned()),
-            last_contact: Some(SystemTime::now() - Duration::from_secs(600)),
-            ..Remembered::default()
-        };
-        ((*id).into(), remembered)
-    };
-    members.iter().map(one).collect()
-}
-
-#[tokio::test]
-async fn what_is_remembered_counts_at_once_and_goes_when_its_cluster_speaks() {
-    let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "gone", "3")]);
-    let mut world = World::new(Setup { remembered: members, ..Setup::default() });
-    world.secrets(&[("a", &["east=slow-uid-1"]), ("b", &["north=dark", "new=good-1"])]);
-    let from_disk = "last heard of 10 min ago";
-    world
-        .until(&[
-            &format!("east restored a: {from_disk}"),
-            "new live b",
-            &format!("north restored b: {from_disk}"),
-        ])
-        .await;
-    world.until_settled(Settled::All).await;
-    world.release("slow-uid-1");
-    world.until(&["east live a", "new live b", "north restored b"]).await;
-    let mut words = world.words();
-    words.sort();
-    assert_eq!(words, ["+east", "+east", "+new", "+north"]);
-    // A Secret for a cluster that no Secret named at the start finds nothing of it.
-    world.secrets(&[("a", &["east=slow-uid-1"]), ("gone", &["west=dark"])]);
-    world.until(&["east live a", "new draining b", "north draining b", "west syncing gone"]).await;
-}
-
-#[tokio::test]
-async fn another_cluster_under_the_same_secret_is_barred_after_a_restart_too() {
-    let members = remembered(&[("east", "a", "1"), ("west", "b", "2")]);
-    let mut world = World::new(Setup { remembered: members, ..Setup::default() });
-    // Another Secret may mean another cluster.
-    world.secrets(&[("a", &["east=good-uid-9"]), ("c", &["west=good-uid-8"])]);
-    world.until(&["east identityChanged a: UID was 1 and is 9", "west live c"]).await;
-}
-
-#[tokio::test]
-async fn without_any_configuration_the_members_are_presumed_and_later_as_their_secrets() {
-    let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "c", "3")]);
-    let mut world = World::new(Setup { remembered: members, ..Setup::default() });
-    world.until_settled(Settled::All).await;
-    world.until(&["east restored a", "north restored b", "west restored c"]).await;
-    world.until_alive(&[]).await;
-    // One is there, one has another Secret, one has gone.
-    world.secrets(&[("a", &["east=good-uid-9"]), ("z", &["north=good-uid-8"])]);
-    world
-        .until(&["east identityChanged a", "north live z", "west draining c: its Secret has gone"])
-        .await;
-}
-
-#[tokio::test]
-async fn a_presumed_member_whose_secret_can_not_be_used_stays_and_says_why() {
-    let members = remembered(&[("east", "a", "1")]);
-    let mut world = World::new(Setup { remembered: members, ..Setup::default() });
-    world.until(&["east restored a"]).await;
-    world.secrets(&[("a", &["east=exec"])]);
-    world.until(&["east restored a: the Secret is not used"]).await;
-    world.secrets(&[("a", &["east=good-uid-1"])]);
-    world.until(&["east live a"]).await;
 }
