@@ -270,6 +270,14 @@ Contact was lost five times within two minutes. The cluster is frozen at what wa
 changes of state cost nobody else anything, and is tried again after 30 s, then after longer pauses up to
 5 minutes. It is an ordinary member again once contact has held for two minutes.";
 
+    /// Nothing of the config cluster, neither now nor from before.
+    CONFIG_CLUSTER_UNREAD = "STR0309", "the config cluster has never been read",
+        "Check the config cluster: kubectl get --raw /readyz; and rights: kubectl auth can-i list secrets -n NAMESPACE", "\
+Which clusters belong to the mesh stands in the config cluster. It can't be read, and no state from before
+is in --state-dir, so Strait is not ready and answers no proxy: whoever knows no cluster would withdraw
+every endpoint. Proxies keep what they have, and Strait starts by itself once the config cluster is read.
+Where there is a state from before, that is served after 1 s.";
+
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul can't be reached",
         "See what answers at --consul-address: curl URL/v1/status/leader", "\

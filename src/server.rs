@@ -36,7 +36,7 @@ use crate::push::interest::Interest;
 use crate::push::{self, PushContext};
 use crate::registry::{self, consul};
 use crate::sources::Board;
-use crate::store::own_cluster::OwnClusterError;
+use crate::store::{self, own_cluster::OwnClusterError};
 use crate::task::Supervisor;
 use crate::xds;
 
@@ -188,7 +188,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
     let (store, restored) = last_known_good(args, state_dir).await;
-    let objects = source.objects(args, &restored.stores, &tasks);
+    let store::kube::Watched { objects, unread } = source.objects(args, &restored.stores, &tasks);
     let remembered = (!restored.is_empty()).then(|| restored.mesh.clone());
     let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
     let (events, events_taken) = mpsc::channel(EVENTS);
@@ -301,6 +301,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         resolved: resolved_seen,
         context: context_seen.clone(),
         readiness,
+        unread,
     };
     tasks.spawn("feed", feed.run());
 

@@ -45,7 +45,8 @@ impl Mesh {
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
         let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is good"));
         let (updates, words) = mpsc::channel(100);
-        let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), Arc::default(), &tasks);
+        let known = Arc::default();
+        let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), known, &tasks).objects;
         let config = Config {
             objects,
             config_cluster: Some(ConfigCluster { id: "hub".into(), access }),

@@ -1,6 +1,7 @@
 //! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
 //! is complete and the process ready.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ use crate::registry::service_entry;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 use crate::sources::{Board, Facts, Lines, WARNINGS_MAX};
 use crate::store::Objects;
+
+/// What readiness waits for at first.
+const UNREAD: &str = "the configuration to be read";
 
 /// How long gateway names without any answer may hold up readiness.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
@@ -56,13 +60,17 @@ pub(super) struct Feed {
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) readiness: watch::Sender<Readiness>,
+    /// What keeps the configuration from being read.
+    pub(super) unread: watch::Receiver<Option<String>>,
 }
 
 impl Feed {
     /// Feeds until the event loop or a source ends.
     pub(super) async fn run(self) {
-        tell(&self.readiness, &self.clusters.settled.borrow(), &self.board.waiting_for());
-        let settings = self.mesh.watch().await;
+        let settings = tokio::select! {
+            settings = self.mesh.watch() => settings,
+            never = tell_unread(&self.readiness, self.unread) => match never {},
+        };
         let config = Arc::clone(&settings.borrow().config);
         self.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
         self.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
@@ -308,10 +316,34 @@ fn tell_problems(board: &Board, problems: &[service_entry::Problem]) {
     board.tell(&name, &facts);
 }
 
+/// Says that readiness waits for the configuration, and why: without it, and without any state from before,
+/// nobody knows which clusters the mesh has, and whoever answered then would withdraw all endpoints.
+async fn tell_unread(
+    readiness: &watch::Sender<Readiness>,
+    mut unread: watch::Receiver<Option<String>>,
+) -> Infallible {
+    loop {
+        let waiting_for = match &*unread.borrow_and_update() {
+            None => UNREAD.to_owned(),
+            Some(fact) => {
+                let code = &codes::CONFIG_CLUSTER_UNREAD;
+                format!(
+                    "{UNREAD}: {code}: {fact}; no proxy is answered until then, those that run keep what they have. {}",
+                    code.next
+                )
+            }
+        };
+        readiness.send_replace(Readiness { ready: false, waiting_for: vec![waiting_for] });
+        if unread.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
 /// Says what readiness waits for.
 fn tell(readiness: &watch::Sender<Readiness>, settled: &Settled, sources: &[Arc<str>]) {
     let mut waiting_for = match settled {
-        Settled::ConfigurationUnread => vec!["the configuration to be read".to_owned()],
+        Settled::ConfigurationUnread => vec![UNREAD.to_owned()],
         Settled::Waiting(clusters) => {
             clusters.iter().map(|id| format!("cluster {id} to sync")).collect()
         }

@@ -48,11 +48,12 @@ impl ConfigSource {
         args: &ServeArgs,
         stores: &RememberedStores,
         tasks: &Supervisor,
-    ) -> watch::Receiver<Option<Arc<Objects>>> {
+    ) -> store::kube::Watched {
         match self {
-            Self::Directory(path) => {
-                store::files::watch(path.clone(), args.namespace.clone(), tasks)
-            }
+            Self::Directory(path) => store::kube::Watched {
+                objects: store::files::watch(path.clone(), args.namespace.clone(), tasks),
+                unread: watch::channel(None).1,
+            },
             Self::Cluster { access, .. } => {
                 let known = stores.get(&combined::own_name(combined::OWN_CLUSTER));
                 let known = known.map(|known| Arc::clone(&known.held)).unwrap_or_default();

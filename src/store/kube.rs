@@ -32,27 +32,43 @@ const ENTRIES_MAX: usize = 200_000;
 /// The version of Istio's objects that all its releases since 1.5 serve.
 const ISTIO_VERSION: &str = "v1beta1";
 
-/// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
-/// mounted token that was renewed) is taken up without forgetting anything. `known` are the entries that it
-/// held before.
+/// What is told of the config cluster.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// Its objects; `None` until all have been read once.
+    pub objects: watch::Receiver<Option<Arc<Objects>>>,
+    /// What keeps them from being read, and from where, in words.
+    pub unread: watch::Receiver<Option<String>>,
+}
+
+/// Watches the config cluster. A new `access` (a mounted token that was renewed) is taken up without
+/// forgetting anything. `known` are the entries that it held before.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
     known: Arc<Vec<Arc<Value>>>,
     tasks: &Supervisor,
-) -> watch::Receiver<Option<Arc<Objects>>> {
-    let (sender, receiver) = watch::channel(None);
+) -> Watched {
+    let (objects, objects_seen) = watch::channel(None);
+    let (unread, unread_seen) = watch::channel(None);
+    let told = Told { objects, unread };
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
-        run(access.clone(), system_namespace.clone(), Arc::clone(&known), sender.clone())
+        run(access.clone(), system_namespace.clone(), Arc::clone(&known), told.clone())
     });
-    receiver
+    Watched { objects: objects_seen, unread: unread_seen }
+}
+
+#[derive(Clone)]
+struct Told {
+    objects: watch::Sender<Option<Arc<Objects>>>,
+    unread: watch::Sender<Option<String>>,
 }
 
 async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
     known: Arc<Vec<Arc<Value>>>,
-    objects: watch::Sender<Option<Arc<Objects>>>,
+    told: Told,
 ) {
     let mut index = Index::knowing(&known);
     loop {
@@ -61,6 +77,7 @@ async fn run(
             Ok(client) => client,
             Err(error) => {
                 warn!(%error, "the config cluster can't be reached with this kubeconfig");
+                told.unread.send_replace(Some(format!("{}: {error}", current.server)));
                 match access.changed().await {
                     Ok(()) => continue,
                     Err(_) => return std::future::pending().await,
@@ -71,7 +88,7 @@ async fn run(
         let serve = async {
             while let Some(input) = inputs.recv().await {
                 if let Some(new) = index.apply(input) {
-                    objects.send_if_modified(|held| {
+                    told.objects.send_if_modified(|held| {
                         let modified = held.as_deref() != Some(&new);
                         if modified {
                             *held = Some(Arc::new(new));
@@ -79,6 +96,12 @@ async fn run(
                         modified
                     });
                 }
+                let unread = index.unread().map(|fact| format!("{fact} at {}", current.server));
+                told.unread.send_if_modified(|held| {
+                    let modified = *held != unread;
+                    *held = unread;
+                    modified
+                });
             }
         };
         tokio::select! {
@@ -201,6 +224,11 @@ impl Reader {
             Self::WorkloadEntries => "workloadentries",
             Self::Namespaces => "namespaces",
         }
+    }
+
+    /// All that it reads, in words.
+    fn all(self) -> String {
+        format!("{} of the config cluster", self.plural())
     }
 
     /// The kind that it reads, of those that are kept as they are.
@@ -353,6 +381,8 @@ struct Index {
     read: BTreeMap<Reader, ()>,
     /// About one object, or about all that a reader reads.
     warnings: BTreeMap<(Reader, Option<ObjectName>), Warning>,
+    /// Readers that can't read, and why.
+    failing: BTreeMap<Reader, String>,
 }
 
 impl Index {
@@ -371,8 +401,14 @@ impl Index {
 
     /// Takes an event in. Returns all objects if they may have changed and have all been read once.
     fn apply(&mut self, Input { reader, event }: Input) -> Option<Objects> {
+        if !matches!(event, Event::Failed(_)) && self.failing.remove(&reader).is_none() {
+            // Nothing is new by that alone.
+            if matches!(event, Event::Answered) {
+                return None;
+            }
+        }
         match event {
-            Event::Answered => return None,
+            Event::Answered => {}
             Event::Restarted { objects, odd } => {
                 let odd_names = odd.iter().filter_map(|odd| odd.key.as_ref()).map(name_of);
                 let names: BTreeSet<_> =
@@ -455,14 +491,17 @@ impl Index {
             // Such objects are not installed there. We go on asking.
             return;
         }
-        let text = format!("can't be read ({error}); what was read before is kept");
-        self.warn(reader, None, text);
+        let fact = format!("can't be read ({error})");
+        if self.failing.get(&reader) != Some(&fact) {
+            warn!(warning = %failure(reader, &fact), "configuration not used");
+            self.failing.insert(reader, fact);
+        }
     }
 
     fn warn(&mut self, reader: Reader, name: Option<ObjectName>, text: String) {
         let source = match &name {
             Some(name) => format!("{} {name}", reader.plural()),
-            None => format!("{} of the config cluster", reader.plural()),
+            None => reader.all(),
         };
         let warning = Warning { source, document: None, line: None, text };
         let before = self.warnings.insert((reader, name), warning.clone());
@@ -471,12 +510,20 @@ impl Index {
         }
     }
 
+    /// Why not all has been read once, where something stands in the way.
+    fn unread(&self) -> Option<String> {
+        let mut failing = self.failing.iter().filter(|(one, _)| !self.read.contains_key(one));
+        let (reader, fact) = failing.next()?;
+        Some(format!("{} {fact}", reader.all()))
+    }
+
     fn objects(&self) -> Objects {
         let mut secrets: Vec<_> = self.secrets.values().cloned().collect();
         secrets.sort_by(|a, b| a.name.cmp(&b.name));
         // Found by two readers; while a change has reached one of them only, either will do.
         secrets.dedup_by(|a, b| a.name == b.name);
-        let mut warnings: Vec<_> = self.warnings.values().cloned().collect();
+        let failures = self.failing.iter().map(|(reader, fact)| failure(*reader, fact));
+        let mut warnings: Vec<_> = self.warnings.values().cloned().chain(failures).collect();
         warnings.sort();
         warnings.dedup();
         Objects {
@@ -488,6 +535,11 @@ impl Index {
             ..Objects::default()
         }
     }
+}
+
+fn failure(reader: Reader, fact: &str) -> Warning {
+    let text = format!("{fact}; what was read before is kept");
+    Warning { source: reader.all(), document: None, line: None, text }
 }
 
 impl Found {
@@ -616,7 +668,10 @@ mod tests {
         assert_eq!(index.apply(not_found(Reader::WorkloadEntries)), None);
         assert_eq!(index.apply(forbidden(Reader::Namespaces)), None);
         assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
+        assert_eq!(index.unread(), None);
         assert_eq!(index.apply(forbidden(Reader::IstioSecrets)), None);
+        let unread = index.unread().expect("it stands in the way");
+        assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
         let objects = index.apply(listed(Reader::IstioSecrets, vec![])).expect("all is read");
         assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
     }
@@ -643,6 +698,11 @@ mod tests {
         let objects = objects.expect("all is read");
         assert_eq!(names(&objects), ["a", "b"]);
         assert!(objects.warnings[0].text.contains("connection refused"));
+        assert_eq!(index.unread(), None, "all has been read once");
+        let answered = |reader| Input { reader, event: Event::Answered };
+        let objects = index.apply(answered(Reader::IstioSecrets)).expect("contact is news");
+        assert_eq!(objects.warnings, []);
+        assert_eq!(index.apply(answered(Reader::IstioSecrets)), None, "and then no more");
         let objects = index.apply(listed(Reader::IstioSecrets, vec![secret("b", "{}")]));
         let objects = objects.expect("all is read");
         assert_eq!(names(&objects), ["b"]);

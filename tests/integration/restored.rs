@@ -1,5 +1,6 @@
 //! What a restart costs while API servers are dead: nothing. What was last known is on disk.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde_json::json;
@@ -191,4 +192,44 @@ async fn with_the_config_cluster_dead_too_the_mesh_is_as_it_was() {
     second.cluster_in("config", "live").await;
     second.cluster_in("east", "live").await;
     second.cluster_in("west", "draining").await;
+}
+
+#[tokio::test]
+async fn after_a_restart_of_strait_alone_nobody_sees_the_past() {
+    let (east, west) = members().await;
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let first = setup.start_ready().await;
+    given(&setup, &first).await;
+    first.shut_down().await;
+    // What is on disk is not the truth any more. One of the two is dead.
+    east.serve("cart", &["10.0.0.2"]);
+    west.api.stop().await;
+    let second = setup.start_ready().await;
+    let shown = second.admin.json("/debug/endpoints?hostname=cart.shop.svc.cluster.local").await;
+    let of_east = shown.as_array().expect("a list").iter().filter(|one| one["cluster"] == "east");
+    let addresses: BTreeSet<_> = of_east.filter_map(|one| one["address"].as_str()).collect();
+    assert_eq!(addresses, BTreeSet::from(["10.0.0.2"]), "{shown}");
+    second.cluster_in("west", "restored").await;
+    second.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_config_cluster_that_was_never_read_is_waited_for_and_told_why() {
+    let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
+    hub.store().apply(objects::namespace(SYSTEM)).expect("a valid object");
+    hub.stop().await;
+    let setup = Setup::new();
+    let server = setup.start_as(setup.arguments_with(&hub)).await;
+    let told = wait_until(SOON, async || {
+        let (status, text) = server.admin.text("/readyz?verbose").await;
+        assert_eq!(status, http::StatusCode::SERVICE_UNAVAILABLE);
+        holds(text.contains("STR0309"), &text).map(|()| text)
+    })
+    .await;
+    for part in ["secrets of the config cluster can't be read", "refused", "https://", "kubectl"] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+    hub.restart().await;
+    server.ready().await;
 }
