@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use crate::clusters::status::ClusterStatus;
 use crate::identity::ServerIdentity;
+use crate::lkg::Writes;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::sources::Board;
@@ -30,6 +31,8 @@ pub struct Metrics {
     pub faulty_objects: tokio::sync::watch::Receiver<usize>,
     /// How the sources fare that are no member clusters.
     pub board: Board,
+    /// How writing what was last known fares, where it is written.
+    pub writes: Option<tokio::sync::watch::Receiver<Writes>>,
 }
 
 /// One family of samples.
@@ -104,7 +107,29 @@ impl Metrics {
             "Tasks that panicked and were contained.",
         )?
         .sample(&[], self.tasks.panics())?;
+        let help = "Loops that have not turned for a minute; /livez names them.";
+        Family::gauge(out, "strait_loops_stuck", help)?.sample(&[], self.tasks.stuck().len())?;
+        self.state(out)?;
         Ok(text)
+    }
+
+    /// What a restart would find.
+    fn state(&self, out: &mut String) -> fmt::Result {
+        let Some(writes) = self.writes.as_ref().map(|writes| *writes.borrow()) else {
+            return Ok(());
+        };
+        let help = "1 while what was last known can't be written to the state directory.";
+        Family::gauge(out, "strait_state_unwritable", help)?
+            .sample(&[], u8::from(writes.failing))?;
+        let help = "How often what was last known could not be written.";
+        Family::counter(out, "strait_state_write_failures_total", help)?
+            .sample(&[], writes.failures)?;
+        let help = "When what was last known was written last.";
+        let mut family = Family::gauge(out, "strait_state_last_write_timestamp_seconds", help)?;
+        if let Some(at) = writes.last.and_then(seconds) {
+            family.sample(&[], at)?;
+        }
+        Ok(())
     }
 
     fn clusters(&self, out: &mut String, clusters: &[ClusterStatus]) -> fmt::Result {

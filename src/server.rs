@@ -240,7 +240,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         cluster_aliases: args.cluster_alias.iter().cloned().collect(),
     }));
     let outputs = event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
-    tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs));
+    let heart = tasks.heart("event loop");
+    tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs, heart));
 
     if args.mcs != Mcs::Off {
         let (context, auto) = (context_seen.clone(), args.mcs_auto_export);
@@ -265,6 +266,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let drain = tokio_util::sync::CancellationToken::new();
     let stores = source::Stores::of(args, objects, restored.stores, board.clone(), &tasks);
     let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
+    let (writes, writes_seen) = watch::channel(lkg::Writes::default());
+    let writes_seen = store.is_some().then_some(writes_seen);
     let saved = store.map(|store| {
         let (saved, saved_seen) = watch::channel(false);
         let writer = lkg::Writer {
@@ -279,6 +282,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             mesh: mesh_source.data(),
             drain: drain.clone(),
             saved,
+            writes: writes.clone(),
         };
         tasks.spawn_restarting("last known good", Duration::from_secs(1), move || {
             writer.clone().run()
@@ -302,6 +306,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         context: context_seen.clone(),
         readiness,
         unread,
+        tasks: tasks.clone(),
     };
     tasks.spawn("feed", feed.run());
 
@@ -332,6 +337,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         identity,
         faulty_objects: faulty_seen,
         board: board.clone(),
+        writes: writes_seen,
     };
     let sources = Arc::new(admin::Sources {
         context: context_seen,
@@ -339,6 +345,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         board,
         policy,
         connections: Arc::clone(&connections),
+        tasks: tasks.clone(),
         figures: figures_seen,
         readiness: readiness_seen.clone(),
         metrics: Arc::new(metrics),

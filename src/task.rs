@@ -1,19 +1,31 @@
 //! Named, supervised tasks.
 //!
 //! Every task of the process is started here, so that it has a name, ends when the process drains,
-//! and so that a panic is seen, counted and handled: it ends that task and nothing else. Owns the
-//! set of running tasks; knows nothing of what they do.
+//! and so that a panic is seen, counted and handled: it ends that task and nothing else. A loop that
+//! all else hangs on says with each turn that it turns. Owns the set of running tasks; knows nothing of
+//! what they do.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, error, info_span};
+
+/// A loop that has not turned for so long is stuck: in one turn it may make a version of a large mesh, which
+/// takes seconds.
+pub const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// How often a loop turns though there is nothing to do.
+const IDLE_TURN: Duration = Duration::from_secs(10);
+
+/// When each loop last turned.
+type Turns = Arc<Mutex<BTreeMap<&'static str, Instant>>>;
 
 /// Starts tasks and ends them. Clones share one set of tasks; a child's tasks end with its parent's.
 #[derive(Clone, Debug)]
@@ -21,6 +33,7 @@ pub struct Supervisor {
     tracker: TaskTracker,
     stop: CancellationToken,
     panics: Arc<AtomicU64>,
+    turns: Turns,
 }
 
 impl Default for Supervisor {
@@ -36,6 +49,7 @@ impl Supervisor {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             panics: Arc::new(AtomicU64::new(0)),
+            turns: Turns::default(),
         }
     }
 
@@ -45,6 +59,7 @@ impl Supervisor {
             tracker: TaskTracker::new(),
             stop: self.stop.child_token(),
             panics: Arc::clone(&self.panics),
+            turns: Arc::clone(&self.turns),
         }
     }
 
@@ -121,6 +136,26 @@ impl Supervisor {
         self.tracker.len()
     }
 
+    /// What a loop says its turns to. From here on it counts, even if its task ends.
+    pub fn heart(&self, name: &'static str) -> Heart {
+        let mut idle = tokio::time::interval(IDLE_TURN);
+        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let heart = Heart { name, turns: Arc::clone(&self.turns), idle };
+        heart.turned();
+        heart
+    }
+
+    /// The loops that have not turned for [`STUCK_AFTER`], and for how long.
+    pub fn stuck(&self) -> Vec<(&'static str, Duration)> {
+        self.stuck_at(Instant::now())
+    }
+
+    fn stuck_at(&self, now: Instant) -> Vec<(&'static str, Duration)> {
+        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let ages = turns.iter().map(|(name, last)| (*name, now.duration_since(*last)));
+        ages.filter(|(_, age)| *age >= STUCK_AFTER).collect()
+    }
+
     /// Stops all tasks of the set and its children without waiting.
     pub fn stop(&self) {
         self.stop.cancel();
@@ -135,9 +170,60 @@ impl Supervisor {
     }
 }
 
+/// What a loop says its turns to.
+#[derive(Debug)]
+pub struct Heart {
+    name: &'static str,
+    turns: Turns,
+    idle: Interval,
+}
+
+impl Heart {
+    /// The loop has turned.
+    pub fn turned(&self) {
+        self.turned_at(Instant::now());
+    }
+
+    fn turned_at(&self, now: Instant) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.insert(self.name, now);
+    }
+
+    /// Waits until a loop that has nothing to do should turn nonetheless.
+    pub async fn idle(&mut self) {
+        self.idle.tick().await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_loop_that_does_not_turn_is_stuck_even_if_its_task_has_ended() {
+        let tasks = Supervisor::new();
+        let idle = tasks.heart("idle");
+        let (done, ended) = tokio::sync::oneshot::channel();
+        let busy = tasks.child().heart("busy");
+        tasks.spawn("busy", async move {
+            busy.turned();
+            let _ = done.send(());
+        });
+        ended.await.expect("it ran");
+        assert_eq!(tasks.stuck(), []);
+        let later = Instant::now() + STUCK_AFTER;
+        idle.turned_at(later);
+        let stuck = tasks.stuck_at(later);
+        assert!(matches!(stuck[..], [("busy", age)] if age >= STUCK_AFTER), "{stuck:?}");
+    }
+
+    #[tokio::test]
+    async fn an_idle_loop_turns() {
+        let mut heart = Supervisor::new().heart("idle");
+        heart.idle = tokio::time::interval(Duration::from_millis(1));
+        heart.idle().await;
+        heart.idle().await;
+    }
 
     #[tokio::test]
     async fn a_panic_ends_its_own_task_only() {

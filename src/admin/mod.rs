@@ -8,7 +8,7 @@ mod views;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::{Query, Request, State};
@@ -33,6 +33,7 @@ use crate::push::event_loop::Figures;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
 use crate::sources::Board;
+use crate::task::Supervisor;
 use crate::xds::connections::{Connection, Connections, rfc3339};
 
 /// Whether the process is ready, and what it waits for.
@@ -56,6 +57,8 @@ pub struct Sources {
     pub policy: Watched,
     /// Who is connected.
     pub connections: Arc<Connections>,
+    /// Which loops turn.
+    pub tasks: Supervisor,
     /// How the event loop fares.
     pub figures: watch::Receiver<Figures>,
     /// Whether the process is ready.
@@ -131,8 +134,22 @@ async fn unknown() -> Failure {
     )
 }
 
-async fn livez() -> &'static str {
-    "ok\n"
+/// Whether the process moves, not whether what it reads does: no API server can make it fail.
+async fn livez(State(sources): Shared) -> (StatusCode, String) {
+    alive(&sources.tasks.stuck())
+}
+
+fn alive(stuck: &[(&'static str, Duration)]) -> (StatusCode, String) {
+    if stuck.is_empty() {
+        return (StatusCode::OK, "ok\n".to_owned());
+    }
+    let line = |(name, age): &(&str, Duration)| {
+        format!(
+            "the loop {name:?} has not turned for {} s; restart the process, proxies keep what they have\n",
+            age.as_secs()
+        )
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, stuck.iter().map(line).collect())
 }
 
 async fn readyz(
@@ -366,5 +383,18 @@ fn pretty(status: StatusCode, value: &impl serde::Serialize) -> Response {
             (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stuck_loop_fails_liveness_by_its_name() {
+        assert_eq!(alive(&[]), (StatusCode::OK, "ok\n".to_owned()));
+        let (status, text) = alive(&[("event loop", Duration::from_secs(61))]);
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.contains("\"event loop\" has not turned for 61 s"), "{text}");
     }
 }

@@ -249,7 +249,9 @@ impl Reconciler {
 
     async fn run(&mut self) {
         let mut tick = tokio::time::interval(TICK);
+        let heart = self.context.tasks.heart("clusters");
         loop {
+            heart.turned();
             self.step().await;
             let paced = Instant::now() + PACE;
             tokio::select! {

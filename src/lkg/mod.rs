@@ -27,7 +27,7 @@ use tracing::{info, warn};
 pub use codec::Malformed;
 pub use files::{Refused, Store};
 pub use others::{Others, StandIns, Stores};
-pub use writer::Writer;
+pub use writer::{Writer, Writes};
 
 use crate::clusters::Remembered;
 use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, Workloads};

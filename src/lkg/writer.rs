@@ -47,6 +47,19 @@ pub struct Writer {
     pub drain: CancellationToken,
     /// Told when the last state before that has been written, or can't be.
     pub saved: watch::Sender<bool>,
+    /// Told how writing fares.
+    pub writes: watch::Sender<Writes>,
+}
+
+/// How writing fares.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Writes {
+    /// When all was last written; `None` until then.
+    pub last: Option<SystemTime>,
+    /// How often it could not be.
+    pub failures: u64,
+    /// Whether it could not be the last time.
+    pub failing: bool,
 }
 
 impl Writer {
@@ -85,6 +98,9 @@ impl Writer {
                         }
                         debug!(bytes, took = ?began.elapsed(), "last-known-good state written");
                         written = now;
+                        self.writes.send_modify(|writes| {
+                            (writes.last, writes.failing) = (Some(SystemTime::now()), false);
+                        });
                     }
                     Err(error) => {
                         let text = error.to_string();
@@ -95,6 +111,9 @@ impl Writer {
                             );
                             trouble = Some(text);
                         }
+                        self.writes.send_modify(|writes| {
+                            (writes.failures, writes.failing) = (writes.failures + 1, true);
+                        });
                         // What could not be written now is looked at again.
                         self.context.mark_changed();
                     }

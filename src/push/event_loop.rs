@@ -26,6 +26,7 @@ use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::policy::Policy;
 use crate::registry::RegistryUpdate;
 use crate::registry::service_entry::Selections;
+use crate::task::Heart;
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
@@ -446,11 +447,17 @@ impl Mesh {
 /// Runs the mesh until every sender of events is gone.
 ///
 /// `events` is bounded: a full one makes the sources wait, each delaying only itself.
-pub async fn run(mut mesh: Mesh, mut events: mpsc::Receiver<Event>, outputs: Outputs) {
+pub async fn run(
+    mut mesh: Mesh,
+    mut events: mpsc::Receiver<Event>,
+    outputs: Outputs,
+    mut heart: Heart,
+) {
     let mut clock = Debounce::default();
     let mut waiting_since: Option<Instant> = None;
     let mut figures = Figures::none();
     loop {
+        heart.turned();
         let due = waiting_since.map(|since| clock.due(since, mesh.definitions_wait()));
         let wait = async {
             match due {
@@ -497,6 +504,7 @@ pub async fn run(mut mesh: Mesh, mut events: mpsc::Receiver<Event>, outputs: Out
                     waiting_since.get_or_insert_with(Instant::now);
                 }
             }
+            () = heart.idle() => {}
         }
     }
 }

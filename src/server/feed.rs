@@ -24,6 +24,7 @@ use crate::registry::service_entry;
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 use crate::sources::{Board, Facts, Lines, WARNINGS_MAX};
 use crate::store::Objects;
+use crate::task::{Heart, Supervisor};
 
 /// What readiness waits for at first.
 const UNREAD: &str = "the configuration to be read";
@@ -62,6 +63,8 @@ pub(super) struct Feed {
     pub(super) readiness: watch::Sender<Readiness>,
     /// What keeps the configuration from being read.
     pub(super) unread: watch::Receiver<Option<String>>,
+    /// Where it says that it turns, once it does.
+    pub(super) tasks: Supervisor,
 }
 
 impl Feed {
@@ -94,6 +97,7 @@ impl Feed {
             resolved: self.resolved,
             context: self.context,
             readiness: self.readiness,
+            heart: self.tasks.heart("feed"),
         };
         feed.run().await;
     }
@@ -120,6 +124,7 @@ struct Feeding {
     resolved: watch::Receiver<Arc<ResolvedNames>>,
     context: watch::Receiver<Option<Arc<PushContext>>>,
     readiness: watch::Sender<Readiness>,
+    heart: Heart,
 }
 
 impl Feeding {
@@ -174,6 +179,7 @@ impl Feeding {
 
     /// Waits for one thing to happen, or for the deadline, and passes it on.
     async fn pass_on_one(&mut self, deadline: Option<Instant>) -> Fed {
+        self.heart.turned();
         let ready = self.readiness.borrow().ready;
         let timeout = async {
             match deadline {
@@ -197,6 +203,7 @@ impl Feeding {
             Ok(()) = self.context.changed(), if !ready => Ok(()),
             Ok(()) = self.lines.changed(), if !ready => Ok(()),
             () = timeout => Ok(()),
+            () = self.heart.idle() => Ok(()),
             else => std::future::pending().await,
         }
     }
@@ -399,6 +406,7 @@ mod tests {
             resolved,
             context,
             readiness,
+            heart: Supervisor::new().heart("feed"),
         };
         let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();
         updates.send(word).await.expect("room");

@@ -38,7 +38,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("network", &["model", "mesh", "policy", "codes", "task"]),
     (
         "push",
-        &["model", "mesh", "policy", "registry", "registry::service_entry", "aggregate", "network"],
+        &[
+            "model",
+            "mesh",
+            "policy",
+            "registry",
+            "registry::service_entry",
+            "aggregate",
+            "network",
+            "task",
+        ],
     ),
     (
         "xds",
@@ -90,7 +99,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "task",
         ],
     ),
-    ("metrics", &["model", "push", "xds", "clusters", "identity", "sources", "task"]),
+    ("metrics", &["model", "push", "xds", "clusters", "identity", "lkg", "sources", "task"]),
     ("fixtures", &["model", "push", "registry"]),
 ];
 

@@ -140,6 +140,12 @@ async fn a_state_that_cannot_be_written_changes_nothing_else() {
     endpoints_until(&client, "cart", CART).await;
     east.serve("cart", &["10.0.0.2"]);
     endpoints_until(&client, "cart", &[("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)]).await;
+    wait_until(SOON, async || {
+        let unwritable = server.admin.metric("strait_state_unwritable").await;
+        holds(unwritable == 1.0, "told nobody")
+    })
+    .await;
+    assert!(server.admin.metric("strait_state_write_failures_total").await >= 1.0);
     wait_for_none(&server, client).await;
     server.shut_down().await;
 }
