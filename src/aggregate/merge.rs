@@ -84,6 +84,8 @@ pub struct MergedService {
     pub shards: Vec<ShardEndpoints>,
     /// The clusters that may not export it: what they have is for their own proxies.
     pub refused: BTreeSet<ClusterId>,
+    /// What shards have under this name that counts for nothing, in merging order.
+    pub overruled: Vec<(ShardKey, ServiceRecord)>,
 }
 
 /// The endpoints that one shard gives a service.
@@ -116,6 +118,15 @@ pub struct Conflict {
 }
 
 impl MergedService {
+    /// What each source says of it, whether that counts or not.
+    pub fn said(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
+        let counts = self.shards.iter().map(|shard| {
+            let (service, endpoints) = (Arc::clone(&shard.service), shard.endpoints.clone());
+            (&shard.key, ServiceRecord { service, endpoints })
+        });
+        counts.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
+    }
+
     /// The name under which it was merged.
     pub fn hostname(&self) -> &Hostname {
         &self.primary.hostname
@@ -341,12 +352,14 @@ pub(super) fn merge<'a>(
     let nobody_else = records.iter().all(|(refused, ..)| *refused);
     let mut by_cluster = Vec::new();
     let mut accounts = BTreeSet::new();
+    let mut overruled = Vec::new();
     for (refused, key, record, system_label) in records {
         let service = &record.service;
         debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
         let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
         if strange {
             disagree.entry("namespace").or_default().push(key.cluster.clone());
+            overruled.push((key.clone(), record.clone()));
             continue;
         }
         let merged = merged.get_or_insert_with(|| {
@@ -358,6 +371,7 @@ pub(super) fn merge<'a>(
                 conflicts: Vec::new(),
                 shards: Vec::new(),
                 refused: BTreeSet::new(),
+                overruled: Vec::new(),
             }
         });
         if refused {
@@ -381,6 +395,7 @@ pub(super) fn merge<'a>(
         merged.shards.push(shard);
     }
     let mut merged = merged?;
+    merged.overruled = overruled;
     // Of two shards of one cluster the first counts.
     by_cluster.reverse();
     merged.by_cluster = by_cluster.into_iter().collect();

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::writer::record;
+use super::writer::kept;
 use super::{Datacentre, Store, StoredObjects};
 use crate::model::ClusterId;
 use crate::push::PushContext;
@@ -151,9 +151,8 @@ fn datacentres(lines: &Lines) -> BTreeSet<ClusterId> {
 
 fn datacentre(context: &PushContext, name: &ClusterId) -> Datacentre {
     let found = context.services.iter().filter_map(|(host, service)| {
-        // Most are of others.
-        service.by_cluster.get(name)?;
-        Some((host.clone(), record(service, name)?))
+        let (_, record) = kept(service).find(|(id, _)| *id == name)?;
+        Some((host.clone(), record))
     });
     Datacentre { name: name.clone(), services: found.collect() }
 }

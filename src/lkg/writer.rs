@@ -20,7 +20,7 @@ use crate::aggregate::MergedService;
 use crate::clusters::status::ClusterStatus;
 use crate::model::ClusterId;
 use crate::push::PushContext;
-use crate::registry::{Provider, ServiceRecord};
+use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// The least time between two writes.
 const PACE: Duration = Duration::from_secs(2);
@@ -231,12 +231,14 @@ fn changed(before: Option<&PushContext>, now: &PushContext) -> Option<BTreeSet<C
     for difference in before.services.diff(&now.services) {
         match difference {
             DiffItem::Add(_, service) | DiffItem::Remove(_, service) => {
-                changed.extend(service.by_cluster.keys().cloned());
+                changed.extend(kept(service).map(|(id, _)| id.clone()));
             }
             DiffItem::Update { old: (_, old), new: (_, new) } => {
-                let differs = |id: &&ClusterId| record(old, id) != record(new, id);
-                let ids = old.by_cluster.keys().chain(new.by_cluster.keys());
-                changed.extend(ids.filter(differs).cloned());
+                let (old, new): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                    (kept(old).collect(), kept(new).collect());
+                let differs = |id: &&&ClusterId| old.get(*id) != new.get(*id);
+                let ids = old.keys().chain(new.keys());
+                changed.extend(ids.filter(differs).copied().cloned());
             }
         }
     }
@@ -258,16 +260,12 @@ fn changed(before: Option<&PushContext>, now: &PushContext) -> Option<BTreeSet<C
     Some(changed)
 }
 
-/// What the Kubernetes API of a cluster says of a service, or a datacentre of Consul: none is called as the
-/// other.
-pub(super) fn record(service: &MergedService, id: &ClusterId) -> Option<ServiceRecord> {
-    let of = |shard: &&crate::aggregate::ShardEndpoints| {
-        matches!(shard.key.provider, Provider::Kubernetes | Provider::Consul)
-            && shard.key.cluster == *id
-    };
-    let shard = service.shards.iter().find(of)?;
-    let (service, endpoints) = (Arc::clone(&shard.service), shard.endpoints.clone());
-    Some(ServiceRecord { service, endpoints })
+/// What the Kubernetes API of each cluster says of a service, and each datacentre of Consul: none is called
+/// as the other. What counts for nothing in the mesh just now is what its source says all the same.
+pub(super) fn kept(service: &MergedService) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
+    let is_kept = |key: &ShardKey| matches!(key.provider, Provider::Kubernetes | Provider::Consul);
+    let said = service.said().filter(move |(key, _)| is_kept(key));
+    said.map(|(key, record)| (&key.cluster, record))
 }
 
 /// What the mesh holds of these clusters, each with its UID. Shares everything with the mesh.
@@ -289,14 +287,61 @@ pub(super) fn shards<'a>(
     let mut shards: BTreeMap<_, _> = clusters.map(empty).collect();
     if !shards.is_empty() {
         for (host, service) in &context.services {
-            for id in service.by_cluster.keys() {
-                if let Some(shard) = shards.get_mut(id)
-                    && let Some(record) = record(service, id)
-                {
+            for (id, record) in kept(service) {
+                if let Some(shard) = shards.get_mut(id) {
                     shard.services.insert(host.clone(), record);
                 }
             }
         }
     }
     shards.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{endpoint, service, settings, shard};
+    use crate::push::event_loop::{Event, Mesh};
+    use crate::registry::{Change, Contents, Epoch, RegistryUpdate};
+
+    #[test]
+    fn what_a_source_says_is_kept_though_it_counts_for_nothing_just_now() {
+        let dc = ClusterId::from("consul/dc1");
+        let said = |key: ShardKey, namespace: &str, address: &str| {
+            let service = service("web.ns").with(|service| service.namespace = namespace.into());
+            let word = shard("any", 1).with(service, vec![endpoint(address)]).said();
+            RegistryUpdate { shard: key, ..word }
+        };
+        let of_consul = |address| said(ShardKey::consul(dc.clone()), "consul", address);
+        let mut mesh = Mesh::new(settings());
+        mesh.apply(Event::Registry(of_consul("10.0.0.1")));
+        mesh.apply(Event::Complete);
+        let (alone, _) = mesh.next_version().expect("there is one");
+        let kept_of = |context: &PushContext| {
+            let service = context.services.values().next().expect("the service");
+            let kept: Vec<_> = kept(service).collect();
+            let [(id, record)] = &kept[..] else { panic!("one source: {kept:?}") };
+            assert_eq!(**id, dc);
+            record.endpoints.first().expect("an endpoint").address.to_string()
+        };
+        assert_eq!(kept_of(&alone), "10.0.0.1");
+
+        // An entry of another namespace has the name now.
+        mesh.apply(Event::Registry(said(ShardKey::service_entries(), "shop", "10.0.0.9")));
+        let (taken, _) = mesh.next_version().expect("there is one");
+        assert!(taken.services.values().all(|one| one.by_cluster.get(&dc).is_none()));
+        assert_eq!(kept_of(&taken), "10.0.0.1");
+        assert_eq!(changed(Some(&alone), &taken), Some(BTreeSet::new()));
+
+        mesh.apply(Event::Registry(of_consul("10.0.0.2")));
+        let (moved, _) = mesh.next_version().expect("there is one");
+        assert_eq!(kept_of(&moved), "10.0.0.2");
+        assert_eq!(changed(Some(&taken), &moved), Some(BTreeSet::from([dc.clone()])));
+
+        let shard = ShardKey::service_entries();
+        let change = Change::Reset(Contents::default());
+        mesh.apply(Event::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
+        let (back, _) = mesh.next_version().expect("there is one");
+        assert_eq!(kept_of(&back), "10.0.0.2");
+    }
 }
