@@ -251,17 +251,14 @@ impl Feeding {
             differs
         });
         let trust_domain: Arc<str> = settings.config.trust_domain.as_str().into();
-        let renamed = self.trust_domain.send_if_modified(|held| {
+        self.trust_domain.send_if_modified(|held| {
             let differs = held.as_ref() != Some(&trust_domain);
             *held = Some(Arc::clone(&trust_domain));
             differs
         });
         self.events.send(Event::MeshConfig(settings.config)).await?;
         self.events.send(Event::MeshNetworks(settings.networks)).await?;
-        if renamed {
-            // Identities are written while entries are read.
-            self.entries = service_entry::Index::new(&trust_domain);
-        }
+        self.entries.move_to(&trust_domain);
         // To whom entries are exported may be another matter now.
         self.entries().await
     }

@@ -74,7 +74,7 @@ pub struct Index {
     stale: bool,
     /// What stores say of objects that are not handed over at all, with the hosts that those name.
     shadowed: Vec<(Vec<Arc<str>>, String)>,
-    /// Whether that is to be told yet.
+    /// Whether something is to be told yet though no object has changed.
     untold: bool,
 }
 
@@ -113,6 +113,14 @@ impl Index {
             stale: false,
             shadowed: Vec::new(),
             untold: false,
+        }
+    }
+
+    /// In which trust domain accounts of workloads are from now on. It counts with the next [`Self::apply`].
+    pub fn move_to(&mut self, trust_domain: &str) {
+        if self.trust_domain != trust_domain {
+            trust_domain.clone_into(&mut self.trust_domain);
+            self.untold = true;
         }
     }
 

@@ -257,6 +257,23 @@ fn an_object_that_turns_wrong_is_remembered_as_it_was() {
 }
 
 #[test]
+fn another_trust_domain_renames_accounts_and_forgets_nothing() {
+    let endpoint = json!({ "address": "10.0.0.1", "serviceAccount": "db" });
+    let good = entry("shop/db", database(json!({ "endpoints": [endpoint] })));
+    let bad = entry("shop/db", database(json!({ "hosts": [] })));
+    let mut index = Index::new("cluster.local");
+    index.apply(&[good]).expect("it came");
+    index.apply(std::slice::from_ref(&bad)).expect("it changed");
+    index.move_to("example.org");
+    let contents = index.apply(std::slice::from_ref(&bad)).expect("there is something to tell");
+    let account = endpoints(&contents, "db.example.com")[0].service_account.clone();
+    assert_eq!(account.as_deref(), Some("spiffe://example.org/ns/shop/sa/db"));
+    assert_eq!(index.stand_ins().len(), 1, "what it was when it last made sense");
+    index.move_to("example.org");
+    assert!(index.apply(&[bad]).is_none());
+}
+
+#[test]
 fn what_counts_for_nothing_is_told_of_its_host() {
     let mut index = Index::new("cluster.local");
     let objects = [
