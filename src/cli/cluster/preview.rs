@@ -23,6 +23,8 @@ struct Facts {
     slices: Value,
     /// The network it would be in, where anything says so.
     network: Option<String>,
+    /// The system namespace.
+    namespace: String,
     /// Of the mesh; none where the control plane can't be asked.
     merged: Option<Value>,
     networks: Value,
@@ -53,6 +55,7 @@ pub(super) async fn preview(
         services,
         slices,
         network: network.or(label).map(str::to_owned),
+        namespace: namespace.to_owned(),
         roots: (roots(remote).await, roots(hub).await),
         ..Facts::default()
     };
@@ -115,6 +118,7 @@ fn changes(facts: &Facts) -> Vec<String> {
         }
         let others: BTreeSet<&str> = items(&facts.networks)
             .iter()
+            .filter(|row| matters(facts, row))
             .filter_map(|row| row["network"].as_str())
             .filter(|other| *other != network)
             .collect();
@@ -130,6 +134,25 @@ fn changes(facts: &Facts) -> Vec<String> {
         _ => lines.push(format!("? roots can't be compared: no ConfigMap {ROOTS} on both sides")),
     }
     lines
+}
+
+/// Whether anybody would cross into a network, or out of it: it has gateways, or services beside those that
+/// every cluster has for itself. The config cluster often has neither.
+fn matters(facts: &Facts, network: &Value) -> bool {
+    let here = |row: &Value| {
+        let of_row = items(&row["clusters"]).iter();
+        of_row.clone().any(|cluster| items(&network["clusters"]).contains(cluster))
+    };
+    let is_shared = |row: &Value| {
+        let host = row["hostname"].as_str().unwrap_or_default();
+        let of_system = ["kube-system", &facts.namespace].map(|one| row["namespace"] == one);
+        !host.starts_with("kubernetes.default.") && of_system == [false; 2]
+    };
+    !items(&network["gateways"]).is_empty()
+        || facts
+            .merged
+            .as_ref()
+            .is_some_and(|merged| items(merged).iter().any(|row| is_shared(row) && here(row)))
 }
 
 /// What there is to say where networks are crossed.
@@ -224,6 +247,7 @@ mod tests {
                 { "conditions": {} }, { "conditions": { "ready": false } }, { "conditions": { "ready": true } },
             ] }] }),
             network: Some("n2".into()),
+            namespace: "strait-system".into(),
             merged: Some(merged),
             networks: json!([{ "network": "n1", "gateways": [{}] }]),
             roots: (Some("a".into()), Some("b".into())),
@@ -254,5 +278,24 @@ mod tests {
         assert!(lines.iter().any(|line| line.ends_with("port 15443: gw.shop")), "{lines:#?}");
         let flat = Facts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };
         assert!(changes(&flat).iter().all(|line| !line.contains("gateway")), "nothing is crossed");
+    }
+
+    #[test]
+    fn a_network_matters_once_it_has_services_that_others_may_want() {
+        let of_hub = |hostname: &str, namespace: &str| json!({ "hostname": hostname, "namespace": namespace, "clusters": ["config"] });
+        let mut services = vec![
+            of_hub("kubernetes.default.svc.cluster.local", "default"),
+            of_hub("kube-dns.kube-system.svc.cluster.local", "kube-system"),
+            of_hub("strait.strait-system.svc.cluster.local", "strait-system"),
+        ];
+        let warns = |services: &[Value]| {
+            let networks = json!([{ "network": "", "clusters": ["config"], "gateways": [] }]);
+            let merged = Some(json!(services));
+            let lines = changes(&Facts { networks, merged, ..facts() });
+            lines.iter().any(|line| line.contains("network \"\" has no gateway"))
+        };
+        assert!(!warns(&services));
+        services.push(of_hub("web.shop.svc.cluster.local", "shop"));
+        assert!(warns(&services));
     }
 }
