@@ -62,6 +62,7 @@ pub(crate) fn service(name: &str) -> Service {
         prefers: Default::default(),
         keeps_home: false,
         publish_not_ready: false,
+        affinity_seconds: None,
         mesh_external: false,
     })
 }

@@ -124,6 +124,9 @@ pub struct Meta<'a> {
     /// The version; opaque.
     #[serde(borrow)]
     pub resource_version: Text<'a>,
+    /// Which state of what is wished for; 0 for kinds that count none.
+    #[serde(deserialize_with = "null_as_default")]
+    pub generation: i64,
     /// When it was made.
     #[serde(borrow)]
     pub creation_timestamp: Moment<'a>,
@@ -157,6 +160,7 @@ impl<'a> Message<'a> for Meta<'a> {
             3 => self.namespace = value.text()?,
             5 => self.uid = value.text()?,
             6 => self.resource_version = value.text()?,
+            7 => self.generation = value.number()?,
             8 => value.message(&mut self.creation_timestamp)?,
             9 => value.message(&mut self.deletion_timestamp)?,
             11 => self.labels.take(value)?,

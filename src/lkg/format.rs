@@ -60,6 +60,7 @@ fields!(Definition {
     prefers,
     keeps_home,
     publish_not_ready,
+    affinity_seconds,
     mesh_external,
 });
 fields!(Port { name, number, protocol, target });

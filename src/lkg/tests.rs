@@ -150,6 +150,7 @@ impl Dice {
             prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
             keeps_home: self.flip(),
             publish_not_ready: self.flip(),
+            affinity_seconds: self.flip().then_some(7),
             mesh_external: self.flip(),
         };
         Service {
@@ -376,7 +377,7 @@ fn a_file_is_refused_with_the_reason() {
     let other_domain = Origin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
-        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 4"),
+        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 5"),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
         ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),

@@ -42,8 +42,9 @@ pub struct SharedService {
 /// On what the clusters disagree that export a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The reason of the condition `Conflict`, as the multi-cluster services API spells it.
-    pub reason: &'static str,
+    /// The reason of the condition `Conflict`, as the multi-cluster services API spells it; of several they
+    /// stand side by side with commas between.
+    pub reason: String,
     /// Who decides, and who says otherwise, in words.
     pub message: String,
 }

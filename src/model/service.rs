@@ -67,6 +67,9 @@ pub struct Definition {
     pub keeps_home: bool,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,
+    /// For how many seconds a client keeps its endpoint (`sessionAffinity: ClientIP`); `None` where it doesn't.
+    /// No more than something that clusters can disagree on: proxies are not told.
+    pub affinity_seconds: Option<u32>,
     /// Outside the mesh: no mTLS is expected.
     pub mesh_external: bool,
 }

@@ -481,6 +481,7 @@ mod tests {
             prefers: Default::default(),
             keeps_home: false,
             publish_not_ready: false,
+            affinity_seconds: None,
             mesh_external: false,
         });
         service.external_addresses = addresses.iter().map(|address| Arc::from(*address)).collect();

@@ -61,24 +61,89 @@ fn exporters(context: &PushContext, service: &MergedService) -> BTreeSet<Cluster
     service.by_cluster.iter().filter_map(exports).collect()
 }
 
-/// The first field on which exporting clusters disagree.
+/// The fields on which exporting clusters disagree.
 fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disagreement> {
-    service.conflicts.iter().find_map(|conflict| {
-        let reason = match conflict.field {
-            "ports" => "PortConflict",
-            "resolution" => "TypeConflict",
-            _ => return None,
+    let winner = &service.shards.first()?.key.cluster;
+    let exports = |cluster: &&ClusterId| clusters.contains(cluster);
+    if !exports(&winner) {
+        return None;
+    }
+    let of_merge = |field: &str| {
+        let conflicts = service.conflicts.iter().filter(|one| one.field == field);
+        conflicts.flat_map(|one| &one.losers).filter(exports).collect::<Vec<_>>()
+    };
+    let affinity = service.primary.affinity_seconds;
+    let differing = |differs: &dyn Fn(Option<u32>) -> bool| {
+        let all = service.by_cluster.iter().filter(|(cluster, _)| exports(cluster));
+        let differing = all.filter(|(_, own)| differs(own.affinity_seconds));
+        differing.map(|(cluster, _)| cluster).collect::<Vec<_>>()
+    };
+    let kinds = |own: Option<u32>| own.is_some() != affinity.is_some();
+    let times = |own: Option<u32>| own.is_some() && affinity.is_some() && own != affinity;
+    let fields = [
+        ("PortConflict", "ports", of_merge("ports")),
+        ("TypeConflict", "resolution", of_merge("resolution")),
+        ("SessionAffinityConflict", "sessionAffinity", differing(&kinds)),
+        ("SessionAffinityConfigConflict", "sessionAffinityConfig", differing(&times)),
+    ];
+    let (mut reasons, mut messages) = (Vec::new(), Vec::new());
+    for (reason, field, losers) in fields.into_iter().filter(|(.., losers)| !losers.is_empty()) {
+        let others: Vec<&str> = losers.into_iter().map(ClusterId::as_str).collect();
+        let others = others.join(", ");
+        reasons.push(reason);
+        messages
+            .push(format!("{field}: cluster {winner} decides, {others} differ and are overruled"));
+    }
+    let (reason, message) = (reasons.join(","), messages.join("; "));
+    (!reason.is_empty()).then_some(Disagreement { reason, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{port, service, settings, shard};
+    use crate::push::event_loop::{Event, Mesh};
+
+    #[test]
+    fn exporters_disagree_on_all_that_differs_and_on_nothing_else() {
+        type Change = fn(&mut Service);
+        let plain: Change = |_| {};
+        let ports: Change = |own| own.ports = vec![port("http", 81, 8080)];
+        let headless: Change = |own| own.resolution = Resolution::Headless;
+        let sticky: Change = |own| own.affinity_seconds = Some(10_800);
+        let stickier: Change = |own| own.affinity_seconds = Some(60);
+        let hidden: Change = |own| {
+            own.keeps_home = true;
+            own.ports = vec![port("http", 81, 8080)];
         };
-        let exports = |cluster: &&ClusterId| clusters.contains(cluster);
-        let losers: Vec<&str> =
-            conflict.losers.iter().filter(exports).map(ClusterId::as_str).collect();
-        if losers.is_empty() || !exports(&&conflict.winner) {
-            return None;
+        for (east, west, expected) in [
+            (plain, plain, None),
+            (sticky, sticky, None),
+            (plain, ports, Some("PortConflict")),
+            (plain, headless, Some("TypeConflict")),
+            (plain, sticky, Some("SessionAffinityConflict")),
+            (stickier, sticky, Some("SessionAffinityConfigConflict")),
+            (plain, hidden, None),
+            (
+                plain,
+                (|own| {
+                    own.ports = vec![port("http", 81, 8080)];
+                    own.affinity_seconds = Some(60);
+                }) as Change,
+                Some("PortConflict,SessionAffinityConflict"),
+            ),
+        ] {
+            let mut mesh = Mesh::new(settings());
+            for (cluster, change) in [("east", east), ("west", west)] {
+                let word = shard(cluster, 1).with(service("web.ns").with(change), vec![]).said();
+                mesh.apply(Event::Registry(word));
+            }
+            mesh.apply(Event::Complete);
+            let (context, _) = mesh.next_version().expect("there is one");
+            let shared = shared_services(&context, false);
+            let web = &shared.services[&WorkloadKey::new("ns", "web")];
+            let found = web.conflict.as_ref();
+            assert_eq!(found.map(|one| one.reason.as_str()), expected, "{found:?}");
         }
-        let (field, winner) = (conflict.field, &conflict.winner);
-        let others = losers.join(", ");
-        let message =
-            format!("{field}: cluster {winner} decides, {others} differ and are overruled");
-        Some(Disagreement { reason, message })
-    })
+    }
 }

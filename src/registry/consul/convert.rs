@@ -109,6 +109,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         prefers: Distribution::Any,
         keeps_home: false,
         publish_not_ready: false,
+        affinity_seconds: None,
         mesh_external,
     };
     let vips = virtual_address(&members).into_iter().collect();

@@ -637,6 +637,8 @@ impl Indexed for KubeService {
     }
 
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+        // Another of its name is another's.
+        index.shared.taken_away.remove(key);
         // Its slices stay: the service may come back before they go.
         if index.services.remove(key).is_some() {
             touched.services.insert(key.clone());

@@ -21,6 +21,8 @@ const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 pub(super) struct Export {
     /// What is written in its status.
     pub(super) conditions: Box<[Condition]>,
+    /// Which state of it this is; 0 where nobody counts.
+    pub(super) generation: i64,
 }
 
 /// A condition in a status.
@@ -34,6 +36,8 @@ pub(super) struct Condition {
     pub(super) message: Box<str>,
     /// Since when the status is so, as it is written.
     pub(super) since: Box<str>,
+    /// Of which state of the object it was said; 0 where that is not told.
+    pub(super) observed: i64,
 }
 
 /// A ServiceImport: the service of its name and namespace, from whatever cluster, at these addresses.
@@ -116,6 +120,8 @@ struct ConditionForm<'a> {
     message: Text<'a>,
     #[serde(borrow)]
     last_transition_time: Text<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    observed_generation: i64,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -164,13 +170,12 @@ impl Reads for Export {
             reason: (*one.reason).into(),
             message: (*one.message).into(),
             since: (*one.last_transition_time).into(),
+            observed: one.observed_generation,
         };
         let conditions = form.status.conditions.iter().map(of).collect();
-        Kept {
-            key: scope.key(form.metadata.identity()),
-            value: Some(Self { conditions }),
-            odd: None,
-        }
+        let generation = form.metadata.generation;
+        let key = scope.key(form.metadata.identity());
+        Kept { key, value: Some(Self { conditions, generation }), odd: None }
     }
 }
 

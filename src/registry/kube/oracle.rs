@@ -139,6 +139,11 @@ const SERVICE: Schema = &[
             ("sessionAffinity", 7, Text),
             ("externalName", 10, Text),
             ("publishNotReadyAddresses", 13, Flag),
+            (
+                "sessionAffinityConfig",
+                14,
+                One(&[("clientIP", 1, One(&[("timeoutSeconds", 1, Number)]))]),
+            ),
             ("clusterIPs", 18, Texts),
             ("internalTrafficPolicy", 22, Text),
         ]),
@@ -383,6 +388,9 @@ fn a_service(random: &mut dyn RngCore, name: &str) -> Value {
     maybe(&mut spec, "clusterIP", json!(pick(random, &["10.96.0.1", "None", ""])), random);
     maybe(&mut spec, "clusterIPs", json!(["10.96.0.1", "fd00::9"]), random);
     maybe(&mut spec, "externalIPs", json!(["192.0.2.1"]), random);
+    maybe(&mut spec, "sessionAffinity", json!(pick(random, &["ClientIP", "None"])), random);
+    let affinity = json!({"clientIP": {"timeoutSeconds": random.random_range(0..90)}});
+    maybe(&mut spec, "sessionAffinityConfig", affinity, random);
     maybe(&mut spec, "internalTrafficPolicy", json!(pick(random, &["Local", "Cluster"])), random);
     maybe(&mut spec, "publishNotReadyAddresses", json!(random.random_bool(0.5)), random);
     let ingress = json!([{"ip": "192.0.2.7"}, {"hostname": "lb.example"}]);

@@ -19,6 +19,9 @@ use crate::model::{
 
 const EXPORT_TO: &str = "networking.istio.io/exportTo";
 const NODE_SELECTOR: &str = "traffic.istio.io/nodeSelector";
+const AUTO_EXPORT: &str = "strait.dev/auto-export";
+/// How long a client keeps its endpoint where a Service doesn't say (Kubernetes, `sessionAffinityConfig`).
+const AFFINITY_SECONDS: u32 = 10_800;
 const CANONICAL_ACCOUNTS: &str = "alpha.istio.io/canonical-serviceaccounts";
 const KUBERNETES_ACCOUNTS: &str = "alpha.istio.io/kubernetes-serviceaccounts";
 /// Either asks that running sessions go on; the peer honours the second one half-way only.
@@ -60,6 +63,24 @@ struct Spec<'a> {
     publish_not_ready_addresses: bool,
     #[serde(borrow)]
     traffic_distribution: Text<'a>,
+    #[serde(borrow)]
+    session_affinity: Text<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    session_affinity_config: AffinityConfig,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct AffinityConfig {
+    #[serde(rename = "clientIP", deserialize_with = "null_as_default")]
+    client_ip: ClientIp,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClientIp {
+    #[serde(deserialize_with = "null_as_default")]
+    timeout_seconds: i64,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -122,12 +143,29 @@ impl<'a> Message<'a> for Spec<'a> {
             3 => self.cluster_ip = value.text()?,
             4 => self.kind = value.text()?,
             5 => self.external_ips.push(value.text()?),
+            7 => self.session_affinity = value.text()?,
             10 => self.external_name = value.text()?,
             13 => self.publish_not_ready_addresses = value.flag()?,
+            14 => value.message(&mut self.session_affinity_config)?,
             18 => self.cluster_ips.push(value.text()?),
             22 => self.internal_traffic_policy = value.text()?,
             23 => self.traffic_distribution = value.text()?,
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for AffinityConfig {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 { value.message(&mut self.client_ip) } else { Ok(()) }
+    }
+}
+
+impl<'a> Message<'a> for ClientIp {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        if number == 1 {
+            self.timeout_seconds = value.number()?;
         }
         Ok(())
     }
@@ -194,6 +232,8 @@ pub(super) struct KubeService {
     pub(super) namespace_prefers: bool,
     /// Whether sessions outlive the readiness of their endpoint.
     pub(super) persistent_sessions: bool,
+    /// Whether it is not to be exported unless somebody does (`--mcs-auto-export`).
+    pub(super) declines_export: bool,
 }
 
 /// Of a Service's labels only those are kept that make it a gateway. Whatever else they say, its
@@ -324,6 +364,7 @@ impl Reads for KubeService {
         let said = said.or_else(|| distribution(&metadata));
         let persistent_sessions =
             PERSISTENT_SESSIONS.iter().any(|label| metadata.labels.get(label).is_some());
+        let declines_export = annotation(AUTO_EXPORT) == Some("false");
         let definition = Definition {
             hostname: Hostname::of_kubernetes_service(
                 &metadata.name,
@@ -341,6 +382,10 @@ impl Reads for KubeService {
             prefers: said.unwrap_or_default(),
             keeps_home: false,
             publish_not_ready: spec.publish_not_ready_addresses,
+            affinity_seconds: (*spec.session_affinity == *"ClientIP").then(|| {
+                let told = spec.session_affinity_config.client_ip.timeout_seconds;
+                u32::try_from(told).ok().filter(|told| *told > 0).unwrap_or(AFFINITY_SECONDS)
+            }),
             ports,
             name: Arc::clone(&key.name),
             namespace,
@@ -365,6 +410,7 @@ impl Reads for KubeService {
             node_selector,
             namespace_prefers: said.is_none(),
             persistent_sessions,
+            declines_export,
         };
         Kept { key, value: Some(value), odd }
     }

@@ -81,7 +81,8 @@ impl Index {
             shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
         };
         let exports = self.shared_exports().filter_map(|(key, export)| {
-            let wanted = conditions(self.said_service(key), of_mesh(key), cluster);
+            let mut wanted = conditions(self.said_service(key), of_mesh(key), cluster);
+            wanted.iter_mut().for_each(|one| one.observed = export.generation);
             let differ = |wanted: &Condition| {
                 let held = export.conditions.iter().find(|held| held.kind == wanted.kind);
                 held.is_none_or(|held| !says_the_same(held, wanted))
@@ -102,6 +103,7 @@ impl Index {
                 Key { namespace: wanted.namespace.as_str().into(), name: Arc::clone(&wanted.name) };
             // What is shared is said a moment later than what is exported.
             let due = !self.is_exported(&key) && self.said_service(&key).is_some();
+            let due = due && !self.declines_export(&key);
             due.then_some(Wish { key, what: What::Export })
         });
         exports.chain(imports).chain(missing).collect()
@@ -120,6 +122,7 @@ fn conditions(
         reason: reason.into(),
         message: message.into(),
         since: Box::default(),
+        observed: 0,
     };
     let refused = |reason: &str, message: &str| {
         let pending = condition("Ready", false, "Pending", "the export is not valid");
@@ -143,14 +146,14 @@ fn conditions(
         _ => condition("Ready", false, "Pending", "the mesh doesn't have it yet"),
     };
     let conflict = match of_mesh.and_then(|shared| shared.conflict.as_ref()) {
-        Some(conflict) => condition("Conflict", true, conflict.reason, &conflict.message),
+        Some(conflict) => condition("Conflict", true, &conflict.reason, &conflict.message),
         None => condition("Conflict", false, "NoConflicts", "all clusters that export it agree"),
     };
     vec![condition("Valid", true, "Valid", "there is a Service of this name"), ready, conflict]
 }
 
 fn says_the_same(a: &Condition, b: &Condition) -> bool {
-    (&a.status, &a.reason, &a.message) == (&b.status, &b.reason, &b.message)
+    (&a.status, &a.reason, &a.message, a.observed) == (&b.status, &b.reason, &b.message, b.observed)
 }
 
 /// The condition, since when its status is so. A status that stays has the time that it had.
@@ -298,10 +301,14 @@ async fn write(client: &Client, version: &str, wish: &Wish) -> Result<(), Error>
             let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
             let json = |one: &Condition| {
                 let since = if one.since.is_empty() { now.as_str() } else { &one.since };
-                json!({
+                let mut json = json!({
                     "type": one.kind, "status": one.status, "reason": one.reason,
                     "message": one.message, "lastTransitionTime": since,
-                })
+                });
+                if one.observed > 0 {
+                    json["observedGeneration"] = one.observed.into();
+                }
+                json
             };
             let conditions: Vec<Value> = conditions.iter().map(json).collect();
             apply("ServiceExport", "serviceexports", json!({ "conditions": conditions })).await
@@ -335,7 +342,7 @@ mod tests {
     fn shared(clusters: &[&str], refused: &[&str], conflict: bool) -> SharedService {
         let ids = |names: &[&str]| names.iter().map(|name| ClusterId::from(*name)).collect();
         let conflict = conflict
-            .then(|| Disagreement { reason: "PortConflict", message: "ports: …".to_owned() });
+            .then(|| Disagreement { reason: "PortConflict".into(), message: "ports: …".into() });
         SharedService { clusters: ids(clusters), refused: ids(refused), conflict }
     }
 
@@ -378,10 +385,14 @@ mod tests {
             reason: "x".into(),
             message: "y".into(),
             since: since.into(),
+            observed: 1,
         };
         let held = [at("True", "2026-01-01T00:00:00Z")];
         assert_eq!(&*dated(at("True", ""), &held).since, "2026-01-01T00:00:00Z");
         assert_eq!(&*dated(at("False", ""), &held).since, "");
+        // Of another state of the object it is to be said anew, though it says the same.
+        let later = Condition { observed: 2, ..at("True", "") };
+        assert!(says_the_same(&at("True", ""), &held[0]) && !says_the_same(&later, &held[0]));
     }
 
     #[test]

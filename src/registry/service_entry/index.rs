@@ -481,6 +481,7 @@ impl<'a> Host<'a> {
             prefers: Distribution::Any,
             keeps_home: false,
             publish_not_ready: false,
+            affinity_seconds: None,
             mesh_external: entry.external,
         };
         let service = Service {

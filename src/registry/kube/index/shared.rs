@@ -1,7 +1,7 @@
 //! Which services of the cluster are shared with others, by multi-cluster services: see
 //! [`Mcs`] for what each mode means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Index, Touched};
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) imports: BTreeMap<Key, Import>,
     /// By the services' keys, as they are in the set.
     pub(super) said: BTreeMap<Key, ServiceRecord>,
+    /// Services whose export was taken away while they were there: whoever did that wants none.
+    pub(super) taken_away: BTreeSet<Key>,
 }
 
 impl Shared {
@@ -106,6 +108,7 @@ fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
         prefers: Distribution::Any,
         keeps_home: false,
         publish_not_ready: false,
+        affinity_seconds: None,
         mesh_external: false,
     };
     // Younger than any service, so that it never decides for others what they are.
@@ -187,6 +190,18 @@ impl Index {
         if was.is_some() != exported {
             touched.services.insert(key.clone());
         }
+        if exported {
+            self.shared.taken_away.remove(key);
+        } else if was.is_some() && self.services.contains_key(key) {
+            self.shared.taken_away.insert(key.clone());
+        }
+    }
+
+    /// Whether a service is not to be exported of itself: its annotation says so, or an export of it was
+    /// taken away.
+    pub(in crate::registry::kube) fn declines_export(&self, key: &Key) -> bool {
+        self.shared.taken_away.contains(key)
+            || self.services.get(key).is_some_and(|service| service.declines_export)
     }
 
     /// Keeps under which addresses a service is imported.

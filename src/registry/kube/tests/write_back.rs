@@ -54,10 +54,12 @@ impl Written {
 
     /// The conditions of an export, in short.
     fn conditions(&self, name: &str) -> String {
+        let generation = &self.object("serviceexports", name)["metadata"]["generation"];
         let status = self.status("serviceexports", name);
         let short = |one: &Value| {
             let word = |field: &str| one[field].as_str().expect("text").to_owned();
             assert!(one["lastTransitionTime"].is_string(), "{one}");
+            assert_eq!(&one["observedGeneration"], generation, "{one}");
             format!("{}={} {}", word("type"), word("status"), word("reason"))
         };
         let conditions = status["conditions"].as_array().into_iter().flatten().map(short);
@@ -153,5 +155,40 @@ async fn services_are_exported_that_nobody_exported() {
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Service"), &service["metadata"]["uid"]));
     sleep(SOME_PACES).await;
+    assert_eq!(written.sim.request_count("create", "serviceexports"), 1);
+}
+
+#[tokio::test]
+async fn an_export_that_is_taken_away_does_not_come_back_and_an_annotation_declines_it() {
+    let written = Written::start(&["cart"], None).await;
+    let service = || {
+        let mut service = written.object("services", "cart");
+        (service["apiVersion"], service["kind"]) = (json!("v1"), json!("Service"));
+        service
+    };
+    let mut declined = service();
+    declined["metadata"] = json!({
+        "name": "pay", "namespace": "shop", "annotations": { "strait.dev/auto-export": "false" },
+    });
+    written.sim.store().apply(declined).expect("a service");
+    let wanted = || ["cart", "pay"].map(|name| WorkloadKey::new("shop", name));
+    let to_export = || {
+        Arc::new(SharedServices {
+            to_export: [("east".into(), wanted().into())].into(),
+            ..SharedServices::default()
+        })
+    };
+    written.shared.send_replace(exported_by(&["east"]));
+    until("cart is ready", || written.conditions("cart").contains("Ready=True")).await;
+    written.sim.store().delete("serviceexports", "shop", "cart").expect("it is there");
+    written.shared.send_replace(to_export());
+    sleep(SOME_PACES).await;
+    assert_eq!(written.sim.request_count("create", "serviceexports"), 0);
+    // Another service of that name is another matter.
+    let service = service();
+    written.sim.store().delete("services", "shop", "cart").expect("it is there");
+    sleep(SOME_PACES / 4).await;
+    written.sim.store().apply(service).expect("a service");
+    until("cart is exported", || written.conditions("cart").contains("Valid=True")).await;
     assert_eq!(written.sim.request_count("create", "serviceexports"), 1);
 }
