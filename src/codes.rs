@@ -593,8 +593,9 @@ The names of a certificate come from the identity the caller has proved, never f
     /// A peer's certificate.
     PEER_CERTIFICATE = "STR0707", "a peer's certificate is refused",
         "Issue one that chains to a trusted root, with one SPIFFE URI: strait certs issue", "\
-It does not chain to any of the roots that are trusted now, or its names are not exactly one URI
-of the form spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.";
+It does not chain to any of the roots that are trusted now, or to none that may sign for its trust domain
+(caCertificates of the mesh config), or its names are not exactly one URI of the form
+spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.";
 
     /// Trust roots.
     ROOTS_REPLACED = "STR0708", "the new roots have nothing in common with the old",

@@ -183,7 +183,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (token, token_file) = admin_token(args, state_dir.as_deref())?;
     let source = ConfigSource::of(args, &tasks).await?;
     let policy = policy(args, &tasks)?;
-    let identity = identity(args, state_dir.as_deref(), &source, &tasks).await?;
+    let (named_roots, named) = watch::channel(Arc::default());
+    let identity = identity(args, state_dir.as_deref(), &source, named, &tasks).await?;
     let (xds_listener, xds_address) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
@@ -299,6 +300,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         policy: policy.policy.clone(),
         namespaces,
         trust_domain,
+        named_roots,
         faulty,
         stand_ins,
         board: board.clone(),
@@ -476,6 +478,7 @@ async fn identity(
     args: &ServeArgs,
     state_dir: Option<&Path>,
     source: &ConfigSource,
+    named: watch::Receiver<Arc<identity::NamedRoots>>,
     tasks: &Supervisor,
 ) -> Result<watch::Receiver<Arc<identity::ServerIdentity>>, ServeError> {
     let authority = match (&args.ca_dir, state_dir) {
@@ -494,6 +497,7 @@ async fn identity(
         }
         _ => Serving::Issued { names: args.serving_names() },
     };
-    let settings = rotation::Settings { serving, client_ca: args.client_ca.clone(), authority };
+    let client_ca = args.client_ca.clone();
+    let settings = rotation::Settings { serving, client_ca, authority, named };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
 }

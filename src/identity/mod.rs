@@ -27,7 +27,7 @@ pub use authority::{Authority, AuthorityPem, AuthorityStore, DirectoryStore};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use rotation::{AuthorityFrom, Problem, ServerIdentity, Serving, Settings};
 pub use service::CertificateService;
-pub use tls::TrustRoots;
+pub use tls::{NamedRoots, TrustRoots};
 
 /// What can be wrong with certificates, keys and those who show them. Never carries key material.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +146,14 @@ pub enum Error {
     /// The peer's certificate does not verify.
     #[error("the certificate does not verify: {0}")]
     Untrusted(webpki::Error),
+    /// The peer's certificate verifies, but its roots may not sign for its trust domain.
+    #[error(
+        "the certificate is of trust domain {trust_domain:?} and ends in a root that is not one of its own (caCertificates of the mesh config)"
+    )]
+    ForeignRoot {
+        /// The trust domain that it claims.
+        trust_domain: String,
+    },
     /// The connection is not what we serve.
     #[error("the peer did not agree on HTTP/2 by ALPN")]
     NotHttp2,
@@ -182,6 +190,7 @@ impl Error {
             Self::Lifetime { .. } | Self::Request(_) | Self::Signing { .. } => "STR0706",
             Self::Identity(_)
             | Self::Untrusted(_)
+            | Self::ForeignRoot { .. }
             | Self::NotHttp2
             | Self::NoPeerCertificate
             | Self::Tls(_) => "STR0707",

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use super::peer::validity;
-use super::{Authority, AuthorityPem, Error, PeerIdentity, TrustRoots, pem, time, tls};
+use super::{Authority, AuthorityPem, Error, NamedRoots, PeerIdentity, TrustRoots, pem, time, tls};
 use crate::task::Supervisor;
 
 /// How often the files are read.
@@ -34,6 +34,8 @@ pub struct Settings {
     pub client_ca: Option<PathBuf>,
     /// The CA.
     pub authority: Option<AuthorityFrom>,
+    /// What the mesh config says of roots.
+    pub named: watch::Receiver<Arc<NamedRoots>>,
 }
 
 /// The certificate the control plane shows.
@@ -311,6 +313,7 @@ fn build(
         (Serving::Issued { .. }, None) => return Err(Error::NoAuthority),
     };
 
+    let trust = trust.with_named(&files.1, now);
     let (trust, trust_generation) = match current {
         Some(current) if *current.trust == trust => {
             (Arc::clone(&current.trust), current.trust_generation)
@@ -356,9 +359,9 @@ fn issued(
     Ok((Arc::new(certified), now + left / 2))
 }
 
-/// The contents of all files in use, or why one has none; compared as a whole.
+/// The contents of all files in use, or why one has none, and what the mesh config says; compared as a whole.
 #[derive(Clone, Default, PartialEq, Eq)]
-struct Files(BTreeMap<PathBuf, Result<Vec<u8>, std::io::ErrorKind>>);
+struct Files(BTreeMap<PathBuf, Result<Vec<u8>, std::io::ErrorKind>>, Arc<NamedRoots>);
 
 impl Files {
     fn read(settings: &Settings) -> Self {
@@ -374,7 +377,7 @@ impl Files {
             let contents = read_bounded(&path).map_err(|error| error.kind());
             (path, contents)
         };
-        Self(paths.into_iter().map(read).collect())
+        Self(paths.into_iter().map(read).collect(), Arc::clone(&settings.named.borrow()))
     }
 
     fn get(&self, path: &Path) -> Result<&[u8], Error> {

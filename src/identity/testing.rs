@@ -7,9 +7,10 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::{Authority, AuthorityPem, PeerIdentity, SpiffeId, TrustRoots, tls};
+use super::{Authority, AuthorityPem, NamedRoots, PeerIdentity, SpiffeId, TrustRoots, tls};
 
 pub(crate) type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
@@ -60,6 +61,11 @@ impl Ca {
         let leaf = params.signed_by(&key, &issuer).expect("it signs");
         (vec![leaf.into()], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
     }
+}
+
+/// A mesh config that says nothing of roots.
+pub(crate) fn no_names() -> watch::Receiver<Arc<NamedRoots>> {
+    watch::channel(Arc::default()).1
 }
 
 pub(crate) fn id(name: &str) -> SpiffeId {

@@ -19,10 +19,11 @@ use rustls::{
     RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
+use tracing::warn;
 use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage};
 
 use super::peer::validity;
-use super::{Error, PeerIdentity, pem};
+use super::{Error, PeerIdentity, SpiffeId, pem};
 
 /// The only protocol offered or taken.
 pub const ALPN: &[u8] = b"h2";
@@ -36,8 +37,21 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// while proxies move from one to the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustRoots {
-    /// By the certificate, in DER.
-    roots: BTreeMap<Vec<u8>, Root>,
+    roots: Roots,
+    /// Those of trust domains that have roots of their own: no other may sign for them.
+    held: BTreeMap<String, Roots>,
+}
+
+/// By the certificate, in DER.
+type Roots = BTreeMap<Vec<u8>, Root>;
+
+/// Roots beside the client CA, and for which trust domains they may sign.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamedRoots {
+    /// The names of the mesh's own trust domain, for which the client CA may always sign.
+    pub own: Vec<String>,
+    /// PEM bundles, each with its trust domains; one that names none counts as the client CA does.
+    pub bundles: Vec<(String, Vec<String>)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +96,33 @@ impl TrustRoots {
         }
         match ended {
             Some(error) if roots.values().all(|root| root.not_after < now) => Err(error),
-            _ => Ok(Self { roots }),
+            _ => Ok(Self { roots, held: BTreeMap::new() }),
         }
+    }
+
+    /// These, with further ones. A trust domain whose bundle can't be used has no roots, so that nobody is of
+    /// it: that anybody could be would be worse.
+    #[must_use]
+    pub fn with_named(mut self, named: &NamedRoots, now: SystemTime) -> Self {
+        for (bundle, domains) in &named.bundles {
+            let read = Self::from_pem(bundle.as_bytes(), "caCertificates of the mesh config", now);
+            let roots = read.map(|read| read.roots).unwrap_or_else(|error| {
+                warn!(code = error.code(), %error, ?domains, "roots are not used");
+                Roots::new()
+            });
+            for domain in domains {
+                self.held.entry(domain.clone()).or_default().extend(roots.clone());
+            }
+            if domains.is_empty() {
+                self.roots.extend(roots);
+            }
+        }
+        for own in &named.own {
+            if let Some(held) = self.held.get_mut(own) {
+                held.extend(self.roots.clone());
+            }
+        }
+        self
     }
 
     /// How many there are.
@@ -121,42 +160,64 @@ impl TrustRoots {
         chain: &[CertificateDer<'_>],
         now: SystemTime,
     ) -> Result<PeerIdentity, Error> {
-        self.verify(chain, now, KeyUsage::client_auth())?;
+        let domain = chain.first().and_then(|leaf| SpiffeId::of_certificate(leaf).ok());
+        let domain = domain.as_ref().map(SpiffeId::trust_domain);
+        let held = domain.and_then(|domain| self.held.get_key_value(domain));
+        let verify = |roots| verify(roots, chain, now, KeyUsage::client_auth());
+        match held {
+            None => verify(&self.roots)?,
+            Some((domain, roots)) => verify(roots).map_err(|error| {
+                let mut others = self.held.values().chain([&self.roots]);
+                match others.any(|others| verify(others).is_ok()) {
+                    true => Error::ForeignRoot { trust_domain: domain.clone() },
+                    false => error,
+                }
+            })?,
+        }
         PeerIdentity::of_verified(chain)
     }
 
-    /// Verifies a chain, leaf first. URI name constraints are not supported by webpki, which refuses
-    /// chains that carry them.
+    /// Verifies a chain of ours, leaf first.
     pub(super) fn verify(
         &self,
         chain: &[CertificateDer<'_>],
         now: SystemTime,
         usage: impl ExtendedKeyUsageValidator,
     ) -> Result<(), Error> {
-        let (leaf, intermediates) = chain.split_first().ok_or(Error::NoPeerCertificate)?;
-        // webpki takes an anchor for good: that it has ended is for us to see.
-        let anchors: Vec<_> = self
-            .roots
-            .values()
-            .filter(|root| root.not_after >= now)
-            .map(|root| root.anchor.clone())
-            .collect();
-        let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        EndEntityCert::try_from(leaf)
-            .and_then(|leaf| {
-                leaf.verify_for_usage(
-                    algorithms().all,
-                    &anchors,
-                    intermediates,
-                    UnixTime::since_unix_epoch(since_epoch),
-                    usage,
-                    None,
-                    None,
-                )
-                .map(|_| ())
-            })
-            .map_err(Error::Untrusted)
+        verify(&self.roots, chain, now, usage)
     }
+}
+
+/// Verifies a chain, leaf first. URI name constraints are not supported by webpki, which refuses chains that
+/// carry them.
+fn verify(
+    roots: &Roots,
+    chain: &[CertificateDer<'_>],
+    now: SystemTime,
+    usage: impl ExtendedKeyUsageValidator,
+) -> Result<(), Error> {
+    let (leaf, intermediates) = chain.split_first().ok_or(Error::NoPeerCertificate)?;
+    // webpki takes an anchor for good: that it has ended is for us to see.
+    let anchors: Vec<_> = roots
+        .values()
+        .filter(|root| root.not_after >= now)
+        .map(|root| root.anchor.clone())
+        .collect();
+    let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    EndEntityCert::try_from(leaf)
+        .and_then(|leaf| {
+            leaf.verify_for_usage(
+                algorithms().all,
+                &anchors,
+                intermediates,
+                UnixTime::since_unix_epoch(since_epoch),
+                usage,
+                None,
+                None,
+            )
+            .map(|_| ())
+        })
+        .map_err(Error::Untrusted)
 }
 
 /// What the control plane listens with.

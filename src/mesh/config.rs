@@ -14,7 +14,7 @@ use super::discovery::{self, RawSelector};
 use super::sources::ConfigSource;
 use super::yaml::{Fields, Invalid};
 use super::{format_duration, parse_duration};
-use crate::model::{Hostname, NamespaceFilter};
+use crate::model::{Hostname, NamespaceFilter, is_trust_domain};
 
 /// The effective settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct MeshConfig {
     pub trust_domain: String,
     /// `trustDomainAliases`, sorted.
     pub trust_domain_aliases: Vec<String>,
+    /// `caCertificates`: roots beside the client CA.
+    pub ca_certificates: Vec<CaCertificates>,
     /// `connectTimeout`: for upstream clusters; above zero.
     pub connect_timeout: Duration,
     /// `protocolDetectionTimeout`: how long a listener sniffs; zero for no limit.
@@ -49,6 +51,17 @@ pub struct MeshConfig {
     pub ignored: Vec<String>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
+}
+
+/// Roots that proxies' certificates may chain to.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+pub struct CaCertificates {
+    /// Certificates as PEM. Empty where they are to be fetched, which is not done.
+    pub pem: String,
+    /// The trust domains for which they may sign; none for all that have no roots of their own.
+    pub trust_domains: Vec<String>,
 }
 
 /// What flags say, for the fields a text leaves out.
@@ -107,6 +120,7 @@ impl MeshConfig {
         Self {
             trust_domain: defaults.trust_domain.clone(),
             trust_domain_aliases: Vec::new(),
+            ca_certificates: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
             tcp_keepalive: None,
@@ -143,6 +157,7 @@ impl MeshConfig {
                 .filter(|domain: &String| !domain.is_empty())
                 .unwrap_or(base.trust_domain),
             trust_domain_aliases: sorted(fields.take("trustDomainAliases")?.unwrap_or_default()),
+            ca_certificates: fields.take_with("caCertificates", read_roots)?.unwrap_or_default(),
             connect_timeout: fields
                 .take_with("connectTimeout", positive_duration)?
                 .unwrap_or(base.connect_timeout),
@@ -238,6 +253,10 @@ impl MeshConfig {
             .collect();
         json!({
             "accessLogFile": self.access_log_file,
+            "caCertificates": self.ca_certificates.iter().map(|one| json!({
+                "pem": one.pem,
+                "trustDomains": one.trust_domains,
+            })).collect::<Vec<_>>(),
             "configSources": self.config_sources.iter().map(ConfigSource::to_json).collect::<Vec<_>>(),
             "defaultServiceExportTo": self.default_service_export_to,
             "discoverySelectors": discovery::to_json(&self.namespaces),
@@ -304,6 +323,28 @@ fn positive_duration(text: String) -> Result<Duration, String> {
         Duration::ZERO => Err(format!("expected a duration above zero, found {text:?}")),
         duration => Ok(duration),
     }
+}
+
+/// Refuses what holds no certificate, unless it says where to fetch them: roots that are not there let nobody
+/// in, which is safe, and not what was meant.
+fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
+    for (at, one) in raw.iter().enumerate() {
+        let mut found = 0;
+        for pem in x509_parser::pem::Pem::iter_from_buffer(one.pem.as_bytes()) {
+            let parsed = pem.is_ok_and(|pem| pem.parse_x509().is_ok());
+            if !parsed {
+                return Err(format!("[{at}].pem: certificate {} can't be parsed", found + 1));
+            }
+            found += 1;
+        }
+        if found == 0 && !one.pem.trim().is_empty() {
+            return Err(format!("[{at}].pem holds no certificate"));
+        }
+        if let Some(odd) = one.trust_domains.iter().find(|one| !is_trust_domain(one)) {
+            return Err(format!("[{at}].trustDomains: {odd:?} is no trust domain"));
+        }
+    }
+    Ok(raw)
 }
 
 fn listen_port(port: i64) -> Result<u16, String> {

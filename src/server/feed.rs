@@ -13,6 +13,7 @@ use super::source::{MeshSource, Stores};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, Settled};
 use crate::codes;
+use crate::identity::NamedRoots;
 use crate::lkg::StandIns;
 use crate::mesh;
 use crate::model::{KnownClusters, NamespaceFilter};
@@ -52,6 +53,8 @@ pub(super) struct Feed {
     pub(super) namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     /// The mesh's trust domain.
     pub(super) trust_domain: watch::Sender<Option<Arc<str>>>,
+    /// The roots that the mesh config names.
+    pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
     /// What counts in place of objects that make no sense.
@@ -77,10 +80,12 @@ impl Feed {
         let config = Arc::clone(&settings.borrow().config);
         self.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
         self.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
+        self.named_roots.send_replace(Arc::new(named_roots(&config)));
         let objects = self.stores.watch(settings.clone()).await;
         let feed = Feeding {
             namespaces: self.namespaces,
             trust_domain: self.trust_domain,
+            named_roots: self.named_roots,
             events: self.events,
             restored: self.restored,
             updates: self.updates,
@@ -115,6 +120,7 @@ struct Feeding {
     policy: watch::Receiver<Arc<Policy>>,
     namespaces: watch::Sender<Option<Arc<NamespaceFilter>>>,
     trust_domain: watch::Sender<Option<Arc<str>>>,
+    named_roots: watch::Sender<Arc<NamedRoots>>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::Index,
     faulty: watch::Sender<usize>,
@@ -250,6 +256,12 @@ impl Feeding {
             *held = new;
             differs
         });
+        self.named_roots.send_if_modified(|held| {
+            let new = named_roots(&settings.config);
+            let differs = **held != new;
+            *held = Arc::new(new);
+            differs
+        });
         let trust_domain: Arc<str> = settings.config.trust_domain.as_str().into();
         self.trust_domain.send_if_modified(|held| {
             let differs = held.as_ref() != Some(&trust_domain);
@@ -304,6 +316,15 @@ impl Feeding {
     async fn gateway_names(&mut self) -> Fed {
         let resolved = Arc::clone(&self.resolved.borrow_and_update());
         self.events.send(Event::GatewayNames(resolved)).await
+    }
+}
+
+/// What the mesh config says of roots.
+fn named_roots(config: &mesh::MeshConfig) -> NamedRoots {
+    let bundles = config.ca_certificates.iter();
+    NamedRoots {
+        own: config.same_trust_domains(&config.trust_domain).map(str::to_owned).collect(),
+        bundles: bundles.map(|one| (one.pem.clone(), one.trust_domains.clone())).collect(),
     }
 }
 
@@ -394,6 +415,7 @@ mod tests {
             policy: crate::policy::Watched::none().policy,
             namespaces: watch::channel(None).0,
             trust_domain: watch::channel(None).0,
+            named_roots: watch::channel(Arc::default()).0,
             objects,
             entries: service_entry::Index::new("cluster.local"),
             faulty,

@@ -442,6 +442,7 @@ mod tests {
             serving: Serving::Issued { names: vec!["localhost".into()] },
             client_ca: None,
             authority: Some(AuthorityFrom::Stored(files)),
+            named: watch::channel(Arc::default()).1,
         };
         let tasks = Supervisor::new();
         let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 use crate::identity::authority;
-use crate::identity::testing::{Ca, Pair, client, handshake, id};
+use crate::identity::testing::{Ca, Pair, client, handshake, id, no_names};
 
 const FAST: Duration = Duration::from_millis(5);
 
@@ -29,6 +29,7 @@ impl Running {
             serving: Serving::Issued { names: default_names("strait-system") },
             client_ca: None,
             authority: Some(AuthorityFrom::Directory(dir.to_owned())),
+            named: no_names(),
         })
     }
 
@@ -39,6 +40,7 @@ impl Running {
             serving: Serving::Files { certificate: dir.join("tls.crt"), key: dir.join("tls.key") },
             client_ca: Some(dir.join("ca.crt")),
             authority: None,
+            named: no_names(),
         })
     }
 
@@ -217,6 +219,7 @@ async fn a_swap_of_kubernetes_data_folder_is_seen() {
         serving: Serving::Files { certificate, key },
         client_ca: Some(ca),
         authority: None,
+        named: no_names(),
     };
     let mut identity = start(settings, FAST, &tasks).expect("a good first set");
     let first = Arc::clone(&identity.borrow());
@@ -237,6 +240,7 @@ fn state(ca: &Ca, now: SystemTime) -> (Settings, Rotation, ServerIdentity) {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
+        named: no_names(),
     };
     let files = Files::read(&settings);
     let first = build(&settings, &files, None, now).expect("a sound CA");
@@ -266,6 +270,7 @@ fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() 
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Directory(path.clone())),
+        named: no_names(),
     };
     let start = SystemTime::now();
     let files = Files::read(&settings);
@@ -293,6 +298,7 @@ fn a_certificate_nobody_replaced_in_time_is_a_problem() {
         serving: Serving::Files { certificate, key },
         client_ca: Some(roots),
         authority: None,
+        named: no_names(),
     };
     let now = SystemTime::now();
     let files = Files::read(&settings);
@@ -310,7 +316,7 @@ fn a_set_that_is_still_being_written_is_passed_over() {
     let (ca, other) = (Ca::new(), Ca::new());
     let now = SystemTime::now();
     let (settings, mut rotation, first) = state(&ca, now);
-    let files = |name: &str| Files([(PathBuf::from(name), Ok(vec![]))].into());
+    let files = |name: &str| Files([(PathBuf::from(name), Ok(vec![]))].into(), Arc::default());
     // Different at each read: never tried, and so no problem either.
     for name in ["a", "b", "c"] {
         assert!(rotation.apply(&settings, files(name), &first, now).is_none());
@@ -326,9 +332,31 @@ fn a_bad_first_set_is_an_error() {
         serving: Serving::Issued { names: vec![] },
         client_ca: None,
         authority: Some(AuthorityFrom::Directory("/nonexistent".into())),
+        named: no_names(),
     };
     let tasks = Supervisor::new();
     assert!(matches!(start(missing.clone(), FAST, &tasks), Err(Error::PartialAuthority { .. })));
     let none = Settings { authority: None, ..missing };
     assert!(matches!(start(none, FAST, &tasks), Err(Error::NoAuthority)));
+}
+
+#[tokio::test]
+async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
+    let (mesh, west) = (Ca::new(), Ca::new());
+    let (named, named_seen) = watch::channel(Arc::default());
+    let mut running = Running::start(&[], |_| Settings {
+        serving: Serving::Issued { names: default_names("strait-system") },
+        client_ca: None,
+        authority: Some(AuthorityFrom::Stored(mesh.files.clone())),
+        named: named_seen,
+    });
+    let client = || west.odd(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
+    running.let_in(&client(), mesh.roots()).await.expect_err("nobody knows it");
+    let bundles = vec![(west.roots().to_pem(), vec!["west.example".to_owned()])];
+    named.send_replace(Arc::new(NamedRoots { own: vec!["cluster.local".into()], bundles }));
+    running.until(|now| now.trust_generation == 1).await;
+    let peer = running.let_in(&client(), mesh.roots()).await.expect("it is west's");
+    named.send_replace(Arc::default());
+    let now = running.until(|now| now.trust_generation == 2).await;
+    assert!(!now.still_trusts(&peer, SystemTime::now()), "connections of it end");
 }

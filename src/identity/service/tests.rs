@@ -4,7 +4,7 @@ use rcgen::{CertificateParams, KeyPair};
 use strait_proto::envoy::google::protobuf::{Struct, Value};
 
 use super::*;
-use crate::identity::testing::{Ca, id};
+use crate::identity::testing::{Ca, id, no_names};
 use crate::identity::{AuthorityFrom, Serving, Settings, SpiffeId, TrustRoots, rotation};
 use crate::task::Supervisor;
 
@@ -15,6 +15,7 @@ fn service(ca: &Ca) -> (CertificateService, Supervisor) {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
+        named: no_names(),
     };
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a sound CA");
     let trust_domain = watch::channel(Some("cluster.local".into())).1;

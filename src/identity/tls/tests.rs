@@ -162,3 +162,47 @@ fn a_bundle_without_certificates_or_with_a_damaged_one_is_refused() {
         assert!(TrustRoots::from_pem(bundle.as_bytes(), "bundle", SystemTime::now()).is_err());
     }
 }
+
+#[tokio::test]
+async fn a_trust_domain_with_roots_of_its_own_is_held_to_them() {
+    let (mesh, west, all) = (Ca::new(), Ca::new(), Ca::new());
+    let bundle = |ca: &Ca, domains: &[&str]| {
+        (ca.roots().to_pem(), domains.iter().map(|one| (*one).to_owned()).collect())
+    };
+    let named = NamedRoots {
+        own: vec!["cluster.local".into(), "old.example".into()],
+        bundles: vec![
+            bundle(&west, &["west.example", "old.example"]),
+            bundle(&all, &[]),
+            ("no PEM".into(), vec!["bad.example".into()]),
+        ],
+    };
+    let now = SystemTime::now();
+    let trust = Arc::new(TrustRoots::clone(mesh.roots()).with_named(&named, now));
+    let server = server(&mesh, &trust);
+    let of =
+        |ca: &Ca, domain: &str| ca.odd(&[&format!("spiffe://{domain}/ns/shop/sa/web")], |_| {});
+    for (case, pair, refused) in [
+        ("the mesh's", of(&mesh, "cluster.local"), None),
+        ("named for none, so for the mesh", of(&all, "cluster.local"), None),
+        ("west's own", of(&west, "west.example"), None),
+        ("an alias, by either", of(&mesh, "old.example"), None),
+        ("an alias, by its own", of(&west, "old.example"), None),
+        ("without roots of its own", of(&mesh, "other.example"), None),
+        ("west for the mesh", of(&west, "cluster.local"), Some("UnknownIssuer")),
+        ("west for another", of(&west, "other.example"), Some("UnknownIssuer")),
+        ("the mesh for west", of(&mesh, "west.example"), Some("not one of its own")),
+        ("named for none, for west", of(&all, "west.example"), Some("not one of its own")),
+        ("unusable roots", of(&mesh, "bad.example"), Some("not one of its own")),
+        ("a stranger for west", of(&Ca::new(), "west.example"), Some("UnknownIssuer")),
+    ] {
+        let found = handshake(&server, &client(pair, mesh.roots())).await;
+        match refused {
+            None => assert!(found.is_ok(), "{case}: {found:?}"),
+            Some(reason) => {
+                let error = found.err().unwrap_or_else(|| panic!("{case}: was let in"));
+                assert!(error.contains(reason), "{case}: {error}");
+            }
+        }
+    }
+}
