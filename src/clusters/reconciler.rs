@@ -32,7 +32,7 @@ use crate::model::{
     ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId, SharedServices,
 };
 use crate::policy::{Policy, WhenDark};
-use crate::registry::kube::{self, Status};
+use crate::registry::kube::{self, OwnMesh, Status};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 use crate::sources::FRESH_WAIT;
 use crate::store::{ObjectName, Objects, Secret};
@@ -442,6 +442,7 @@ impl Reconciler {
         let Some(remembered) = self.remembered.remove(id) else { return member };
         member.last = remembered.status();
         member.has_data = true;
+        member.claimed = remembered.trust_domain();
         // Another Secret may mean another cluster by the same name.
         let cluster = self.running.clusters.get(id);
         if cluster.is_none_or(|cluster| remembered.is_of(&cluster.secret)) {
@@ -468,17 +469,31 @@ impl Reconciler {
             pages: budget.pages.unwrap_or(usual.pages),
         };
         // Identities are written while objects are read: of another trust domain they are read anew.
-        let Some(trust_domain) = self.trust_domain_of(self.running.clusters.get(id)) else {
+        let cluster = self.running.clusters.get(id);
+        let claimed = member.claimed.as_ref();
+        let mesh = self.trust_domain.borrow().clone();
+        let (Some(trust_domain), Some(mesh)) = (self.trust_domain_of(cluster, claimed), mesh)
+        else {
             return;
         };
-        let how = How { access: access.clone(), limits, trust_domain };
+        let own_mesh = match cluster {
+            None => OwnMesh::Unread,
+            Some(cluster) if cluster.trust_domain.is_some() => OwnMesh::Shown,
+            Some(_) => OwnMesh::Counts(mesh),
+        };
+        let how = How { access: access.clone(), limits, trust_domain, own_mesh };
         let passed = member.passed.clone();
         member.align(&how, || start_run(&self.context, id, &how, &passed));
     }
 
-    /// The trust domain of the workloads of a cluster: its Secret's word, else the mesh's.
-    fn trust_domain_of(&self, cluster: Option<&Cluster>) -> Option<Arc<str>> {
-        let own = cluster.and_then(|cluster| cluster.trust_domain.clone());
+    /// The trust domain of the workloads of a cluster: its Secret's word, else its own, else the mesh's. Of
+    /// the config cluster its own is the mesh's.
+    fn trust_domain_of(
+        &self,
+        cluster: Option<&Cluster>,
+        claimed: Option<&Arc<str>>,
+    ) -> Option<Arc<str>> {
+        let own = cluster.and_then(|cluster| cluster.trust_domain.as_ref().or(claimed).cloned());
         own.or_else(|| self.trust_domain.borrow().clone())
     }
 
@@ -565,7 +580,8 @@ impl Reconciler {
             }
             let secret = cluster.map(|cluster| cluster.secret.to_string());
             let fixed_network = network.clone();
-            let trust_domain = self.trust_domain_of(cluster).unwrap_or_default();
+            let claimed = member.claimed.as_ref();
+            let trust_domain = self.trust_domain_of(cluster, claimed).unwrap_or_default();
             known.clusters.insert(
                 id.clone(),
                 KnownCluster {
@@ -612,7 +628,7 @@ impl Reconciler {
         let state = if idle.on_standby() { State::Conflict } else { State::Rejected };
         let reason = Some(idle.refusal.to_string());
         let secret = Some(idle.secret.to_string());
-        let trust_domain = idle.trust_domain.clone().or_else(|| self.trust_domain_of(None));
+        let trust_domain = idle.trust_domain.clone().or_else(|| self.trust_domain_of(None, None));
         let place = (idle.network.clone(), trust_domain.unwrap_or_default());
         self.entry(&idle.key, secret, (state, reason), place, &Status::starting())
     }

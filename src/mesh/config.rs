@@ -325,6 +325,21 @@ fn positive_duration(text: String) -> Result<Duration, String> {
     }
 }
 
+/// The trust domain that a mesh config names, whatever else is in it.
+///
+/// # Errors
+/// The text is no YAML mapping, or what it names is no trust domain.
+pub fn own_trust_domain(text: &str) -> Result<Option<String>, Invalid> {
+    Fields::parse(text)?
+        .take_with("trustDomain", |domain: String| {
+            match domain.is_empty() || is_trust_domain(&domain) {
+                true => Ok(domain),
+                false => Err(format!("{domain:?} is no trust domain")),
+            }
+        })
+        .map(|domain| domain.filter(|domain| !domain.is_empty()))
+}
+
 /// Refuses what holds no certificate, unless it says where to fetch them: roots that are not there let nobody
 /// in, which is safe, and not what was meant.
 fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {

@@ -12,7 +12,7 @@ mod sources;
 pub mod watch;
 mod yaml;
 
-pub use config::{Defaults, MeshConfig, OutboundTrafficPolicy, TcpKeepalive};
+pub use config::{Defaults, MeshConfig, OutboundTrafficPolicy, TcpKeepalive, own_trust_domain};
 pub use duration::{format_duration, parse_duration};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
 pub use sources::{ConfigSource, Place, SourceTls};

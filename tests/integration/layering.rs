@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sources", &["codes"]),
     ("registry", &["model"]),
     ("registry::consul", &["model", "registry", "apiserver", "sources", "task", "codes"]),
-    ("registry::kube", &["model", "registry", "apiserver", "task", "codes"]),
+    ("registry::kube", &["model", "mesh", "registry", "apiserver", "task", "codes"]),
     ("registry::service_entry", &["model", "registry"]),
     ("identity", &["model", "codes", "task"]),
     ("store", &["model", "apiserver", "identity", "sources", "folder", "task", "codes"]),

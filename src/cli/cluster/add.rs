@@ -43,6 +43,9 @@ pub(crate) struct AddArgs {
     /// Trust domain of its workloads' certificates [default: the mesh's]
     #[arg(long, value_name = "TD")]
     trust_domain: Option<String>,
+    /// Let the control plane read that trust domain from the cluster's own mesh ConfigMap
+    #[arg(long, conflicts_with = "trust_domain")]
+    own_mesh_config: bool,
     /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
     server: Option<Uri>,
@@ -154,6 +157,9 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         plan += "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
                  and localities come from its slices only\n";
     }
+    if args.own_mesh_config {
+        plan += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
+    }
     plan += &format!(
         "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
         hub.context,
@@ -166,7 +172,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
-    for manifest in manifests::reader(args.rbac) {
+    for manifest in manifests::reader(args.rbac, args.own_mesh_config) {
         remote.apply(&manifest).await?;
     }
     done(&format!("reader made in {}", remote.context));
@@ -351,7 +357,7 @@ async fn print_manifests(
     access: impl Fn(String) -> Result<Member, Failure>,
 ) -> Outcome {
     let mut out = format!("# In {}:\n", remote.context);
-    for manifest in manifests::reader(args.rbac) {
+    for manifest in manifests::reader(args.rbac, args.own_mesh_config) {
         out += &format!("{}---\n", output::yaml(&manifest));
     }
     match remote.reader_token(args.token_ttl.0.as_secs()).await? {

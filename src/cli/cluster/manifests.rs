@@ -49,8 +49,9 @@ impl Rbac {
     }
 }
 
-/// The objects of the reader, in the order in which they can be made.
-pub(crate) fn reader(rbac: Rbac) -> Vec<Value> {
+/// The objects of the reader, in the order in which they can be made. With `own_mesh` it may read what the
+/// cluster says of its own mesh settings.
+pub(crate) fn reader(rbac: Rbac, own_mesh: bool) -> Vec<Value> {
     let labels = json!({
         "app.kubernetes.io/name": READER,
         "app.kubernetes.io/part-of": "strait",
@@ -67,7 +68,7 @@ pub(crate) fn reader(rbac: Rbac) -> Vec<Value> {
         "networking.istio.io",
     ];
     groups.retain(|group| rbac.resources().iter().any(|(of, _)| of == group));
-    let rules: Vec<Value> = groups
+    let mut rules: Vec<Value> = groups
         .iter()
         .map(|group| {
             let resources: Vec<&str> = rbac
@@ -79,6 +80,12 @@ pub(crate) fn reader(rbac: Rbac) -> Vec<Value> {
             json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
         })
         .collect();
+    if own_mesh {
+        rules.push(json!({
+            "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["strait", "istio"],
+            "verbs": ["get"],
+        }));
+    }
     let api = "rbac.authorization.k8s.io";
     vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }),
@@ -118,8 +125,12 @@ mod tests {
                 ],
             ),
         ] {
-            let role = &reader(rbac)[2];
+            let role = &reader(rbac, false)[2];
             let rules = role["rules"].as_array().expect("rules");
+            let with_own = &reader(rbac, true)[2]["rules"];
+            let more = &with_own.as_array().expect("rules")[rules.len()..];
+            assert_eq!(more.len(), 1);
+            assert_eq!(more[0]["resourceNames"], json!(["strait", "istio"]));
             let resources: Vec<&str> = rules
                 .iter()
                 .flat_map(|rule| rule["resources"].as_array().expect("resources"))
@@ -137,7 +148,7 @@ mod tests {
         let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
         let documents: Vec<Value> =
             example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
-        let made = reader(Rbac::Full);
+        let made = reader(Rbac::Full, false);
         assert_eq!(documents.len(), made.len());
         for (example, made) in documents.iter().zip(&made) {
             assert_eq!(example["kind"], made["kind"]);

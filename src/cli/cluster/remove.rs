@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
     }
     if let Some(remote) = remote {
         // The binding first: what is left half-way has no rights.
-        for manifest in manifests::reader(Rbac::Full).iter().rev() {
+        for manifest in manifests::reader(Rbac::Full, false).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }
         done(&format!("reader removed from {}", remote.context));

@@ -42,6 +42,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
             limits: run_how.limits,
             domain: shared.config.domain.clone(),
             trust_domain: run_how.trust_domain.to_string(),
+            own_mesh: run_how.own_mesh.clone(),
             system_namespace: shared.config.system_namespace.clone(),
             namespaces: shared.config.namespaces.clone(),
             mcs: shared.config.mcs,

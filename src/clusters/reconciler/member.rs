@@ -13,7 +13,7 @@ use crate::clusters::kubeconfig::Refusal;
 use crate::clusters::status::{Restored, trouble};
 use crate::codes;
 use crate::model::ClusterId;
-use crate::registry::kube::{Contact, Status};
+use crate::registry::kube::{Contact, OwnMesh, Status};
 use crate::task::Supervisor;
 
 /// A member and its runs.
@@ -30,6 +30,8 @@ pub(super) struct Member {
     pub(super) restored: Option<Restored>,
     /// The identity of the cluster whose data that is.
     pub(super) uid: Option<String>,
+    /// The trust domain that the cluster names itself, as far as that is known.
+    pub(super) claimed: Option<Arc<str>>,
     /// Why what the newest run says is not passed on.
     pub(super) barred: Option<Refusal>,
     /// Tasks that were told to stop.
@@ -45,6 +47,7 @@ pub(super) struct How {
     pub(super) access: Access,
     pub(super) limits: Limits,
     pub(super) trust_domain: Arc<str>,
+    pub(super) own_mesh: OwnMesh,
 }
 
 /// One run of a member's registry.
@@ -74,6 +77,7 @@ impl Member {
             has_data: false,
             restored: None,
             uid: None,
+            claimed: None,
             barred: None,
             ending: Vec::new(),
             passed: Passed::default(),
@@ -140,6 +144,10 @@ impl Member {
         now: Instant,
     ) {
         self.notice(stale_after, now);
+        let newest = self.next.as_ref().or(self.serving.as_ref());
+        if let Some(own) = newest.and_then(|run| run.status.borrow().own.clone()) {
+            self.claimed = own.trust_domain;
+        }
         let mut barred = None;
         for run in [&self.serving, &self.next].into_iter().flatten() {
             let (synced, uid) = {

@@ -16,6 +16,7 @@ mod node;
 pub mod offline;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
+mod own_mesh;
 mod patience;
 mod pod;
 mod run;
@@ -27,6 +28,7 @@ mod tests;
 mod workload_entry;
 mod write_back;
 
+pub use own_mesh::{Own, OwnMesh};
 pub use run::run;
 
 use std::sync::Arc;
@@ -50,6 +52,9 @@ pub struct Config {
     pub domain: String,
     /// The trust domain of its workloads' SPIFFE IDs.
     pub trust_domain: String,
+    /// What becomes of the one that it names itself. Where that counts and is another, nothing is said: a run
+    /// in that one must take its place.
+    pub own_mesh: OwnMesh,
     /// The namespace whose label names the cluster's network.
     pub system_namespace: String,
     /// Which namespaces belong to the mesh. Nothing is said before that is known.
@@ -92,6 +97,8 @@ pub struct Status {
     pub doubted: Option<String>,
     /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
     pub cluster_uid: Option<String>,
+    /// What it says of itself, once it has been asked.
+    pub own: Option<Own>,
 }
 
 /// Objects that were left out.
@@ -135,6 +142,7 @@ impl Status {
             degraded: Vec::new(),
             doubted: None,
             cluster_uid: None,
+            own: None,
         }
     }
 }

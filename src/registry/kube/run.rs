@@ -23,7 +23,7 @@ use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
 use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
-use super::{Config, Contact, Status};
+use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
 use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
 use crate::model::{DeclaredGateway, Mcs, NETWORK_LABEL, NamespaceFilter};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
@@ -49,7 +49,15 @@ const CONTACT_RESOLUTION: Duration = Duration::from_secs(1);
 /// error; ends when dropped, or when nobody takes its updates any more.
 pub async fn run(config: Config) {
     let Config {
-        cluster, access, limits, domain, trust_domain, system_namespace, namespaces, ..
+        cluster,
+        access,
+        limits,
+        domain,
+        trust_domain,
+        own_mesh,
+        system_namespace,
+        namespaces,
+        ..
     } = config;
     let client = match Client::new(&access) {
         Ok(client) => client,
@@ -60,6 +68,10 @@ pub async fn run(config: Config) {
         }
     };
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
+    let (own, own_seen) = watch::channel(None);
+    let mesh_namespace = system_namespace.clone();
+    let read_own = own_mesh != OwnMesh::Unread;
+    let trust = Trust { domain: trust_domain.clone(), own_mesh, own: own_seen };
     let settings = Settings { domain, trust_domain, system_namespace };
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
     let (wish, wishes) = watch::channel(Vec::new());
@@ -74,6 +86,7 @@ pub async fn run(config: Config) {
         limits,
         over_budget: None,
         client: client.clone(),
+        trust,
         status: Status::starting(),
         published: config.status,
     };
@@ -85,6 +98,7 @@ pub async fn run(config: Config) {
     tokio::select! {
         () = member.serve(inputs, namespaces, &to) => {}
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
+        () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &own)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
         // It ends with whoever wishes.
         () = write_back::run(client.clone(), wishes, version_seen), if config.mcs != Mcs::Off => {}
@@ -235,6 +249,37 @@ impl Receiver {
     }
 }
 
+/// In which trust domain the cluster is read, and in which it says that it is.
+struct Trust {
+    domain: String,
+    own_mesh: OwnMesh,
+    own: watch::Receiver<Option<Own>>,
+}
+
+impl Trust {
+    /// Whether the cluster is read in the trust domain that it is in, as far as it has a say.
+    fn is_right(&self) -> bool {
+        let OwnMesh::Counts(mesh) = &self.own_mesh else { return true };
+        let own = self.own.borrow();
+        let names = |own: &Own| **own.trust_domain.as_ref().unwrap_or(mesh) == *self.domain;
+        own.as_ref().is_some_and(names)
+    }
+
+    /// What an operator should know of it.
+    fn remarks(&self) -> impl Iterator<Item = String> {
+        let Own { trust_domain, problem } = self.own.borrow().clone().unwrap_or_default();
+        let shown =
+            trust_domain.filter(|own| self.own_mesh == OwnMesh::Shown && **own != *self.domain);
+        let shown = shown.map(|own| {
+            let here = &self.domain;
+            format!(
+                "its own mesh config says trust domain {own}, the Secret's annotation {here} counts"
+            )
+        });
+        shown.into_iter().chain(problem)
+    }
+}
+
 /// What is known of the cluster, and of how it is reached.
 struct Member {
     index: Index,
@@ -250,6 +295,7 @@ struct Member {
     /// That a watch told of more than may be held, where it did.
     over_budget: Option<(Kind, String)>,
     client: Client,
+    trust: Trust,
     status: Status,
     published: watch::Sender<Status>,
 }
@@ -266,7 +312,7 @@ impl Member {
             let something_to_say = if self.status.synced {
                 !self.pending.is_empty()
             } else {
-                known && self.contacts.complete()
+                known && self.contacts.complete() && self.trust.is_right()
             };
             tokio::select! {
                 input = inputs.recv() => {
@@ -278,6 +324,7 @@ impl Member {
                     }
                 }
                 () = changed(&mut namespaces) => known |= self.filter(&mut namespaces),
+                Ok(()) = self.trust.own.changed() => {}
                 room = to.updates.reserve(), if something_to_say => {
                     let Ok(room) = room else { return };
                     if let Some(change) = self.change() {
@@ -423,6 +470,8 @@ impl Member {
         };
         self.status.doubted = self.doubts.values().next().map(|(_, fact)| fact.clone());
         self.status.degraded = self.contacts.degraded();
+        self.status.degraded.extend(self.trust.remarks());
+        self.status.own = self.trust.own.borrow().clone();
         self.status.services = self.index.service_count();
         self.status.endpoints = self.index.endpoint_count();
         self.status.objects = self.index.object_count();

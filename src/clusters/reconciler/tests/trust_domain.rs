@@ -57,3 +57,19 @@ async fn nothing_is_read_before_the_trust_domain_of_the_mesh_is_known() {
     world.mesh_trust_domain.send_replace(Some("example.org".into()));
     world.until(&["east live"]).await;
 }
+
+#[tokio::test]
+async fn a_cluster_that_names_its_trust_domain_is_read_in_it_unless_its_secret_names_one() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=says-own.local"])]);
+    world.until(&["east live"]).await;
+    // The first run found out, and said nothing.
+    world.until_read_in("own.local", 2).await;
+    world.until_alive(&["east says-own.local"]).await;
+    assert_eq!(world.words(), ["+east"]);
+    world.mesh_trust_domain.send_replace(Some("other.example".into()));
+    world.until_read_in("own.local", 3).await;
+    world.secrets(&[("a", &["east=says-own.local", "strait.dev/trust-domain=east.example"])]);
+    world.until_read_in("east.example", 4).await;
+    world.until(&["east live"]).await;
+}

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::{Access, Credential, Limits, Loopback, Redacted};
 use crate::model::{ClusterId, Endpoint, Hostname, PodState};
-use crate::registry::kube::{Config, Contact, Status, run};
+use crate::registry::kube::{Config, Contact, OwnMesh, Status, run};
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord};
 use crate::task::Supervisor;
 
@@ -110,6 +110,7 @@ pub(super) fn config(
         limits: Limits::default(),
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
+        own_mesh: OwnMesh::Unread,
         system_namespace: "strait-system".into(),
         mcs: Default::default(),
         shared: watch::channel(Arc::default()).1,
