@@ -86,6 +86,8 @@ pub enum Fault {
     JsonOnly,
     /// 200 with a web page, as from a login portal.
     Html,
+    /// 200 with a compressed body that nobody asked for.
+    Compressed,
     /// Bodies end in their middle.
     Truncate,
     /// 302 to another place.

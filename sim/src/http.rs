@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION, USER_AGENT};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE, LOCATION, USER_AGENT,
+};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -143,6 +145,10 @@ impl ApiServer {
         for fault in self.faults.list() {
             match fault {
                 Fault::Truncate => answer = answer.map(Answer::cut),
+                Fault::Compressed => {
+                    let coding = HeaderValue::from_static("gzip");
+                    answer.headers_mut().insert(CONTENT_ENCODING, coding);
+                }
                 Fault::Slow { bytes_per_second: Some(rate), .. } => {
                     answer = answer.map(|body| body.throttled(rate));
                 }

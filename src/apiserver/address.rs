@@ -46,9 +46,26 @@ pub(super) struct Refused {
     objection: &'static str,
 }
 
-/// Resolves names as the host does, and leaves out what is not dialled.
+/// What a name leads to now.
+type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+
+/// Resolves names as the host does, anew for each connection, and leaves out what is not dialled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resolver(pub(super) Loopback);
+pub(super) struct Resolver {
+    loopback: Loopback,
+    look_up: fn(Name) -> Found,
+}
+
+impl Resolver {
+    pub(super) fn new(loopback: Loopback) -> Self {
+        let look_up = |name: Name| -> Found {
+            Box::pin(
+                async move { Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect()) },
+            )
+        };
+        Self { loopback, look_up }
+    }
+}
 
 impl tower::Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
@@ -60,9 +77,9 @@ impl tower::Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let Self(loopback) = *self;
+        let Self { loopback, look_up } = *self;
         Box::pin(async move {
-            let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let found = look_up(name.clone()).await?;
             permitted(name.as_str(), found, loopback).map(Vec::into_iter)
         })
     }
@@ -93,6 +110,10 @@ fn permitted(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tower::Service as _;
+
     use super::*;
 
     fn refused(address: &str) -> bool {
@@ -147,5 +168,27 @@ mod tests {
             error.to_string(),
             "a.example resolves to 127.0.0.1, a loopback address, which is never dialled"
         );
+    }
+
+    /// Each look-up says another address, the second one our own.
+    fn rebinding(_: Name) -> Found {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        const SAID: [&str; 3] = ["192.0.2.1:0", "127.0.0.1:0", "192.0.2.3:0"];
+        let said = SAID[ASKED.fetch_add(1, Ordering::Relaxed)];
+        Box::pin(std::future::ready(Ok(vec![said.parse().expect("an address")])))
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_elsewhere_later_is_judged_anew_by_each_connection() {
+        let mut resolver = Resolver { look_up: rebinding, ..Resolver::new(Loopback::Allowed) };
+        let mut ask = async || {
+            let name = "api.example.org".parse().expect("a name");
+            let found = resolver.call(name).await.map_err(|error| error.to_string())?;
+            Ok::<_, String>(found.map(|socket| socket.ip().to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(ask().await, Ok(vec!["192.0.2.1".to_owned()]));
+        let refused = ask().await.expect_err("our own address");
+        assert!(refused.contains("resolves to 127.0.0.1, a loopback address"), "{refused}");
+        assert_eq!(ask().await, Ok(vec!["192.0.2.3".to_owned()]));
     }
 }

@@ -167,7 +167,7 @@ pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, Co
 
 /// Connections with our deadlines, to addresses that may be dialled.
 fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, ConnectError> {
-    let mut tcp = HttpConnector::new_with_resolver(Resolver(loopback));
+    let mut tcp = HttpConnector::new_with_resolver(Resolver::new(loopback));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_LIMIT));

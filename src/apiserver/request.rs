@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -168,6 +168,14 @@ impl Answer {
             _ => None,
         };
         let mut answer = Self { request, encoding: encoding.unwrap_or(Encoding::Json), body };
+        // Nothing compressed is asked for, and nothing is unpacked: what it would unpack to has no bound.
+        if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|one| **one != "identity") {
+            let coding = super::error::one_line(&String::from_utf8_lossy(coding.as_bytes()));
+            return Err(Error::Misbehaving(format!(
+                "the answer to {} is compressed ({coding}), which was not asked for",
+                answer.request
+            )));
+        }
         if !head.status.is_success() {
             let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
             let message = answer.message(head.status).await;

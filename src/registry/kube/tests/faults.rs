@@ -128,11 +128,14 @@ impl Member {
     }
 
     fn reading_at_most(sim: SimCluster, access: Access, limits: Limits) -> Self {
+        Self::reading_as(sim, access, |config| Config { limits, ..config })
+    }
+
+    fn reading_as(sim: SimCluster, access: Access, change: impl FnOnce(Config) -> Config) -> Self {
         let tasks = Supervisor::new();
         let (updates, mut received) = mpsc::channel(16);
         let (config, status) = config(access, updates);
-        let config = Config { limits, ..config };
-        tasks.spawn("run", run(config));
+        tasks.spawn("run", run(change(config)));
         let (hear, heard) = watch::channel(Heard::default());
         tasks.spawn("hear", async move {
             while let Some(update) = received.recv().await {
@@ -456,6 +459,59 @@ async fn a_web_page_is_not_an_empty_list_and_a_redirect_leads_nowhere() {
         member.assert_heals().await;
     }
     assert!(other.requests(|_| true).is_empty(), "nobody followed");
+}
+
+#[tokio::test]
+async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other() {
+    let counts = || OwnMesh::Counts("cluster.local".into());
+    let names_west = Some("west.example");
+    let denied = Fault::Forbidden { resource: "configmaps".into() };
+    for (domain, own_mesh, fault, speaks, own) in [
+        ("cluster.local", counts(), None, false, names_west),
+        ("west.example", counts(), None, true, names_west),
+        ("cluster.local", OwnMesh::Shown, None, true, names_west),
+        // Without the right it names none.
+        ("cluster.local", counts(), Some(denied.clone()), true, None),
+        ("west.example", counts(), Some(denied), false, None),
+    ] {
+        let case = format!("in {domain}, {own_mesh:?}, {fault:?}");
+        let sim = sim(Options::default()).await;
+        let config_map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "istio", "namespace": "strait-system" },
+            "data": { "mesh": "trustDomain: west.example" },
+        });
+        sim.store().apply(config_map).expect("a ConfigMap");
+        if let Some(fault) = fault {
+            sim.fault(fault);
+        }
+        let shown = own_mesh == OwnMesh::Shown;
+        let access = access(&sim, &sim.url());
+        let trusted = |config| Config { trust_domain: domain.into(), own_mesh, ..config };
+        let member = Member::reading_as(sim, access, trusted);
+        let status = member.until(|status| status.own.is_some() && status.services > 0).await;
+        assert_eq!(status.own.and_then(|own| own.trust_domain).as_deref(), own, "{case}");
+        if speaks {
+            let status = member.until(|status| status.synced).await;
+            let remark =
+                status.degraded.iter().any(|one| one.contains("trust domain west.example"));
+            assert_eq!(remark, shown, "{case}: {:?}", status.degraded);
+        } else {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert!(!member.status.borrow().synced, "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_compressed_unasked_is_told_and_takes_nothing_with_it() {
+    let member = Member::synced().await;
+    member.sim.fault(Fault::Compressed);
+    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+    let told = |status: &Status| matches!(&status.contact, Contact::Misbehaving(fact) if fact.contains("compressed (gzip)"));
+    member.until(told).await;
+    member.assert_kept(&["1"]);
+    member.assert_heals().await;
 }
 
 #[tokio::test]
