@@ -35,7 +35,9 @@ pub use connect::{Client, ConnectError, Transport, connector, transport_to};
 pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
 pub(crate) use error::one_line;
-pub use object::{Form, Identity, Key, Kind, Meta, Metadata, Object, Odd, null_as_default};
+pub use object::{
+    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, null_as_default,
+};
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw, Text};

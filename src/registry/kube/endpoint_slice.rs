@@ -338,6 +338,7 @@ impl Conditions {
 
 impl Reads for Slice {
     type Form<'a> = SliceForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     /// Keeps nothing of a slice of names, without a Service, or imported.
     fn keep(form: SliceForm<'_>, scope: &Scope) -> Kept<Self> {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::index::{Kept, Reads};
+use super::index::{Kept, PodList, Reads};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
@@ -222,6 +222,7 @@ pub(super) struct Pod {
 
 impl Reads for Pod {
     type Form<'a> = PodForm<'a>;
+    type List = PodList;
 
     fn keep(form: PodForm<'_>, scope: &Scope) -> Kept<Self> {
         let PodForm { metadata, spec, status } = form;

@@ -77,6 +77,12 @@ impl Slices {
         self.numbers(reference).next().is_some()
     }
 
+    /// Whether there is a slice that names no pod for an address.
+    pub(super) fn name_addresses(&self) -> bool {
+        // They have the highest hashes: see [`hash`].
+        self.named.last().is_some_and(|(hash, _)| hash >> 30 == 3)
+    }
+
     /// The slices that name a node. All are looked through: a node that moves is rare, and their names
     /// would take as much as those of all pods.
     pub(super) fn on_node(&self, name: &str) -> impl Iterator<Item = &Slice> {
