@@ -9,6 +9,7 @@ use super::error::one_line;
 use super::lines::{Lines, TooLong};
 use super::object::{Form, Gather, Kind, Meta, Odd};
 use super::protobuf::Frames;
+use super::watch::Told;
 use super::{Error, Event, Key, Limits, json, protobuf};
 
 /// The form an answer is written in.
@@ -30,7 +31,7 @@ pub fn read_list<K: Kind>(
     encoding: Encoding,
     bytes: &[u8],
     piece: usize,
-) -> Result<Event<K::Kept, K::List>, String> {
+) -> Result<Told<K>, String> {
     let mut list = List::new(encoding, Limits::default().object_bytes);
     let (mut objects, mut odd) = (K::List::default(), Vec::new());
     for piece in bytes.chunks(piece) {
@@ -54,7 +55,7 @@ pub fn read_watch<K: Kind>(
     encoding: Encoding,
     bytes: &[u8],
     piece: usize,
-) -> Result<Vec<Event<K::Kept, K::List>>, String> {
+) -> Result<Vec<Told<K>>, String> {
     let mut cut = Events::new(encoding, Limits::default().object_bytes);
     let mut events = Vec::new();
     for piece in bytes.chunks(piece) {

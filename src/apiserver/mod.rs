@@ -6,7 +6,7 @@
 //!
 //! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
 //! when, `backoff.rs` for how long to wait. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
-//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, and `decode.rs` makes one
+//! objects as they arrive, `object.rs`, `text.rs`, `walk.rs` and `wire.rs` decode them, and `decode.rs` makes one
 //! of both forms.
 
 mod access;
@@ -26,6 +26,7 @@ mod request;
 mod tests;
 mod text;
 mod verify;
+mod walk;
 mod watch;
 mod wire;
 
@@ -41,5 +42,6 @@ pub use object::{
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
+pub use walk::Walk;
 pub use watch::{Event, Limits, Selection};
 pub use wire::{Malformed, Message, Value};

@@ -90,6 +90,9 @@ pub enum Event<T, L = Vec<T>> {
     Failed(Error),
 }
 
+/// What a reader of a kind is told.
+pub(super) type Told<K> = Event<<K as Kind>::Kept, <K as Kind>::List>;
+
 /// The most that one reader takes from one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -130,7 +133,7 @@ impl Client {
         sink: &mpsc::Sender<E>,
     ) where
         K: Kind,
-        E: From<Event<K::Kept, K::List>>,
+        E: From<Told<K>>,
     {
         let mut reader = Reader {
             client: self,
@@ -202,7 +205,7 @@ enum Begin {
     Changes,
 }
 
-impl<K: Kind, E: From<Event<K::Kept, K::List>>> Reader<'_, K, E> {
+impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
@@ -478,8 +481,8 @@ struct Sink<'a, K, E> {
     told: PhantomData<fn(K)>,
 }
 
-impl<K: Kind, E: From<Event<K::Kept, K::List>>> Sink<'_, K, E> {
-    async fn send(&self, event: Event<K::Kept, K::List>) -> Result<(), Closed> {
+impl<K: Kind, E: From<Told<K>>> Sink<'_, K, E> {
+    async fn send(&self, event: Told<K>) -> Result<(), Closed> {
         self.sender.send(event.into()).await.map_err(|_| Closed)
     }
 
