@@ -350,21 +350,20 @@ impl Index {
         let mut contents = Contents::default();
         for key in &touched.services {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
-            let record = if belongs { self.record(key) } else { None };
+            let said = self.said.services.get(key);
+            let record = if belongs { self.record(key, said) } else { None };
+            let is_news = said != record.as_ref();
+            // The service's own name, where there is one, so that it is held once.
+            let held = record.as_ref().or(said);
+            let hostname = held.map(|record| record.service.hostname.clone());
             if self.shared.has_set() {
                 self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
             }
-            if self.said.services.get(key) == record.as_ref() {
-                continue;
-            }
-            // The service's own name, where there is one, so that it is held once.
-            let held = record.as_ref().or_else(|| self.said.services.get(key));
-            let Some(hostname) = held.map(|record| record.service.hostname.clone()) else {
-                continue;
-            };
-            let before = match &record {
-                Some(record) => self.said.services.insert(key.clone(), record.clone()),
-                None => self.said.services.remove(key),
+            let Some(hostname) = hostname.filter(|_| is_news) else { continue };
+            let before = match (&record, self.said.services.get_mut(key)) {
+                (Some(record), Some(held)) => Some(std::mem::replace(held, record.clone())),
+                (Some(record), None) => self.said.services.insert(key.clone(), record.clone()),
+                (None, _) => self.said.services.remove(key),
             };
             self.said.endpoints += record.as_ref().map_or(0, |record| record.endpoints.len());
             self.said.endpoints -= before.map_or(0, |record| record.endpoints.len());
@@ -413,7 +412,8 @@ impl Index {
 
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
     /// another both may hold it: it counts once, in its better state.
-    fn record(&self, key: &Key) -> Option<ServiceRecord> {
+    /// What is equal to what was `said` is shared with it, so that others see at once that it is.
+    fn record(&self, key: &Key, said: Option<&ServiceRecord>) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
         let mut listed: Vec<Listed<'_>> = Vec::new();
         for slice in self.slices.of_service(key) {
@@ -436,16 +436,17 @@ impl Index {
         });
         listed.dedup_by(|a, b| a.member.address == b.member.address && a.port_name == b.port_name);
 
-        let said = self.said.services.get(key);
         let namespace = self.namespaces.get(&key.namespace);
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
         let service = found.reached_by(prefers, self.nodes.values());
         let service = self.shared.at_home(key, service);
         let mut near = Near::default();
         let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
-        let endpoints = Endpoints::sharing(endpoints, |kinds| self.scope.kinds(kinds));
+        let endpoints = Endpoints::sharing(endpoints, |kinds| match said {
+            Some(said) if *said.endpoints.kinds() == *kinds => said.endpoints.shared_kinds(),
+            _ => self.scope.kinds(kinds),
+        });
         let mut record = ServiceRecord { service, endpoints };
-        // What is equal is shared with what was said, so that others see at once that it is.
         if let Some(said) = said {
             if said.service == record.service {
                 record.service = Arc::clone(&said.service);
