@@ -53,13 +53,22 @@ impl Touched {
 
     /// Adds what a later update changed.
     pub fn merge(&mut self, later: Touched) {
-        self.hosts.extend(later.hosts);
-        self.objects.extend(later.objects);
-        self.workloads.extend(later.workloads);
+        join(&mut self.hosts, later.hosts);
+        join(&mut self.objects, later.objects);
+        join(&mut self.workloads, later.workloads);
         self.placements.extend(later.placements);
         self.facts.extend(later.facts);
         self.gateways |= later.gateways;
         self.entries |= later.entries;
+    }
+}
+
+/// Adds what is few one by one, and what is many at once.
+fn join<T: Ord>(all: &mut BTreeSet<T>, mut more: BTreeSet<T>) {
+    if more.len() < all.len() / 8 {
+        all.extend(more);
+    } else {
+        all.append(&mut more);
     }
 }
 
@@ -217,7 +226,14 @@ impl Shard {
         }
     }
 
-    fn apply(&mut self, cluster: &ClusterId, contents: Contents, touched: &mut Touched) {
+    fn apply(&mut self, cluster: &ClusterId, mut contents: Contents, touched: &mut Touched) {
+        if self.services.is_empty() {
+            // In order and all of them news: whole trees are made, not one entry after the other.
+            let said = std::mem::take(&mut contents.services).into_iter();
+            self.services = said.filter_map(|(host, record)| Some((host, record?))).collect();
+            touched.hosts = self.services.keys().cloned().collect();
+            touched.objects.clone_from(&touched.hosts);
+        }
         for (host, record) in contents.services {
             let old = self.services.get(&host);
             if old == record.as_ref() {

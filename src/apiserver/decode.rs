@@ -7,8 +7,9 @@ use bytes::Bytes;
 
 use super::error::one_line;
 use super::lines::{Lines, TooLong};
-use super::object::{Form, Kind, Meta, Odd};
+use super::object::{Form, Gather, Kind, Meta, Odd};
 use super::protobuf::Frames;
+use super::watch::Told;
 use super::{Error, Event, Key, Limits, json, protobuf};
 
 /// The form an answer is written in.
@@ -30,14 +31,14 @@ pub fn read_list<K: Kind>(
     encoding: Encoding,
     bytes: &[u8],
     piece: usize,
-) -> Result<Event<K::Kept>, String> {
+) -> Result<Told<K>, String> {
     let mut list = List::new(encoding, Limits::default().object_bytes);
-    let (mut objects, mut odd) = (Vec::new(), Vec::new());
+    let (mut objects, mut odd) = (K::List::default(), Vec::new());
     for piece in bytes.chunks(piece) {
         list.push(piece);
         while let Some(bytes) = list.next().map_err(|error| format!("{error:?}"))? {
             match object(kind, encoding, &bytes) {
-                Ok(object) => objects.push(object),
+                Ok(object) => objects.add(object),
                 Err(error) => odd.push(error),
             }
         }
@@ -54,7 +55,7 @@ pub fn read_watch<K: Kind>(
     encoding: Encoding,
     bytes: &[u8],
     piece: usize,
-) -> Result<Vec<Event<K::Kept>>, String> {
+) -> Result<Vec<Told<K>>, String> {
     let mut cut = Events::new(encoding, Limits::default().object_bytes);
     let mut events = Vec::new();
     for piece in bytes.chunks(piece) {

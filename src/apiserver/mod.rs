@@ -6,7 +6,7 @@
 //!
 //! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
 //! when, `backoff.rs` for how long to wait. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
-//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, and `decode.rs` makes one
+//! objects as they arrive, `object.rs`, `text.rs`, `walk.rs` and `wire.rs` decode them, and `decode.rs` makes one
 //! of both forms.
 
 mod access;
@@ -26,6 +26,7 @@ mod request;
 mod tests;
 mod text;
 mod verify;
+mod walk;
 mod watch;
 mod wire;
 
@@ -35,9 +36,12 @@ pub use connect::{Client, ConnectError, Transport, connector, transport_to};
 pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
 pub(crate) use error::one_line;
-pub use object::{Form, Identity, Key, Kind, Meta, Metadata, Object, Odd, null_as_default};
+pub use object::{
+    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, null_as_default,
+};
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
+pub use walk::Walk;
 pub use watch::{Event, Limits, Selection};
 pub use wire::{Malformed, Message, Value};

@@ -51,15 +51,52 @@ pub trait Kind: Send + Sync {
     type Form<'a>: Form<'a>;
     /// What is kept of it.
     type Kept: Send + 'static;
+    /// What is kept of all of a list.
+    type List: Gather<Self::Kept>;
 
     /// Whether its forms can be read from protobuf.
     const PROTOBUF: bool;
 
     /// Keeps what is needed.
     fn keep(&self, form: Self::Form<'_>) -> Self::Kept;
+}
 
+/// The objects of a list while it comes, and then all of them.
+pub trait Gather<T>: Default + Send + 'static {
+    /// Takes one more. Of two with one key the later counts.
+    fn add(&mut self, object: T);
+
+    /// Drops the one of that key, if it is there: it has gone while the list came.
+    fn forget(&mut self, key: &Key);
+
+    /// How many there are, at least.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What is kept of an object and knows of which.
+pub trait Keyed {
     /// Which object this was kept of.
-    fn key(&self, kept: &Self::Kept) -> Key;
+    fn key(&self) -> Key;
+}
+
+/// One by one, as they came; who reads them sees to it which of two counts.
+impl<T: Keyed + Send + 'static> Gather<T> for Vec<T> {
+    fn add(&mut self, object: T) {
+        self.push(object);
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.retain(|object| object.key() != *key);
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
 }
 
 /// An object in as much detail as its reader needs, borrowed from the bytes it came in. Fields that
@@ -307,14 +344,17 @@ impl<T> AsIs<T> {
 impl<T: Object> Kind for AsIs<T> {
     type Form<'a> = T;
     type Kept = T;
+    type List = Vec<T>;
 
     const PROTOBUF: bool = false;
 
     fn keep(&self, form: T) -> T {
         form
     }
+}
 
-    fn key(&self, kept: &T) -> Key {
-        kept.metadata().key()
+impl<T: Object> Keyed for T {
+    fn key(&self) -> Key {
+        self.metadata().key()
     }
 }

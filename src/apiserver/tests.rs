@@ -143,15 +143,18 @@ impl<'a> Form<'a> for OnlyMeta<'a> {
 impl Kind for Names {
     type Form<'a> = OnlyMeta<'a>;
     type Kept = String;
+    type List = Vec<String>;
 
     const PROTOBUF: bool = true;
 
     fn keep(&self, form: OnlyMeta<'_>) -> String {
         form.metadata.name.to_string()
     }
+}
 
-    fn key(&self, kept: &String) -> Key {
-        Key { namespace: "".into(), name: kept.as_str().into() }
+impl Keyed for String {
+    fn key(&self) -> Key {
+        Key { namespace: "".into(), name: self.as_str().into() }
     }
 }
 

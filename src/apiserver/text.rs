@@ -73,14 +73,35 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Raw<'a>(Cow<'a, [u8]>);
 
-impl<'a> Raw<'a> {
-    /// What protobuf holds.
-    ///
-    /// # Errors
-    /// It is no text.
+impl Raw<'_> {
+    /// Only so many bytes of it.
+    pub fn cut(self, bytes: usize) -> Self {
+        Self(match self.0 {
+            Cow::Borrowed(text) => Cow::Borrowed(text.get(..bytes).unwrap_or(text)),
+            Cow::Owned(mut text) => {
+                text.truncate(bytes);
+                Cow::Owned(text)
+            }
+        })
+    }
+}
+
+impl<'a> From<&'a [u8]> for Raw<'a> {
+    fn from(text: &'a [u8]) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
+impl<'a> From<Cow<'a, [u8]>> for Raw<'a> {
+    fn from(text: Cow<'a, [u8]>) -> Self {
+        Self(text)
+    }
+}
+
+impl AsRef<[u8]> for Raw<'_> {
     #[inline]
-    pub fn of(value: Value<'a>) -> Result<Self, Malformed> {
-        value.bytes().map(|bytes| Self(Cow::Borrowed(bytes)))
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 

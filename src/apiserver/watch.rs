@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::course::{Ask, Course};
 use super::decode::{self, CutError, Encoding, Events, Line, List};
 use super::lines::TooLong;
-use super::object::{AsIs, Kind};
+use super::object::{AsIs, Gather, Kind};
 use super::request::{Answer, SILENCE_LIMIT, percent_encode};
 use super::{Client, Error, Key, Object, Odd};
 
@@ -70,11 +70,11 @@ impl Selection {
 
 /// What a reader of a kind is told.
 #[derive(Debug)]
-pub enum Event<T> {
+pub enum Event<T, L = Vec<T>> {
     /// These are all there are: everything told before is replaced.
     Restarted {
         /// The objects; of two with one key the later counts.
-        objects: Vec<T>,
+        objects: L,
         /// Those that make no sense and were left out.
         odd: Vec<Odd>,
     },
@@ -89,6 +89,9 @@ pub enum Event<T> {
     /// It did not. What was told before still stands; it will be asked again.
     Failed(Error),
 }
+
+/// What a reader of a kind is told.
+pub(super) type Told<K> = Event<<K as Kind>::Kept, <K as Kind>::List>;
 
 /// The most that one reader takes from one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +133,7 @@ impl Client {
         sink: &mpsc::Sender<E>,
     ) where
         K: Kind,
-        E: From<Event<K::Kept>>,
+        E: From<Told<K>>,
     {
         let mut reader = Reader {
             client: self,
@@ -179,16 +182,16 @@ struct Reader<'a, K: Kind, E> {
     best: Encoding,
     selection: Selection,
     limits: Limits,
-    sink: Sink<'a, K::Kept, E>,
+    sink: Sink<'a, K, E>,
     course: Course,
     /// Changes when a fresh list is wanted.
     again: watch::Receiver<u64>,
-    gathered: Gathered<K::Kept>,
+    gathered: Gathered<K::List>,
 }
 
 /// A list that is not complete yet.
-struct Gathered<T> {
-    objects: Vec<T>,
+struct Gathered<L> {
+    objects: L,
     odd: Vec<Odd>,
     pages: usize,
 }
@@ -202,7 +205,7 @@ enum Begin {
     Changes,
 }
 
-impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
+impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
@@ -280,7 +283,7 @@ impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
             list.push(&piece);
             while let Some(object) = list.next().map_err(|error| self.uncut(&answer, error))? {
                 match decode::object(&self.kind, answer.encoding, &object) {
-                    Ok(object) => self.gathered.objects.push(object),
+                    Ok(object) => self.gathered.objects.add(object),
                     Err(odd) => self.gathered.odd.push(odd),
                 }
                 self.check_budget()?;
@@ -358,14 +361,14 @@ impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
     async fn gather(&mut self, line: Line<K::Kept>) -> Result<bool, Stop> {
         match line {
             Line::Applied { object, .. } => {
-                self.gathered.objects.push(object);
+                self.gathered.objects.add(object);
                 self.check_budget()?;
             }
             // What changes while the initial events are sent: the last word counts.
-            Line::Deleted { key, .. } => self.gathered.forget(&self.kind, &key),
+            Line::Deleted { key, .. } => self.gathered.objects.forget(&key),
             Line::Odd { odd, .. } => {
                 if let Some(key) = &odd.key {
-                    self.gathered.forget(&self.kind, key);
+                    self.gathered.objects.forget(key);
                 }
                 self.gathered.odd.push(odd);
                 self.check_budget()?;
@@ -465,25 +468,21 @@ impl<K: Kind, E: From<Event<K::Kept>>> Reader<'_, K, E> {
     }
 }
 
-impl<T> Gathered<T> {
+impl<L: Default> Gathered<L> {
     fn new() -> Self {
-        Self { objects: Vec::new(), odd: Vec::new(), pages: 0 }
-    }
-
-    fn forget(&mut self, kind: &impl Kind<Kept = T>, key: &Key) {
-        self.objects.retain(|object| kind.key(object) != *key);
+        Self { objects: L::default(), odd: Vec::new(), pages: 0 }
     }
 }
 
 /// Where events go, and what was last said of the server.
-struct Sink<'a, T, E> {
+struct Sink<'a, K, E> {
     sender: &'a mpsc::Sender<E>,
     answering: bool,
-    told: PhantomData<fn(T)>,
+    told: PhantomData<fn(K)>,
 }
 
-impl<T, E: From<Event<T>>> Sink<'_, T, E> {
-    async fn send(&self, event: Event<T>) -> Result<(), Closed> {
+impl<K: Kind, E: From<Told<K>>> Sink<'_, K, E> {
+    async fn send(&self, event: Told<K>) -> Result<(), Closed> {
         self.sender.send(event.into()).await.map_err(|_| Closed)
     }
 

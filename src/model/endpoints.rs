@@ -115,8 +115,15 @@ impl Endpoints {
         endpoints: impl Iterator<Item = EndpointRef<'a>>,
         share: impl FnOnce(Vec<Kind>) -> Arc<[Kind]>,
     ) -> Self {
-        let rows = Vec::with_capacity(endpoints.size_hint().0);
-        let mut packer = Packer { rows, ..Packer::default() };
+        let count = endpoints.size_hint().0;
+        let mut packer = Packer {
+            rows: Vec::with_capacity(count),
+            kinds: Vec::with_capacity(1),
+            localities: Vec::with_capacity(count.min(3)),
+            // Deployments' pods have five letters of their own.
+            tails: String::with_capacity(5 * count),
+            rare: Rare::default(),
+        };
         endpoints.for_each(|endpoint| packer.push(endpoint));
         packer.finish(share)
     }
@@ -144,6 +151,11 @@ impl Endpoints {
     /// Each endpoint as its source said it.
     pub fn to_vec(&self) -> Vec<Endpoint> {
         self.iter().map(EndpointRef::to_endpoint).collect()
+    }
+
+    /// The list of kinds, to be shared with endpoints whose kinds are the same.
+    pub fn shared_kinds(&self) -> Arc<[Kind]> {
+        Arc::clone(&self.0.kinds)
     }
 
     /// What kinds there are. An endpoint's place in this list is [`Packed::kind`].

@@ -35,4 +35,4 @@ pub use service::{
 };
 pub use sorted::{SortedMap, repack};
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
-pub use workloads::{Near, Workloads};
+pub use workloads::{Gathered, Near, Workloads};

@@ -13,6 +13,9 @@ use super::{Namespace, Workload, WorkloadKey, WorkloadRef};
 /// The most pods in a chunk: a change copies half of that on average, some 2 KiB.
 const CHUNK_MAX: usize = 64;
 
+/// The longest name, of any object.
+const NAME_MAX: usize = 253;
+
 /// All pods of a cluster.
 #[derive(Clone, Default)]
 pub struct Workloads {
@@ -96,7 +99,7 @@ impl Workloads {
     /// Puts a pod in the place of the one of that name, if there is one. Names longer than 253 bytes,
     /// which no object has, are cut.
     pub fn insert(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
-        let name = name.get(..253).unwrap_or(name);
+        let name = name.get(..NAME_MAX).unwrap_or(name);
         let at = self.chunk_of(namespace, (name, ""));
         let place = self.chunks.get(at).map(|chunk| chunk.place_of(namespace, (name, "")));
         let chunks = Arc::make_mut(&mut self.chunks);
@@ -204,26 +207,114 @@ impl Workloads {
     }
 }
 
-impl FromIterator<(Arc<str>, Arc<str>, Workload)> for Workloads {
-    /// Pods by namespace and name, in order and each once. Chunks are full; no more is held meanwhile
-    /// than one of them.
-    fn from_iter<I: IntoIterator<Item = (Arc<str>, Arc<str>, Workload)>>(pods: I) -> Self {
-        let (mut chunks, mut count) = (Vec::new(), 0);
-        let mut pods = pods.into_iter().peekable();
-        while let Some((namespace, name, pod)) = pods.next() {
-            let mut some = vec![(name, pod)];
-            while some.len() < CHUNK_MAX
-                && let Some((_, name, pod)) = pods.next_if(|(of, ..)| *of == namespace)
-            {
-                debug_assert!(some.last().is_some_and(|(before, _)| *before < name));
-                some.push((name, pod));
-            }
-            count += some.len();
-            let named: Vec<_> = some.iter().map(|(name, pod)| (&**name, pod)).collect();
-            chunks.push(Arc::new(Chunk::of(&namespace, &named)));
+/// Pods as a list tells them, which become [`Workloads`] when all have come. Most lists are in order of
+/// namespace and name: then each chunk is full and made once, and nothing else is held of a pod meanwhile.
+#[derive(Default)]
+pub struct Gathered {
+    /// All but those in `open`, before which they stand.
+    done: Workloads,
+    /// The last ones, in order and of one namespace; its room is used again and again.
+    open: Open,
+    /// Whether some came out of order, which leaves chunks half full.
+    uneven: bool,
+}
+
+/// A chunk that grows.
+#[derive(Default)]
+struct Open {
+    namespace: Arc<str>,
+    names: String,
+    ends: Vec<u16>,
+    pods: Vec<Workload>,
+}
+
+impl Gathered {
+    /// Takes a pod, in the place of the one of that name if there is one.
+    pub fn put(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
+        if !self.ends_before(namespace, name) {
+            self.close();
+            self.uneven = true;
+            return self.done.insert(namespace, name, pod);
         }
-        chunks.shrink_to_fit();
-        Self { chunks: Arc::new(chunks), count }
+        if self.open.pods.len() == CHUNK_MAX || self.open.namespace != *namespace {
+            self.close();
+            self.open.namespace = Arc::clone(namespace);
+        }
+        self.open.push(name, pod);
+    }
+
+    /// Drops a pod, if it is there.
+    pub fn remove(&mut self, namespace: &str, name: &str) {
+        self.close();
+        self.uneven |= self.done.remove(namespace, name).is_some();
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.done.len() + self.open.pods.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them.
+    pub fn finish(mut self) -> Workloads {
+        self.close();
+        if !self.uneven {
+            Arc::make_mut(&mut self.done.chunks).shrink_to_fit();
+            return self.done;
+        }
+        let mut packed = Self::default();
+        for (namespace, name, pod) in self.done.iter() {
+            packed.put(namespace, name, pod.clone());
+        }
+        packed.finish()
+    }
+
+    /// Whether a name stands behind all that there are.
+    fn ends_before(&self, namespace: &str, name: &str) -> bool {
+        let open = self.open.pods.last().map(|_| (&*self.open.namespace, self.open.last()));
+        let last = open.or_else(|| {
+            let chunk = self.done.chunks.last()?;
+            Some((&*chunk.namespace, chunk.last().unwrap_or_default()))
+        });
+        last.is_none_or(|last| last < (namespace, name)) && name.len() <= NAME_MAX
+    }
+
+    /// Makes a chunk of those that are open.
+    fn close(&mut self) {
+        if !self.open.pods.is_empty() {
+            self.done.count += self.open.pods.len();
+            Arc::make_mut(&mut self.done.chunks).push(Arc::new(self.open.take()));
+        }
+    }
+}
+
+impl Open {
+    fn push(&mut self, name: &str, pod: Workload) {
+        self.names.push_str(name);
+        self.ends.push(u16::try_from(self.names.len()).unwrap_or(u16::MAX));
+        self.pods.push(pod);
+    }
+
+    fn last(&self) -> &str {
+        let before = self.ends.iter().rev().nth(1).copied().unwrap_or_default();
+        self.names.get(usize::from(before)..).unwrap_or_default()
+    }
+
+    /// Leaves its room behind.
+    fn take(&mut self) -> Chunk {
+        let chunk = Chunk {
+            namespace: Arc::clone(&self.namespace),
+            names: self.names.as_str().into(),
+            ends: self.ends.as_slice().into(),
+            pods: self.pods.drain(..).collect(),
+        };
+        self.names.clear();
+        self.ends.clear();
+        chunk
     }
 }
 
@@ -330,6 +421,12 @@ impl PartialEq for Workloads {
     }
 }
 
+impl fmt::Debug for Gathered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathered").field("pods", &self.len()).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Workloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = self.iter().map(|(namespace, name, pod)| (format!("{namespace}/{name}"), pod));
@@ -431,6 +528,35 @@ mod tests {
             for at in (0..=name.len()).filter(|at| name.is_char_boundary(*at)) {
                 assert_eq!(order(held, name.split_at(at)), held.cmp(name), "{held} {name} {at}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_gathered_is_what_was_put_and_packs_well_in_any_order() {
+        let mut random = StdRng::seed_from_u64(2);
+        for disorder in [0.0, 0.01, 0.5, 1.0] {
+            let (mut gathered, mut map) = (Gathered::default(), Plain::new());
+            for step in 0..5_000_u32 {
+                let number = if random.random_bool(disorder) {
+                    random.random_range(0..step + 1)
+                } else {
+                    step
+                };
+                let (namespace, name) =
+                    (format!("ns-{}", number / 2_000), format!("pod-{number:05}"));
+                if random.random_bool(disorder / 10.0) {
+                    gathered.remove(&namespace, &name);
+                    map.remove(&(namespace, name));
+                } else {
+                    let address = IpAddr::from(step.to_be_bytes());
+                    gathered.put(&namespace.as_str().into(), &name, pod(address));
+                    map.insert((namespace, name), address);
+                }
+                assert_eq!(gathered.len(), map.len());
+            }
+            let workloads = gathered.finish();
+            assert_eq!((plain(&workloads), workloads.len()), (map.clone(), map.len()));
+            assert!(workloads.chunks.len() <= map.len() / CHUNK_MAX + 3, "{disorder}");
         }
     }
 

@@ -77,6 +77,19 @@ impl Chosen {
         }
     }
 
+    /// Takes in the first pods, of `all` there are.
+    pub(super) fn put_all(
+        &mut self,
+        namespaces: &BTreeMap<Arc<str>, NamespaceFacts>,
+        all: &Workloads,
+    ) {
+        for (name, facts) in namespaces {
+            if self.filter.admits(&facts.labels) {
+                self.enter(name, all);
+            }
+        }
+    }
+
     /// Lets go of a pod.
     pub(super) fn remove(&mut self, namespace: &str, name: &str) {
         if !self.filter.admits_all() {

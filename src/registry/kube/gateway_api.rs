@@ -70,6 +70,7 @@ impl<'a> Form<'a> for GatewayForm<'a> {
 
 impl Reads for DeclaredGateway {
     type Form<'a> = GatewayForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     const PROTOBUF: bool = false;
 
@@ -121,7 +122,8 @@ impl Indexed for DeclaredGateway {
         index.note_gateway(name_of(key), None, touched);
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        missing_names(index.gateways(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = missing_names(index.gateways(), &list);
+        index.exchange(gone, list, touched);
     }
 }

@@ -6,28 +6,28 @@
 
 mod about;
 mod counts;
+mod pods;
 mod shared;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
-use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 pub(super) use self::about::{missing_names, name_of};
+pub(super) use self::pods::PodList;
+use self::pods::Unnamed;
 use self::shared::Shared;
 use super::chosen::Chosen;
 use super::endpoint_slice::{Member, Slice};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
-use super::pod::Pod;
 use super::scope::Scope;
 use super::service::KubeService;
-use super::slices::{Reference, Slices, hash};
-use crate::apiserver::{self, Event, Form, Key, Odd};
+use super::slices::{Reference, Slices};
+use crate::apiserver::{self, Event, Form, Gather, Key, Keyed};
 use crate::model::{
-    ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Namespace, Near,
-    NetworkId, PodState, Service, TlsMode, Workload, WorkloadRef, Workloads, repack,
+    ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Near, NetworkId,
+    PodState, Service, TlsMode, Workload, Workloads, repack,
 };
 use crate::registry::{Contents, ServiceRecord};
 
@@ -62,9 +62,6 @@ struct Said {
     facts: Option<ClusterFacts>,
     endpoints: usize,
 }
-
-/// Names of pods by namespace and address.
-type Unnamed = BTreeMap<(Arc<str>, IpAddr), BTreeSet<Arc<str>>>;
 
 /// An endpoint before it is looked up what is known of its pod.
 struct Listed<'a> {
@@ -192,10 +189,18 @@ pub(super) struct Kept<T> {
     pub(super) odd: Option<Box<str>>,
 }
 
+impl<T> Keyed for Kept<T> {
+    fn key(&self) -> Key {
+        self.key.clone()
+    }
+}
+
 /// What is kept of an object of a kind.
 pub(super) trait Reads: Sized + Send + 'static {
     /// What is decoded of it.
     type Form<'a>: Form<'a>;
+    /// What is kept of a list.
+    type List: ListOf<Self>;
 
     /// Whether there is a form in protobuf: not of what was installed.
     const PROTOBUF: bool = true;
@@ -203,6 +208,21 @@ pub(super) trait Reads: Sized + Send + 'static {
     /// Keeps what is needed.
     fn keep(form: Self::Form<'_>, scope: &Scope) -> Kept<Self>;
 }
+
+/// A list of objects of which a `T` is kept.
+pub(super) trait ListOf<T>: Gather<Kept<T>> {
+    /// How many of them mean something here.
+    fn count(&self) -> usize;
+}
+
+impl<T: Send + 'static> ListOf<T> for Vec<Kept<T>> {
+    fn count(&self) -> usize {
+        self.iter().filter(|one| one.value.is_some()).count()
+    }
+}
+
+/// What is told of objects of which a `T` is kept.
+pub(super) type Told<T> = Event<Kept<T>, <T as Reads>::List>;
 
 /// How objects of which a `T` is kept are read.
 pub(super) struct Reading<'a, T>(&'a Scope, PhantomData<fn() -> T>);
@@ -216,15 +236,12 @@ impl<'a, T> Reading<'a, T> {
 impl<T: Reads> apiserver::Kind for Reading<'_, T> {
     type Form<'a> = T::Form<'a>;
     type Kept = Kept<T>;
+    type List = T::List;
 
     const PROTOBUF: bool = T::PROTOBUF;
 
     fn keep(&self, form: Self::Form<'_>) -> Kept<T> {
         T::keep(form, self.0)
-    }
-
-    fn key(&self, kept: &Kept<T>) -> Key {
-        kept.key.clone()
     }
 }
 
@@ -239,15 +256,8 @@ pub(super) trait Indexed: Reads {
     /// Drops what has that key.
     fn remove(key: &Key, index: &mut Index, touched: &mut Touched);
 
-    /// Keeps all of a list; of two with one key the later counts.
-    fn put_all(objects: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
-        for object in objects {
-            index.put(object, touched);
-        }
-    }
-
-    /// The keys of all that are kept and not `present`, by namespace and name.
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key>;
+    /// Keeps what is listed in place of all that was kept.
+    fn replace(list: Self::List, index: &mut Index, touched: &mut Touched);
 }
 
 impl Index {
@@ -272,10 +282,16 @@ impl Index {
     }
 
     /// Takes what a watch tells. Returns what may be different now; equal content touches nothing.
-    pub(super) fn apply<T: Indexed>(&mut self, event: Event<Kept<T>>) -> Touched {
+    pub(super) fn apply<T: Indexed>(&mut self, event: Told<T>) -> Touched {
         let mut touched = Touched::default();
         match event {
-            Event::Restarted { objects, odd } => self.restart(objects, odd, &mut touched),
+            Event::Restarted { objects, odd } => {
+                self.odd.retain(|(kind, _), _| *kind != T::KIND);
+                for odd in odd {
+                    self.note(T::KIND, odd.key, odd.reason.into());
+                }
+                T::replace(objects, self, &mut touched);
+            }
             Event::Applied(object) => self.put(object, &mut touched),
             Event::Deleted(key) => {
                 T::remove(&key, self, &mut touched);
@@ -292,22 +308,18 @@ impl Index {
         touched
     }
 
-    fn restart<T: Indexed>(&mut self, objects: Vec<Kept<T>>, odd: Vec<Odd>, touched: &mut Touched) {
-        if self.count(T::KIND) > 0 {
-            let names = objects.iter().map(|one| (&*one.key.namespace, &*one.key.name));
-            let present: BTreeSet<(&str, &str)> = names.collect();
-            for key in T::absent(self, &present) {
-                T::remove(&key, self, touched);
-            }
+    /// Keeps what is listed, and nothing of those that are `gone`. Of two with one key the later counts.
+    pub(super) fn exchange<T: Indexed>(
+        &mut self,
+        gone: Vec<Key>,
+        list: Vec<Kept<T>>,
+        touched: &mut Touched,
+    ) {
+        for key in gone {
+            T::remove(&key, self, touched);
         }
-        self.odd.retain(|(kind, _), _| *kind != T::KIND);
-        for odd in odd {
-            self.note(T::KIND, odd.key, odd.reason.into());
-        }
-        T::put_all(objects, self, touched);
-        if T::KIND == Kind::Pods && !self.pods_listed {
-            self.pods_listed = true;
-            touched.services.extend(self.services.keys().cloned());
+        for object in list {
+            self.put(object, touched);
         }
     }
 
@@ -352,24 +364,23 @@ impl Index {
         let mut contents = Contents::default();
         for key in &touched.services {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
-            let record = if belongs { self.record(key) } else { None };
-            if waits(key, self.said.services.get(key), record.as_ref()) {
+            let said = self.said.services.get(key);
+            let record = if belongs { self.record(key, said) } else { None };
+            if waits(key, said, record.as_ref()) {
                 continue;
             }
+            let is_news = said != record.as_ref();
+            // The service's own name, where there is one, so that it is held once.
+            let held = record.as_ref().or(said);
+            let hostname = held.map(|record| record.service.hostname.clone());
             if self.shared.has_set() {
                 self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
             }
-            if self.said.services.get(key) == record.as_ref() {
-                continue;
-            }
-            // The service's own name, where there is one, so that it is held once.
-            let held = record.as_ref().or_else(|| self.said.services.get(key));
-            let Some(hostname) = held.map(|record| record.service.hostname.clone()) else {
-                continue;
-            };
-            let before = match &record {
-                Some(record) => self.said.services.insert(key.clone(), record.clone()),
-                None => self.said.services.remove(key),
+            let Some(hostname) = hostname.filter(|_| is_news) else { continue };
+            let before = match (&record, self.said.services.get_mut(key)) {
+                (Some(record), Some(held)) => Some(std::mem::replace(held, record.clone())),
+                (Some(record), None) => self.said.services.insert(key.clone(), record.clone()),
+                (None, _) => self.said.services.remove(key),
             };
             self.said.endpoints += record.as_ref().map_or(0, |record| record.endpoints.len());
             self.said.endpoints -= before.map_or(0, |record| record.endpoints.len());
@@ -418,7 +429,8 @@ impl Index {
 
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
     /// another both may hold it: it counts once, in its better state.
-    fn record(&self, key: &Key) -> Option<ServiceRecord> {
+    /// What is equal to what was `said` is shared with it, so that others see at once that it is.
+    fn record(&self, key: &Key, said: Option<&ServiceRecord>) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
         let mut listed: Vec<Listed<'_>> = Vec::new();
         for slice in self.slices.of_service(key) {
@@ -441,16 +453,17 @@ impl Index {
         });
         listed.dedup_by(|a, b| a.member.address == b.member.address && a.port_name == b.port_name);
 
-        let said = self.said.services.get(key);
         let namespace = self.namespaces.get(&key.namespace);
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
         let service = found.reached_by(prefers, self.nodes.values());
         let service = self.shared.at_home(key, service);
         let mut near = Near::default();
         let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
-        let endpoints = Endpoints::sharing(endpoints, |kinds| self.scope.kinds(kinds));
+        let endpoints = Endpoints::sharing(endpoints, |kinds| match said {
+            Some(said) if *said.endpoints.kinds() == *kinds => said.endpoints.shared_kinds(),
+            _ => self.scope.kinds(kinds),
+        });
         let mut record = ServiceRecord { service, endpoints };
-        // What is equal is shared with what was said, so that others see at once that it is.
         if let Some(said) = said {
             if said.service == record.service {
                 record.service = Arc::clone(&said.service);
@@ -495,19 +508,6 @@ impl Index {
         }
     }
 
-    /// The pod of an endpoint that names none: the one of that namespace with that address. Pods in
-    /// their host's network share it; which of them is meant can't be told.
-    fn pod_at<'a>(&'a self, namespace: &'a Namespace, address: IpAddr) -> Option<WorkloadRef<'a>> {
-        if self.unnamed.is_empty() {
-            return None;
-        }
-        let mut pods = self.unnamed.get(&(namespace.as_str().into(), address))?.iter();
-        match (pods.next(), pods.next()) {
-            (Some(only), None) => Some(WorkloadRef::of(namespace, only)),
-            _ => None,
-        }
-    }
-
     /// The pod's (its own claim or its node's), else the node's, else the zone that the slice names.
     fn locality<'a>(
         &'a self,
@@ -537,33 +537,6 @@ impl Index {
         }
     }
 
-    /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
-    /// name it or an address of it.
-    fn touch_pod(&self, namespace: &Arc<str>, name: &str, pod: &Workload, touched: &mut Touched) {
-        touched.workloads = true;
-        let pod_namespace = Namespace::new(Arc::clone(namespace));
-        self.touch_slices(Reference::Pod(WorkloadRef::of(&pod_namespace, name)), touched);
-        for address in pod.addresses.iter() {
-            self.touch_slices(Reference::Address(namespace, address), touched);
-        }
-    }
-
-    fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
-        let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
-        self.chosen.remove(&key.namespace, &key.name);
-        let listed = if self.unnamed.is_empty() { None } else { Some(pod.addresses.iter()) };
-        for address in listed.into_iter().flatten() {
-            let place = (Arc::clone(&key.namespace), address);
-            if let Entry::Occupied(mut pods) = self.unnamed.entry(place) {
-                pods.get_mut().remove(&key.name);
-                if pods.get().is_empty() {
-                    pods.remove();
-                }
-            }
-        }
-        self.touch_pod(&key.namespace, &key.name, &pod, touched);
-    }
-
     /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
     /// where it is somewhere else now, slices that name it or a pod there.
     fn touch_node(&self, name: &str, moved: bool, touched: &mut Touched) {
@@ -580,48 +553,6 @@ impl Index {
                 }
             }
             touched.services.extend(of_pods.services);
-        }
-    }
-
-    /// Enters the pods at the addresses for which a slice that comes names none, and nobody else did.
-    /// Goes by hashes, as [`Slices::may_name`] does: what it says yes to has been entered.
-    fn find_unnamed(&mut self, slice: &Slice) {
-        let namespace = &slice.service.namespace;
-        let unnamed = slice.unnamed().map(|address| Reference::Address(namespace, address));
-        let new = unnamed.filter(|reference| !self.slices.may_name(*reference));
-        let new: BTreeSet<u32> = new.map(hash).collect();
-        if new.is_empty() {
-            return;
-        }
-        for (name, pod) in self.pods.of_namespace(namespace) {
-            for address in pod.addresses.iter() {
-                if new.contains(&hash(Reference::Address(namespace, address))) {
-                    let place = (Arc::clone(namespace), address);
-                    self.unnamed.entry(place).or_default().insert(name.into());
-                }
-            }
-        }
-    }
-
-    /// Forgets the pods at the addresses for which only a slice that is gone named none.
-    fn forget_unnamed(&mut self, slice: &Slice) {
-        if self.unnamed.is_empty() {
-            return;
-        }
-        let namespace = &slice.service.namespace;
-        for address in slice.unnamed() {
-            if !self.slices.may_name(Reference::Address(namespace, address)) {
-                self.unnamed.remove(&(Arc::clone(namespace), address));
-            }
-        }
-    }
-}
-
-/// Enters a pod at its addresses for which slices name none.
-fn enter(unnamed: &mut Unnamed, slices: &Slices, namespace: &Arc<str>, name: &str, pod: &Workload) {
-    for address in pod.addresses.iter() {
-        if slices.may_name(Reference::Address(namespace, address)) {
-            unnamed.entry((Arc::clone(namespace), address)).or_default().insert(name.into());
         }
     }
 }
@@ -645,8 +576,9 @@ impl Indexed for KubeService {
         }
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        missing(index.services.keys(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = missing(index.services.keys(), &list);
+        index.exchange(gone, list, touched);
     }
 }
 
@@ -672,71 +604,9 @@ impl Indexed for Slice {
         }
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        missing(index.slices.keys(), present)
-    }
-}
-
-impl Indexed for Pod {
-    const KIND: Kind = Kind::Pods;
-
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
-        let Self { workload, ready } = self;
-        // Without an address it is nobody's endpoint, whatever else it is.
-        index.note_ready(&key, ready || workload.addresses.is_empty(), touched);
-        if index.pods.get(&key.namespace, &key.name) != Some(&workload) {
-            index.drop_pod(&key, touched);
-            enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, &workload);
-            index.touch_pod(&key.namespace, &key.name, &workload, touched);
-            let facts = index.namespaces.get(&key.namespace);
-            index.chosen.put(facts, &key.namespace, &key.name, &workload);
-            index.pods.insert(&key.namespace, &key.name, workload);
-        }
-    }
-
-    /// The first list makes all chunks at once: pod by pod, each would copy half a chunk.
-    fn put_all(objects: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
-        if !index.pods.is_empty() {
-            for object in objects {
-                index.put(object, touched);
-            }
-            return;
-        }
-        let mut objects = objects;
-        for object in &mut objects {
-            let Kept { key, value, odd } = object;
-            index.note_of(Self::KIND, key, odd.take());
-            let is_unready = |pod: &Self| !pod.ready && !pod.workload.addresses.is_empty();
-            index.note_ready(key, !value.as_ref().is_some_and(is_unready), touched);
-        }
-        // Of two with one key the later: stable, from the end.
-        objects.reverse();
-        objects.sort_by(|a, b| a.key.cmp(&b.key));
-        objects.dedup_by(|before, kept| before.key == kept.key);
-        let pods = objects.into_iter().filter_map(|one| Some((one.key, one.value?.workload)));
-        let pods = pods.inspect(|(key, pod)| {
-            enter(&mut index.unnamed, &index.slices, &key.namespace, &key.name, pod);
-            let facts = index.namespaces.get(&key.namespace);
-            index.chosen.put(facts, &key.namespace, &key.name, pod);
-        });
-        index.pods = pods.map(|(key, pod)| (key.namespace, key.name, pod)).collect();
-        for (namespace, name, pod) in index.pods.iter() {
-            index.touch_pod(namespace, name, pod, touched);
-        }
-    }
-
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
-        index.note_ready(key, true, touched);
-        index.drop_pod(key, touched);
-    }
-
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        let all = index
-            .pods
-            .iter()
-            .filter(|(namespace, name, _)| !present.contains(&(&***namespace, name)));
-        all.map(|(namespace, name, _)| Key { namespace: Arc::clone(namespace), name: name.into() })
-            .collect()
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = missing(index.slices.keys(), &list);
+        index.exchange(gone, list, touched);
     }
 }
 
@@ -760,8 +630,9 @@ impl Indexed for Node {
         }
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
+        index.exchange(gone, list, touched);
     }
 }
 
@@ -778,16 +649,26 @@ impl Indexed for NamespaceFacts {
         index.replace_namespace(&key.name, None, touched);
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        missing(index.namespaces.keys().map(cluster_wide).collect::<Vec<_>>().iter(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone =
+            missing(index.namespaces.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
+        index.exchange(gone, list, touched);
     }
 }
 
-pub(super) fn missing<'a>(
-    keys: impl Iterator<Item = &'a Key>,
-    present: &BTreeSet<(&str, &str)>,
-) -> Vec<Key> {
+/// Those of `keys` that are not on the list.
+pub(super) fn missing<'a, T>(keys: impl Iterator<Item = &'a Key>, list: &[Kept<T>]) -> Vec<Key> {
+    let mut keys = keys.peekable();
+    if keys.peek().is_none() {
+        return Vec::new();
+    }
+    let present = names(list);
     keys.filter(|key| !present.contains(&(&*key.namespace, &*key.name))).cloned().collect()
+}
+
+/// Namespace and name of all that are listed.
+fn names<T>(list: &[Kept<T>]) -> BTreeSet<(&str, &str)> {
+    list.iter().map(|one| (&*one.key.namespace, &*one.key.name)).collect()
 }
 
 fn cluster_wide(name: &Arc<str>) -> Key {

@@ -1,7 +1,6 @@
 //! Multi-cluster services (`multicluster.x-k8s.io`): what a cluster exports, and under which addresses it
 //! imports.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::Deserialize;
@@ -160,6 +159,7 @@ impl<'a> Form<'a> for McsForm<'a> {
 
 impl Reads for Export {
     type Form<'a> = McsForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     const PROTOBUF: bool = false;
 
@@ -181,6 +181,7 @@ impl Reads for Export {
 
 impl Reads for Import {
     type Form<'a> = McsForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     const PROTOBUF: bool = false;
 
@@ -222,8 +223,9 @@ impl Indexed for Export {
         index.note_export(key, None, touched);
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        super::index::missing(index.exports(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = super::index::missing(index.exports(), &list);
+        index.exchange(gone, list, touched);
     }
 }
 
@@ -238,8 +240,9 @@ impl Indexed for Import {
         index.note_import(key, None, touched);
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        super::index::missing(index.imports(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = super::index::missing(index.imports(), &list);
+        index.exchange(gone, list, touched);
     }
 }
 

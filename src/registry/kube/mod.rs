@@ -22,6 +22,7 @@ mod pod;
 mod run;
 mod scope;
 mod service;
+mod slice_form;
 mod slices;
 #[cfg(test)]
 mod tests;

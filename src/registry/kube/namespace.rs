@@ -47,6 +47,7 @@ pub(super) struct NamespaceFacts {
 
 impl Reads for NamespaceFacts {
     type Form<'a> = NamespaceForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     fn keep(form: NamespaceForm<'_>, scope: &Scope) -> Kept<Self> {
         let key = scope.key(form.metadata.identity());

@@ -87,6 +87,7 @@ pub(super) struct Node {
 
 impl Reads for Node {
     type Form<'a> = NodeForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     fn keep(form: NodeForm<'_>, scope: &Scope) -> Kept<Self> {
         let key = scope.key(form.metadata.identity());

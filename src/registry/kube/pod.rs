@@ -7,10 +7,12 @@ use std::net::IpAddr;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::index::{Kept, Reads};
+use super::index::{Kept, PodList, Reads};
 use super::namespace::network;
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
+use crate::apiserver::{
+    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
+};
 use crate::model::{Locality, Profile, TLS_MODE_LABEL, TlsMode, Workload};
 
 /// What is decoded of a Pod.
@@ -76,14 +78,14 @@ struct NotReady(bool);
 #[serde(default)]
 struct Condition<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: Raw<'a>,
     #[serde(borrow)]
-    status: Text<'a>,
+    status: Raw<'a>,
 }
 
 impl NotReady {
     fn note(&mut self, condition: &Condition<'_>) {
-        self.0 |= *condition.kind == *"Ready" && *condition.status != *"True";
+        self.0 |= *condition.kind == *b"Ready" && *condition.status != *b"True";
     }
 }
 
@@ -184,8 +186,8 @@ impl<'a> Message<'a> for Status<'a> {
 impl<'a> Message<'a> for Condition<'a> {
     fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
         match number {
-            1 => self.kind = value.text()?,
-            2 => self.status = value.text()?,
+            1 => self.kind = value.bytes()?.into(),
+            2 => self.status = value.bytes()?.into(),
             _ => {}
         }
         Ok(())
@@ -222,6 +224,7 @@ pub(super) struct Pod {
 
 impl Reads for Pod {
     type Form<'a> = PodForm<'a>;
+    type List = PodList;
 
     fn keep(form: PodForm<'_>, scope: &Scope) -> Kept<Self> {
         let PodForm { metadata, spec, status } = form;
@@ -254,7 +257,7 @@ impl Reads for Pod {
             }
         }
 
-        let labels = metadata.labels.clone().sorted();
+        let labels = metadata.labels.sorted();
         let mut text = Vec::with_capacity(512);
         // Each part with its length, so that no two profiles are written alike.
         let mut write = |part: &str| {
@@ -274,7 +277,7 @@ impl Reads for Pod {
             write(&number.to_string());
         }
         let profile = scope.profile(&text, || {
-            let labels = scope.labels(metadata.labels);
+            let labels = scope.sorted_labels(labels);
             let label = labels.get(TLS_MODE_LABEL).map(|value| &**value);
             Profile {
                 service_account: scope.text(account),

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::contact::{Contacts, Reader, of_access};
 use super::endpoint_slice::Slice;
-use super::index::{Index, Indexed, Kept, Kind, Reading, Touched};
+use super::index::{Index, Indexed, Kind, ListOf, Reading, Told, Touched};
 use super::mcs::{self, Export, Import};
 use super::namespace::NamespaceFacts;
 use super::node::Node;
@@ -191,15 +191,15 @@ async fn replaced(client: &Client, served: &str) {
 
 /// All that a run can be told.
 enum Input {
-    Service(Event<Kept<KubeService>>),
-    Slice(Event<Kept<Slice>>),
-    Pod(Event<Kept<Pod>>),
-    Node(Event<Kept<Node>>),
-    Namespace(Event<Kept<NamespaceFacts>>),
-    Gateway(Event<Kept<DeclaredGateway>>),
-    Entry(Event<Kept<Entry>>),
-    Export(Event<Kept<Export>>),
-    Import(Event<Kept<Import>>),
+    Service(Told<KubeService>),
+    Slice(Told<Slice>),
+    Pod(Told<Pod>),
+    Node(Told<Node>),
+    Namespace(Told<NamespaceFacts>),
+    Gateway(Told<DeclaredGateway>),
+    Entry(Told<Entry>),
+    Export(Told<Export>),
+    Import(Told<Import>),
     Probed(Probed),
 }
 
@@ -214,15 +214,15 @@ macro_rules! inputs {
 }
 
 inputs! {
-    Event<Kept<KubeService>> => Service,
-    Event<Kept<Slice>> => Slice,
-    Event<Kept<Pod>> => Pod,
-    Event<Kept<Node>> => Node,
-    Event<Kept<NamespaceFacts>> => Namespace,
-    Event<Kept<DeclaredGateway>> => Gateway,
-    Event<Kept<Entry>> => Entry,
-    Event<Kept<Export>> => Export,
-    Event<Kept<Import>> => Import,
+    Told<KubeService> => Service,
+    Told<Slice> => Slice,
+    Told<Pod> => Pod,
+    Told<Node> => Node,
+    Told<NamespaceFacts> => Namespace,
+    Told<DeclaredGateway> => Gateway,
+    Told<Entry> => Entry,
+    Told<Export> => Export,
+    Told<Import> => Import,
     Probed => Probed,
 }
 
@@ -372,15 +372,14 @@ impl Member {
         }
     }
 
-    fn event<T: Indexed>(&mut self, event: Event<Kept<T>>) {
+    fn event<T: Indexed>(&mut self, event: Told<T>) {
         match &event {
             Event::Failed(error) => {
                 return self.contacts.failed(Reader::Kind(T::KIND), error.clone());
             }
             Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),
             Event::Restarted { objects, .. } => {
-                let count = objects.iter().filter(|one| one.value.is_some()).count();
-                if self.doubts(T::KIND, count) {
+                if self.doubts(T::KIND, objects.count()) {
                     return self.heard();
                 }
                 if self.contacts.listed(T::KIND) {

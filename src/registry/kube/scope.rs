@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::apiserver::{Identity, Key, Pairs};
+use crate::apiserver::{Identity, Key, Pairs, Text};
 use crate::model::{Definition, Kind, Labels, Locality, Namespace, Profile};
 
 /// A pool is looked through for what nobody uses any more when it has grown beyond this, and to twice
@@ -168,7 +168,12 @@ impl Scope {
 
     /// Labels whose texts are common.
     pub(super) fn labels(&self, pairs: Pairs<'_>) -> Labels {
-        let pairs = pairs.sorted().into_iter();
+        self.sorted_labels(pairs.sorted())
+    }
+
+    /// The same, of what [`Pairs::sorted`] gives.
+    pub(super) fn sorted_labels(&self, pairs: Vec<(Text<'_>, Text<'_>)>) -> Labels {
+        let pairs = pairs.into_iter();
         pairs.map(|(name, value)| (self.text(&name), self.text(&value))).collect()
     }
 

@@ -283,6 +283,7 @@ pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
 
 impl Reads for KubeService {
     type Form<'a> = ServiceForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     fn keep(form: ServiceForm<'_>, scope: &Scope) -> Kept<Self> {
         let ServiceForm { metadata, spec, status } = form;

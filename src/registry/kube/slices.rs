@@ -77,6 +77,12 @@ impl Slices {
         self.numbers(reference).next().is_some()
     }
 
+    /// Whether there is a slice that names no pod for an address.
+    pub(super) fn name_addresses(&self) -> bool {
+        // They have the highest hashes: see [`hash`].
+        self.named.last().is_some_and(|(hash, _)| hash >> 30 == 3)
+    }
+
     /// The slices that name a node. All are looked through: a node that moves is rare, and their names
     /// would take as much as those of all pods.
     pub(super) fn on_node(&self, name: &str) -> impl Iterator<Item = &Slice> {
@@ -86,12 +92,14 @@ impl Slices {
 
     /// Puts a slice in the place of the one of that key, and returns that.
     pub(super) fn insert(&mut self, key: Key, slice: Slice) -> Option<Slice> {
-        let hashes = hashes(&key, &slice);
         if let Some(number) = self.number(&key) {
-            let old = self.slots.get_mut(place(number))?.as_mut()?;
-            let old = std::mem::replace(&mut old.1, slice);
-            let before = self::hashes(&key, &old);
+            let held = self.slots.get_mut(place(number))?.as_mut()?;
+            let old = std::mem::replace(&mut held.1, slice);
             // Mostly they name the same.
+            if held.1.names_as(&old) {
+                return Some(old);
+            }
+            let (before, hashes) = (hashes(&key, &old), hashes(&key, &held.1));
             for hash in before.iter().filter(|hash| hashes.binary_search(hash).is_err()) {
                 self.named.remove(&(*hash, number));
             }
@@ -105,7 +113,7 @@ impl Slices {
         });
         // More than four billion slices don't fit in memory.
         let number = number?;
-        self.named.extend(hashes.into_iter().map(|hash| (hash, number)));
+        self.named.extend(hashes(&key, &slice).into_iter().map(|hash| (hash, number)));
         if let Some(slot) = self.slots.get_mut(place(number)) {
             *slot = Some(Box::new((key, slice)));
         }

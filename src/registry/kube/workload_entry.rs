@@ -2,7 +2,6 @@
 //!
 //! They are kept as they are. What they mean is decided where those of the config cluster are read.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -34,6 +33,7 @@ impl<'a> Form<'a> for EntryForm<'a> {
 
 impl Reads for Entry {
     type Form<'a> = EntryForm<'a>;
+    type List = Vec<Kept<Self>>;
 
     const PROTOBUF: bool = false;
 
@@ -70,7 +70,8 @@ impl Indexed for Entry {
         index.note_entry(name_of(key), None, touched);
     }
 
-    fn absent(index: &Index, present: &BTreeSet<(&str, &str)>) -> Vec<Key> {
-        missing_names(index.entries(), present)
+    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+        let gone = missing_names(index.entries(), &list);
+        index.exchange(gone, list, touched);
     }
 }

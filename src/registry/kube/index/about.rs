@@ -1,12 +1,12 @@
 //! What the index keeps of a cluster besides services, slices and pods: which namespaces belong to the
 //! mesh, which pods take traffic, where nodes are, which gateways and machines are declared.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Index, Touched};
+use super::{Index, Kept, Touched, names};
 use crate::apiserver::Key;
 use crate::model::{DeclaredGateway, Locality, Namespace, NamespaceFilter, WorkloadKey};
 use crate::registry::kube::namespace::NamespaceFacts;
@@ -134,11 +134,12 @@ pub(in crate::registry::kube) fn name_of(key: &Key) -> WorkloadKey {
     WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }
 
-/// Those of `named` that aren't `present`.
-pub(in crate::registry::kube) fn missing_names<V>(
+/// Those of `named` that aren't on the list.
+pub(in crate::registry::kube) fn missing_names<V, T>(
     named: &BTreeMap<WorkloadKey, V>,
-    present: &BTreeSet<(&str, &str)>,
+    list: &[Kept<T>],
 ) -> Vec<Key> {
+    let present = names(list);
     let absent = |name: &&WorkloadKey| !present.contains(&(name.namespace.as_str(), &*name.name));
     let key = |name: &WorkloadKey| Key {
         namespace: name.namespace.as_str().into(),

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::apiserver::{Event, Form, Key};
+use crate::apiserver::{Event, Form, Gather, Key};
 use crate::model::{
     Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
 };
@@ -57,11 +57,12 @@ pub(super) fn apply(index: &mut Index, arrives: Arrives) -> Touched {
         index.apply(Event::Applied(object))
     }
     fn listed<T: Indexed>(index: &mut Index, values: &[Value]) -> Touched {
-        let objects = values.iter().map(|value| kept::<T>(index, value)).collect();
-        index.apply(Event::Restarted { objects, odd: Vec::new() })
+        let mut objects = T::List::default();
+        values.iter().for_each(|value| objects.add(kept::<T>(index, value)));
+        index.apply::<T>(Event::Restarted { objects, odd: Vec::new() })
     }
     fn deleted<T: Indexed>(index: &mut Index, key: Key) -> Touched {
-        index.apply(Event::<Kept<T>>::Deleted(key))
+        index.apply::<T>(Event::Deleted(key))
     }
     match arrives {
         Arrives::Service(value) => applied::<KubeService>(index, &value),
@@ -386,7 +387,7 @@ fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
         key: Some(Key { namespace: "shop".into(), name: "cart".into() }),
         reason: "no sense".into(),
     };
-    index.apply(Event::<Kept<KubeService>>::Odd(odd));
+    index.apply::<KubeService>(Event::Odd(odd));
     assert_eq!(record(&mut index), None, "as a fresh list would leave it out");
 }
 

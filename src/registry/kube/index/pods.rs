@@ -1,0 +1,227 @@
+//! The pods of a cluster: as a list of them comes, and what depends on one.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Index, Indexed, Kept, Kind, ListOf, Touched, name_of};
+use crate::apiserver::{Gather, Key};
+use crate::model::{Gathered, Namespace, Workload, WorkloadKey, WorkloadRef};
+use crate::registry::kube::endpoint_slice::Slice;
+use crate::registry::kube::pod::Pod;
+use crate::registry::kube::slices::{Reference, hash};
+
+/// Names of pods by namespace and address.
+pub(super) type Unnamed = BTreeMap<(Arc<str>, IpAddr), BTreeSet<Arc<str>>>;
+
+/// A list of pods, of which there are more than of anything else: gathered in the form in which they
+/// are kept. One by one they would leave a heap full of holes behind, three times as large.
+#[derive(Debug, Default)]
+pub(in crate::registry::kube) struct PodList {
+    pods: Gathered,
+    /// Those that have an address and take no traffic.
+    unready: BTreeSet<WorkloadKey>,
+    /// What makes no sense of which.
+    odd: BTreeMap<Key, Box<str>>,
+}
+
+impl Gather<Kept<Pod>> for PodList {
+    fn add(&mut self, object: Kept<Pod>) {
+        let Kept { key, value, odd } = object;
+        let Some(Pod { workload, ready }) = value else { return self.forget(&key) };
+        if !ready && !workload.addresses.is_empty() {
+            self.unready.insert(name_of(&key));
+        } else if !self.unready.is_empty() {
+            self.unready.remove(&name_of(&key));
+        }
+        self.pods.put(&key.namespace, &key.name, workload);
+        match odd {
+            Some(reason) => _ = self.odd.insert(key, reason),
+            None => _ = self.odd.remove(&key),
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.pods.remove(&key.namespace, &key.name);
+        self.unready.remove(&name_of(key));
+        self.odd.remove(key);
+    }
+
+    fn len(&self) -> usize {
+        self.pods.len()
+    }
+}
+
+impl ListOf<Pod> for PodList {
+    fn count(&self) -> usize {
+        self.pods.len()
+    }
+}
+
+impl Indexed for Pod {
+    const KIND: Kind = Kind::Pods;
+
+    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+        let Self { workload, ready } = self;
+        // Without an address it is nobody's endpoint, whatever else it is.
+        index.note_ready(&key, ready || workload.addresses.is_empty(), touched);
+        if index.pods.get(&key.namespace, &key.name) != Some(&workload) {
+            index.put_pod(&key, workload, touched);
+        }
+    }
+
+    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+        index.note_ready(key, true, touched);
+        index.drop_pod(key, touched);
+    }
+
+    fn replace(list: PodList, index: &mut Index, touched: &mut Touched) {
+        for (key, reason) in list.odd {
+            index.note(Kind::Pods, Some(key), reason);
+        }
+        let unready = list.unready.into_iter().collect();
+        touched.facts |= index.facts.unready != unready;
+        index.facts.unready = unready;
+
+        let pods = list.pods.finish();
+        if index.pods.is_empty() {
+            touched.workloads |= !pods.is_empty();
+            index.pods = pods;
+            index.enter_all(touched);
+        } else {
+            // What is the same stays where it is, and is shared with what was said.
+            for pod in index.pods.differences(&pods) {
+                let name = Arc::clone(&pod.name);
+                let key = Key { namespace: pod.namespace.as_str().into(), name };
+                match pods.get(&key.namespace, &key.name) {
+                    Some(workload) => index.put_pod(&key, workload.clone(), touched),
+                    None => index.drop_pod(&key, touched),
+                }
+            }
+        }
+        if !std::mem::replace(&mut index.pods_listed, true) {
+            touched.services.extend(index.services.keys().cloned());
+        }
+    }
+}
+
+impl Index {
+    /// Keeps a pod that is new or has changed.
+    fn put_pod(&mut self, key: &Key, pod: Workload, touched: &mut Touched) {
+        self.drop_pod(key, touched);
+        self.enter(&key.namespace, &key.name, &pod);
+        self.touch_pod(&key.namespace, &key.name, &pod, touched);
+        let facts = self.namespaces.get(&key.namespace);
+        self.chosen.put(facts, &key.namespace, &key.name, &pod);
+        self.pods.insert(&key.namespace, &key.name, pod);
+    }
+
+    fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
+        let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
+        self.chosen.remove(&key.namespace, &key.name);
+        let listed = if self.unnamed.is_empty() { None } else { Some(pod.addresses.iter()) };
+        for address in listed.into_iter().flatten() {
+            let place = (Arc::clone(&key.namespace), address);
+            if let Entry::Occupied(mut pods) = self.unnamed.entry(place) {
+                pods.get_mut().remove(&key.name);
+                if pods.get().is_empty() {
+                    pods.remove();
+                }
+            }
+        }
+        self.touch_pod(&key.namespace, &key.name, &pod, touched);
+    }
+
+    /// Does for all pods, which are the first, what is done for one that comes.
+    fn enter_all(&mut self, touched: &mut Touched) {
+        let pods = self.pods.clone();
+        // Mostly neither has anything to do.
+        if self.slices.name_addresses() {
+            pods.iter().for_each(|(namespace, name, pod)| self.enter(namespace, name, pod));
+        }
+        if !self.said.services.is_empty() {
+            for (namespace, name, pod) in pods.iter() {
+                self.touch_pod(namespace, name, pod, touched);
+            }
+        }
+        self.chosen.put_all(&self.namespaces, &pods);
+    }
+
+    /// Enters a pod at its addresses for which slices name none.
+    fn enter(&mut self, namespace: &Arc<str>, name: &str, pod: &Workload) {
+        for address in pod.addresses.iter() {
+            if self.slices.may_name(Reference::Address(namespace, address)) {
+                let place = (Arc::clone(namespace), address);
+                self.unnamed.entry(place).or_default().insert(name.into());
+            }
+        }
+    }
+
+    /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
+    /// name it or an address of it.
+    pub(super) fn touch_pod(
+        &self,
+        namespace: &Arc<str>,
+        name: &str,
+        pod: &Workload,
+        touched: &mut Touched,
+    ) {
+        touched.workloads = true;
+        let pod_namespace = Namespace::new(Arc::clone(namespace));
+        self.touch_slices(Reference::Pod(WorkloadRef::of(&pod_namespace, name)), touched);
+        for address in pod.addresses.iter() {
+            self.touch_slices(Reference::Address(namespace, address), touched);
+        }
+    }
+
+    /// The pod of an endpoint that names none: the one of that namespace with that address. Pods in
+    /// their host's network share it; which of them is meant can't be told.
+    pub(super) fn pod_at<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        address: IpAddr,
+    ) -> Option<WorkloadRef<'a>> {
+        if self.unnamed.is_empty() {
+            return None;
+        }
+        let mut pods = self.unnamed.get(&(namespace.as_str().into(), address))?.iter();
+        match (pods.next(), pods.next()) {
+            (Some(only), None) => Some(WorkloadRef::of(namespace, only)),
+            _ => None,
+        }
+    }
+
+    /// Enters the pods at the addresses for which a slice that comes names none, and nobody else did.
+    /// Goes by hashes, as [`super::Slices::may_name`] does: what it says yes to has been entered.
+    pub(super) fn find_unnamed(&mut self, slice: &Slice) {
+        let namespace = &slice.service.namespace;
+        let unnamed = slice.unnamed().map(|address| Reference::Address(namespace, address));
+        let new = unnamed.filter(|reference| !self.slices.may_name(*reference));
+        let new: BTreeSet<u32> = new.map(hash).collect();
+        if new.is_empty() {
+            return;
+        }
+        for (name, pod) in self.pods.of_namespace(namespace) {
+            for address in pod.addresses.iter() {
+                if new.contains(&hash(Reference::Address(namespace, address))) {
+                    let place = (Arc::clone(namespace), address);
+                    self.unnamed.entry(place).or_default().insert(name.into());
+                }
+            }
+        }
+    }
+
+    /// Forgets the pods at the addresses for which only a slice that is gone named none.
+    pub(super) fn forget_unnamed(&mut self, slice: &Slice) {
+        if self.unnamed.is_empty() {
+            return;
+        }
+        let namespace = &slice.service.namespace;
+        for address in slice.unnamed() {
+            if !self.slices.may_name(Reference::Address(namespace, address)) {
+                self.unnamed.remove(&(Arc::clone(namespace), address));
+            }
+        }
+    }
+}

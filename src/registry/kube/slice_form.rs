@@ -1,0 +1,497 @@
+//! What is decoded of an EndpointSlice: rows, straight from the bytes.
+//!
+//! A slice is nearly all endpoints, and those are much alike. No object stands between the bytes of one and
+//! its row; names that rows share stand once in tables, still borrowed, so that who keeps a slice looks up
+//! each of them once and not for each endpoint.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::apiserver::{
+    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, Walk, null_as_default,
+};
+
+/// What is decoded of an EndpointSlice.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct SliceForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    pub(super) metadata: Meta<'a>,
+    #[serde(borrow)]
+    pub(super) address_type: Text<'a>,
+    #[serde(borrow)]
+    pub(super) endpoints: Rows<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    pub(super) ports: Vec<PortForm<'a>>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct PortForm<'a> {
+    #[serde(borrow)]
+    pub(super) name: Text<'a>,
+    pub(super) port: Option<i64>,
+}
+
+/// The endpoints of a slice, in its order.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Rows<'a> {
+    pub(super) rows: Vec<Row>,
+    /// The sets of the pods that they name: namespace, empty for the slice's own, and name up to the
+    /// last `-`.
+    pub(super) sets: Table<(Raw<'a>, Raw<'a>)>,
+    /// What is left of those names, one after the other.
+    pub(super) tails: Vec<u8>,
+    pub(super) nodes: Table<Raw<'a>>,
+    pub(super) zones: Table<Raw<'a>>,
+    pub(super) ipv6: Vec<Ipv6Addr>,
+    /// How many endpoints there are, those included that have no row.
+    pub(super) count: usize,
+    /// What of them makes no sense.
+    pub(super) odd: Option<Box<str>>,
+}
+
+/// What an endpoint has to itself. Places in tables count from 1; 0 says that there is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The IPv4 address, or where the IPv6 address stands (from 0).
+    pub(super) address: u32,
+    /// Where its tail ends; it begins where that of the row before ends.
+    pub(super) tail: u32,
+    pub(super) set: u16,
+    pub(super) node: u16,
+    pub(super) zone: u16,
+    /// Whether it is IPv6, and [`Conditions::pack`].
+    pub(super) bits: u8,
+}
+
+/// In [`Row::bits`]: the address is of IPv6.
+pub(super) const IPV6: u8 = 1 << 7;
+/// The most endpoints that are read of a slice; API servers take no more than 1,000 for one.
+pub(super) const ENDPOINTS_MAX: usize = 60_000;
+
+/// What the API server says of an endpoint; each may be unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Conditions {
+    pub(super) ready: Option<bool>,
+    pub(super) serving: Option<bool>,
+    pub(super) terminating: Option<bool>,
+}
+
+impl Conditions {
+    /// In six bits: two for each, of which 0 is unknown.
+    fn pack(self) -> u8 {
+        let two = |known: Option<bool>| known.map_or(0, |yes| 1 + u8::from(yes));
+        two(self.ready) | two(self.serving) << 2 | two(self.terminating) << 4
+    }
+
+    /// What [`Row::bits`] say.
+    pub(super) fn unpack(bits: u8) -> Self {
+        let two = |shift: u8| match bits >> shift & 3 {
+            0 => None,
+            known => Some(known == 2),
+        };
+        Self { ready: two(0), serving: two(2), terminating: two(4) }
+    }
+}
+
+/// An endpoint in the bytes. Text is compared and looked up, hardly ever read.
+#[derive(Default)]
+struct Endpoint<T> {
+    /// The first; further ones are the same endpoint once more (EndpointSlice API).
+    address: Option<T>,
+    conditions: Conditions,
+    target: Target<T>,
+    node: T,
+    zone: T,
+}
+
+#[derive(Default)]
+struct Target<T> {
+    kind: T,
+    namespace: T,
+    name: T,
+}
+
+impl<'a> Rows<'a> {
+    /// Adds one.
+    #[inline]
+    fn push<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, endpoint: Endpoint<T>) {
+        self.count += 1;
+        if self.count > ENDPOINTS_MAX {
+            return;
+        }
+        let Endpoint { address: text, conditions, target, node, zone } = endpoint;
+        let Some(text) = text else {
+            self.odd = Some("an endpoint has no address".into());
+            return;
+        };
+        let (address, family) = match address(text.as_ref()) {
+            Some(IpAddr::V4(address)) => (address.to_bits(), 0),
+            Some(IpAddr::V6(address)) => {
+                self.ipv6.push(address);
+                (place(self.ipv6.len() - 1), IPV6)
+            }
+            None => {
+                let text = String::from_utf8_lossy(text.as_ref());
+                self.odd = Some(format!("{text:?} is no address").into());
+                return;
+            }
+        };
+        let set = self.set(target);
+        let node = self.nodes.place_of_name(node);
+        let zone = self.zones.place_of_name(zone);
+        let bits = conditions.pack() | family;
+        let tail = place(self.tails.len());
+        self.rows.push(Row { address, tail, set, node, zone, bits });
+    }
+
+    /// The place of the set of the pod that is named; its tail is added.
+    #[inline]
+    fn set<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, target: Target<T>) -> u16 {
+        let name = target.name.as_ref();
+        if *target.kind.as_ref() != *b"Pod" || name.is_empty() {
+            return 0;
+        }
+        // As `WorkloadRef::split` does, which is at a `-` or at the end.
+        let at = memchr::memrchr(b'-', name).map_or(0, |dash| dash + 1);
+        let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
+        let (stem, tail) = name.split_at(at);
+        self.tails.extend_from_slice(tail);
+        let (namespace, mark) = (target.namespace.as_ref(), mark(stem));
+        let is_it = |(of, held): &(Raw<'a>, Raw<'a>)| **held == *stem && **of == *namespace;
+        let found = self.sets.find(mark, is_it);
+        found.unwrap_or_else(|| {
+            self.sets.add(mark, (target.namespace.into(), target.name.into().cut(at)))
+        })
+    }
+}
+
+/// What rows share, in the order in which it came. An entry that stands twice costs its own size and
+/// nothing else.
+#[derive(Debug, PartialEq)]
+pub(super) struct Table<T> {
+    pub(super) entries: Vec<T>,
+    /// By which entries are told apart at a glance.
+    marks: Vec<u64>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), marks: Vec::new() }
+    }
+}
+
+/// How many of the latest entries of a table are looked at before a new one is made.
+const LOOK_BACK: usize = 32;
+
+impl<T> Table<T> {
+    /// The place, from 1, of what `is_it` finds among the latest entries with this mark.
+    #[inline]
+    fn find(&self, mark: u64, is_it: impl Fn(&T) -> bool) -> Option<u16> {
+        let latest = self.marks.len().saturating_sub(LOOK_BACK);
+        let marks = self.marks.iter().enumerate().skip(latest).rev();
+        let found = marks.filter(|(_, held)| **held == mark);
+        let is_it = |at: usize| self.entries.get(at).is_some_and(&is_it);
+        let found = found.map(|(at, _)| at).find(|at| is_it(*at))?;
+        u16::try_from(found + 1).ok()
+    }
+
+    /// The place of a new entry. There are no more of them than endpoints, which fits.
+    fn add(&mut self, mark: u64, entry: T) -> u16 {
+        self.entries.push(entry);
+        self.marks.push(mark);
+        u16::try_from(self.entries.len()).unwrap_or_default()
+    }
+}
+
+impl<'a> Table<Raw<'a>> {
+    /// The place of a name; 0 where it is empty.
+    #[inline]
+    fn place_of_name<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: T) -> u16 {
+        let text = name.as_ref();
+        if text.is_empty() {
+            return 0;
+        }
+        let mark = mark(text);
+        let found = self.find(mark, |held| **held == *text);
+        found.unwrap_or_else(|| self.add(mark, name.into()))
+    }
+}
+
+/// The end of a name, by which names mostly differ, and its length.
+#[inline]
+fn mark(name: &[u8]) -> u64 {
+    let end = match name.last_chunk() {
+        Some(end) => u64::from_le_bytes(*end),
+        None => name.iter().fold(0, |end, byte| end << 8 | u64::from(*byte)),
+    };
+    end.rotate_left(8) ^ u64::try_from(name.len()).unwrap_or_default()
+}
+
+/// A place in a text or a table; an object is bounded far below 4 GiB.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+/// Reads an address. Nearly all are of IPv4, in the one way the standard library reads them.
+#[inline]
+fn address(text: &[u8]) -> Option<IpAddr> {
+    ipv4(text).map(IpAddr::from).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
+}
+
+#[inline]
+fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
+    let (mut bits, mut dots) = (0_u32, 0);
+    // Of the octet that is being read: above 255 before its first digit.
+    let mut octet = NO_DIGIT;
+    for byte in text {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = u32::from(byte - b'0');
+                octet = match octet {
+                    NO_DIGIT => digit,
+                    // Nothing follows a leading 0.
+                    0 => return None,
+                    before => before * 10 + digit,
+                };
+                if octet > 255 {
+                    return None;
+                }
+            }
+            b'.' if octet != NO_DIGIT => {
+                (bits, octet, dots) = (bits << 8 | octet, NO_DIGIT, dots + 1);
+            }
+            _ => return None,
+        }
+    }
+    (dots == 3 && octet != NO_DIGIT).then(|| Ipv4Addr::from_bits(bits << 8 | octet))
+}
+
+const NO_DIGIT: u32 = 1000;
+
+// Field numbers: k8s.io/api/discovery/v1/generated.proto; of a target, core/v1.
+
+impl<'a> Message<'a> for SliceForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => value.message(&mut self.metadata)?,
+            2 => {
+                let mut endpoint = Endpoint::default();
+                value.message(&mut endpoint)?;
+                self.endpoints.push(endpoint);
+            }
+            3 => value.push(&mut self.ports)?,
+            4 => self.address_type = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Endpoint<&'a [u8]> {
+    #[inline]
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 if self.address.is_none() => self.address = Some(value.bytes()?),
+            2 => value.message(&mut self.conditions)?,
+            4 => value.message(&mut self.target)?,
+            6 => self.node = value.bytes()?,
+            7 => self.zone = value.bytes()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Conditions {
+    #[inline]
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.ready = Some(value.flag()?),
+            2 => self.serving = Some(value.flag()?),
+            3 => self.terminating = Some(value.flag()?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for Target<&'a [u8]> {
+    #[inline]
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.kind = value.bytes()?,
+            2 => self.namespace = value.bytes()?,
+            3 => self.name = value.bytes()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Message<'a> for PortForm<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.name = value.text()?,
+            3 => self.port = Some(value.number()?),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Rows<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut rows = Self::default();
+        // Serde sees that it is JSON, and where it ends. It is no faster at anything more.
+        if let Some(json) = Option::<&'de RawValue>::deserialize(deserializer)? {
+            rows.reserve(json.get().len() / 300);
+            let read = Walk::through(json).list(|walk| {
+                rows.push(Endpoint::of_json(walk)?);
+                Ok(())
+            });
+            read.map_err(D::Error::custom)?;
+        }
+        Ok(rows)
+    }
+}
+
+impl<'a> Endpoint<Raw<'a>> {
+    fn of_json(walk: &mut Walk<'a>) -> Result<Self, Malformed> {
+        let mut endpoint = Self::default();
+        walk.object(|name, walk| {
+            match name {
+                b"addresses" => endpoint.address = first(walk)?,
+                b"nodeName" => endpoint.node = walk.text()?,
+                b"zone" => endpoint.zone = walk.text()?,
+                b"conditions" => endpoint.conditions = Conditions::of_json(walk)?,
+                b"targetRef" => endpoint.target = Target::of_json(walk)?,
+                _ => walk.skip(),
+            }
+            Ok(())
+        })?;
+        Ok(endpoint)
+    }
+}
+
+/// The first of a list of text.
+fn first<'a>(walk: &mut Walk<'a>) -> Result<Option<Raw<'a>>, Malformed> {
+    let mut first = None;
+    if !walk.null() {
+        walk.list(|walk| {
+            match first {
+                None => first = Some(walk.text()?),
+                Some(_) => walk.skip(),
+            }
+            Ok(())
+        })?;
+    }
+    Ok(first)
+}
+
+impl Conditions {
+    fn of_json(walk: &mut Walk<'_>) -> Result<Self, Malformed> {
+        let mut conditions = Self::default();
+        if !walk.null() {
+            walk.object(|name, walk| {
+                match name {
+                    b"ready" => conditions.ready = walk.flag()?,
+                    b"serving" => conditions.serving = walk.flag()?,
+                    b"terminating" => conditions.terminating = walk.flag()?,
+                    _ => walk.skip(),
+                }
+                Ok(())
+            })?;
+        }
+        Ok(conditions)
+    }
+}
+
+impl<'a> Target<Raw<'a>> {
+    fn of_json(walk: &mut Walk<'a>) -> Result<Self, Malformed> {
+        let mut target = Self::default();
+        if !walk.null() {
+            walk.object(|name, walk| {
+                match name {
+                    b"kind" => target.kind = walk.text()?,
+                    b"namespace" => target.namespace = walk.text()?,
+                    b"name" => target.name = walk.text()?,
+                    _ => walk.skip(),
+                }
+                Ok(())
+            })?;
+        }
+        Ok(target)
+    }
+}
+
+impl Rows<'_> {
+    fn reserve(&mut self, endpoints: usize) {
+        self.rows.reserve(endpoints);
+        self.tails.reserve(6 * endpoints);
+    }
+}
+
+impl<'a> Form<'a> for SliceForm<'a> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut form = Self::default();
+        // An endpoint takes some 150 bytes or more.
+        form.endpoints.reserve(bytes.len() / 150);
+        form.merge(bytes).map(|()| form)
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_standard_library_does() {
+        for text in [
+            "10.0.0.1",
+            "255.255.255.255",
+            "256.0.0.1",
+            "1.2.3",
+            "1.2.3.4.5",
+            "01.2.3.4",
+            "00.2.3.4",
+            "0.0.0.0",
+            "1.2.3.",
+            "1..2.3",
+            ".1.2.3",
+            "",
+            "a.b.c.d",
+            "1.2.3.4 ",
+            "1.2.3.999",
+            "1.2.3.1000",
+            "fd00::1",
+            "::ffff:1.2.3.4",
+            "fe80::1%eth0",
+            "1:2.3.4.5",
+            "9.9.9.1/",
+            "1.2.3.0004",
+        ] {
+            assert_eq!(address(text.as_bytes()), text.parse().ok(), "{text:?}");
+        }
+        assert_eq!(address(b"\xff"), None);
+    }
+
+    #[test]
+    fn names_that_rows_share_stand_once() {
+        let mut table = Table::default();
+        // More alike than marks can tell, shorter than a mark, and again after others.
+        let names: [&[u8]; 7] =
+            [b"a-12345678", b"b-12345678", b"n", b"", b"a-12345678", b"b-12345678", b"n"];
+        let places = names.map(|name| table.place_of_name(name));
+        assert_eq!(places, [1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(table.entries.len(), 3);
+    }
+}
