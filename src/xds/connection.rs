@@ -19,7 +19,6 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use http::{HeaderMap, Request as HttpRequest};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
-use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
@@ -35,7 +34,8 @@ use super::handshakes::Place;
 use super::http2::{self, Answer, End, Gone};
 use super::rope::Rope;
 use super::server::{Leaving, Line, Shared};
-use super::stream::{Ended, Request, Stream, contained};
+use super::session::Form;
+use super::stream::{Ended, Stream, contained};
 use crate::codes;
 use crate::identity::{PeerIdentity, tls};
 
@@ -241,10 +241,8 @@ impl Connection {
         let shared = Arc::clone(&self.shared);
         // The path is compared as it came: nothing before this may have judged another one.
         match request.uri().path() {
-            DELTA_PATH => {
-                Box::pin(ads::<DeltaDiscoveryRequest>(shared, Arc::clone(line), request, call))
-            }
-            SOTW_PATH => Box::pin(ads::<DiscoveryRequest>(shared, Arc::clone(line), request, call)),
+            DELTA_PATH => Box::pin(ads(Form::Delta, shared, Arc::clone(line), request, call)),
+            SOTW_PATH => Box::pin(ads(Form::Sotw, shared, Arc::clone(line), request, call)),
             _ => {
                 request.extensions_mut().insert(PeerIdentity::clone(&line.peer));
                 Box::pin(other(self.routes.clone(), request, call).map(|()| After::GoOn))
@@ -276,7 +274,8 @@ async fn linger(leaving: Leaving, line: Arc<Line>) -> Notice {
 }
 
 /// Serves one ADS stream.
-async fn ads<R: Request>(
+async fn ads(
+    form: Form,
     shared: Arc<Shared>,
     line: Arc<Line>,
     request: HttpRequest<http2::Body>,
@@ -292,8 +291,8 @@ async fn ads<R: Request>(
         return After::GoOn;
     }
     let Ok(mut responses) = Responses::begin(call) else { return After::GoOn };
-    let mut requests = Requests::<R>::new(request.into_body());
-    let mut stream = Stream::new(Arc::clone(&shared), Arc::clone(&line), R::FORM);
+    let mut requests = Requests::new(request.into_body());
+    let mut stream = Stream::new(Arc::clone(&shared), Arc::clone(&line), form);
     loop {
         match step(&mut stream, &mut requests, &mut responses).await {
             Ok(Ok(())) => {}
@@ -319,9 +318,9 @@ async fn ads<R: Request>(
 }
 
 /// Sends what is due next. Nothing is made before there is room for it: a slow client gets the newest.
-async fn step<R: Request>(
+async fn step(
     stream: &mut Stream,
-    requests: &mut Requests<R>,
+    requests: &mut Requests,
     responses: &mut Responses,
 ) -> Result<Result<(), Ended>, SendError> {
     if let Err(ended) = contained(stream.until_due(requests)).await {

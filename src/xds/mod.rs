@@ -7,10 +7,12 @@ pub mod client;
 pub mod generate;
 pub mod list;
 pub mod names;
+pub mod request;
 pub mod resource;
 
 mod answers;
 mod delta;
+mod hash;
 mod rope;
 pub mod session;
 mod sotw;
