@@ -199,11 +199,12 @@ impl Connection {
                     }
                 }
             }
-            let received = match http.poll_receive(context) {
-                Poll::Ready(Err(end)) => return Poll::Ready(Done::Ended(end)),
-                Poll::Ready(Ok(())) => true,
-                Poll::Pending => false,
-            };
+            // All there is, before anybody looks at it: an answer has its call polled once.
+            while let Poll::Ready(received) = http.poll_receive(context) {
+                if let Err(end) = received {
+                    return Poll::Ready(Done::Ended(end));
+                }
+            }
             while let Some((request, answer)) = http.accept() {
                 calls.push(self.answer(line, request, answer));
             }
@@ -226,7 +227,7 @@ impl Connection {
             if http.shared().is_over() {
                 return Poll::Ready(Done::Over);
             }
-            if !received && !freed {
+            if !freed {
                 return Poll::Pending;
             }
         }
