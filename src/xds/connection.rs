@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -32,6 +32,7 @@ use tracing::{debug, warn};
 use super::grpc::{self, Requests, Responses, SendError};
 use super::handshakes::Place;
 use super::http2::{self, Answer, End, Gone};
+use super::lane::{TURN_MAX, Turn};
 use super::rope::Rope;
 use super::server::{Leaving, Line, Shared};
 use super::session::Form;
@@ -54,6 +55,8 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How long a connection that ends may take to say so.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// How often the output is filled again before other connections get their turn: 128 KiB.
+const ROUNDS_MAX: usize = 4;
 /// What TLS keeps of what the socket has not taken: two records, which leave in one write.
 const TLS_BUFFER: usize = 32 << 10;
 
@@ -182,7 +185,7 @@ impl Connection {
         calls: &mut Vec<Call>,
         watches: &mut FuturesUnordered<Watch>,
     ) -> Poll<Done> {
-        loop {
+        for _ in 0..ROUNDS_MAX {
             while let Poll::Ready(Some(notice)) = watches.poll_next_unpin(context) {
                 match notice {
                     Notice::Begun if http.shared().has_begun() => {}
@@ -231,6 +234,9 @@ impl Connection {
                 return Poll::Pending;
             }
         }
+        // There is more to send: after what other connections have.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn answer(
@@ -328,9 +334,31 @@ async fn step(
         return Ok(Err(ended));
     }
     responses.room().await?;
-    match contained(async { Ok(stream.responses()) }).await {
-        Ok(messages) => responses.send(messages).await.map(Ok),
-        Err(ended) => Ok(Err(ended)),
+    let turn = stream.turn().await;
+    let messages = match contained(async { Ok(stream.responses()) }).await {
+        Ok(messages) => messages,
+        Err(ended) => return Ok(Err(ended)),
+    };
+    match turn {
+        Some(turn) => send_in_turn(turn, messages, responses).await.map(Ok),
+        None => responses.send(messages).await.map(Ok),
+    }
+}
+
+/// Sends until the turn is over, and the rest without it.
+async fn send_in_turn(
+    mut turn: Turn,
+    messages: Rope,
+    responses: &mut Responses,
+) -> Result<(), SendError> {
+    turn.needs(messages.len());
+    let mut sending = pin!(responses.send(messages));
+    match tokio::time::timeout(TURN_MAX, &mut sending).await {
+        Ok(sent) => sent,
+        Err(_) => {
+            drop(turn);
+            sending.await
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod grpc;
 mod handshakes;
 mod health;
 mod http2;
+mod lane;
 pub mod node;
 pub mod server;
 mod stats;

@@ -281,6 +281,11 @@ impl Session {
         self.watches.values().any(|watch| watch.is_due())
     }
 
+    /// Whether so much may have to be sent that others' changes would wait for it: a first sync, mostly.
+    pub fn is_much_due(&self) -> bool {
+        self.watches.values().any(|watch| watch.is_much())
+    }
+
     /// The next response, of about `limit_bytes` at most where the form can be cut (a SotW response
     /// of a wildcard type can't). Call it until it returns `None`, whenever there is room to send.
     ///

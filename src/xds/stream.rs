@@ -19,6 +19,7 @@ use super::admission::{self, admit};
 use super::connections::{Entry, lock};
 use super::generate::{Cache, Picture};
 use super::grpc::Requests;
+use super::lane::Turn;
 use super::names::OutboundName;
 use super::node;
 use super::request::Request;
@@ -37,6 +38,8 @@ const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CHANGES_SPACING: Duration = Duration::from_millis(50);
 /// Responses are put together until they have this many bytes, and written at once.
 const WRITE_BYTES: usize = 64 << 10;
+/// What [`Stream::responses`] may come to, mostly: less than a write, and one response more.
+const MUCH_BYTES: usize = WRITE_BYTES + RESPONSE_BYTES;
 /// Requests that answer nothing: at most this many a second, and in a burst.
 const REQUESTS_PER_SECOND: f64 = 50.0;
 /// See [`REQUESTS_PER_SECOND`].
@@ -137,6 +140,12 @@ impl Stream {
             }
         }
         Ok(())
+    }
+
+    /// Waits for its turn, where much is to be sent.
+    pub(super) async fn turn(&self) -> Option<Turn> {
+        let much = lock(&self.session).is_much_due();
+        if much { Some(self.shared.lane.turn(MUCH_BYTES).await) } else { None }
     }
 
     /// What is to be sent now, of all types that have something, within a limit for one write.
@@ -497,6 +506,37 @@ mod tests {
         let endpoints = BTreeSet::from([host("b.ns")]);
         let woken = stream.shared.interest.mark(&Changes { endpoints, ..Changes::default() });
         assert_eq!(woken, 1);
+    }
+
+    #[tokio::test]
+    async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
+        let mut in_sync = stream(Form::Delta);
+        let everything = |node| DeltaDiscoveryRequest {
+            node,
+            type_url: ResourceType::Cluster.url().into(),
+            ..Default::default()
+        };
+        let first = everything(node(&[("CLUSTER_ID", "east")])).encode_to_vec();
+        assert!(in_sync.take(&first).is_ok());
+        let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
+        let watch =
+            DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
+        assert!(in_sync.take(&watch.encode_to_vec()).is_ok());
+        assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
+        assert!(!in_sync.responses().is_empty());
+
+        let mut new =
+            Stream::new(Arc::clone(&in_sync.shared), Arc::clone(&in_sync.line), Form::Delta);
+        assert!(new.take(&first).is_ok());
+        let storm = in_sync.shared.lane.turn(usize::MAX).now_or_never().expect("it is empty");
+        let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
+        lock(&in_sync.session).on_change(&change);
+        lock(&in_sync.session).on_change(&Dirty { definitions: true, ..Dirty::default() });
+        assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
+        let mut turn = Box::pin(new.turn());
+        assert!(turn.as_mut().now_or_never().is_none());
+        drop(storm);
+        assert!(turn.now_or_never().expect("its turn has come").is_some());
     }
 
     #[tokio::test]

@@ -35,6 +35,9 @@ impl Held {
     }
 }
 
+/// So many single resources are not much to send.
+const FEW: usize = 32;
+
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -439,6 +442,12 @@ impl Subscription {
     /// Whether there may be something to send.
     pub(super) fn is_due(&self) -> bool {
         self.owed || self.compare_all || self.due > 0 || self.base.next().is_some()
+    }
+
+    /// Whether so much may have to be sent that others' changes would wait for it.
+    pub(super) fn is_much(&self) -> bool {
+        let nothing_yet = self.compare_all && self.base.list.is_none();
+        nothing_yet || self.base.next().is_some() || self.due > FEW
     }
 
     /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
