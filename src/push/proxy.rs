@@ -44,18 +44,17 @@ pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<In
             own.into_iter().flatten().map(move |own| (merged, own))
         })
         .filter(|(_, own)| own.namespace == *proxy.namespace())
+        .filter(|(_, own)| own.selector.is_empty() || labels_match(&own.selector, labels))
         .collect();
-    candidates.sort_by_key(|(_, own)| (own.created, own.hostname.clone()));
+    candidates.sort_by(|(_, a), (_, b)| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
     let mut targets = BTreeMap::new();
     for (service, own) in candidates {
         // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
         for port in own.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
             let target = if own.selector.is_empty() {
                 endpoint_port(context, service, port, proxy)
-            } else if labels_match(&own.selector, labels) {
-                target_number(context, proxy, port)
             } else {
-                None
+                target_number(context, proxy, port)
             };
             if let Some(target) = target {
                 targets.entry(target).or_insert(InboundTarget { service, port, target });

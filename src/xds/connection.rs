@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,7 +19,6 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use http::{HeaderMap, Request as HttpRequest};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
-use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
@@ -33,9 +32,11 @@ use tracing::{debug, warn};
 use super::grpc::{self, Requests, Responses, SendError};
 use super::handshakes::Place;
 use super::http2::{self, Answer, End, Gone};
+use super::lane::{TURN_MAX, Turn};
 use super::rope::Rope;
 use super::server::{Leaving, Line, Shared};
-use super::stream::{Ended, Request, Stream, contained};
+use super::session::Form;
+use super::stream::{Ended, Stream, contained};
 use crate::codes;
 use crate::identity::{PeerIdentity, tls};
 
@@ -54,6 +55,8 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How long a connection that ends may take to say so.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// How often the output is filled again before other connections get their turn: 128 KiB.
+const ROUNDS_MAX: usize = 4;
 /// What TLS keeps of what the socket has not taken: two records, which leave in one write.
 const TLS_BUFFER: usize = 32 << 10;
 
@@ -182,7 +185,7 @@ impl Connection {
         calls: &mut Vec<Call>,
         watches: &mut FuturesUnordered<Watch>,
     ) -> Poll<Done> {
-        loop {
+        for _ in 0..ROUNDS_MAX {
             while let Poll::Ready(Some(notice)) = watches.poll_next_unpin(context) {
                 match notice {
                     Notice::Begun if http.shared().has_begun() => {}
@@ -199,11 +202,12 @@ impl Connection {
                     }
                 }
             }
-            let received = match http.poll_receive(context) {
-                Poll::Ready(Err(end)) => return Poll::Ready(Done::Ended(end)),
-                Poll::Ready(Ok(())) => true,
-                Poll::Pending => false,
-            };
+            // All there is, before anybody looks at it: an answer has its call polled once.
+            while let Poll::Ready(received) = http.poll_receive(context) {
+                if let Err(end) = received {
+                    return Poll::Ready(Done::Ended(end));
+                }
+            }
             while let Some((request, answer)) = http.accept() {
                 calls.push(self.answer(line, request, answer));
             }
@@ -226,10 +230,13 @@ impl Connection {
             if http.shared().is_over() {
                 return Poll::Ready(Done::Over);
             }
-            if !received && !freed {
+            if !freed {
                 return Poll::Pending;
             }
         }
+        // There is more to send: after what other connections have.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn answer(
@@ -241,10 +248,8 @@ impl Connection {
         let shared = Arc::clone(&self.shared);
         // The path is compared as it came: nothing before this may have judged another one.
         match request.uri().path() {
-            DELTA_PATH => {
-                Box::pin(ads::<DeltaDiscoveryRequest>(shared, Arc::clone(line), request, call))
-            }
-            SOTW_PATH => Box::pin(ads::<DiscoveryRequest>(shared, Arc::clone(line), request, call)),
+            DELTA_PATH => Box::pin(ads(Form::Delta, shared, Arc::clone(line), request, call)),
+            SOTW_PATH => Box::pin(ads(Form::Sotw, shared, Arc::clone(line), request, call)),
             _ => {
                 request.extensions_mut().insert(PeerIdentity::clone(&line.peer));
                 Box::pin(other(self.routes.clone(), request, call).map(|()| After::GoOn))
@@ -276,7 +281,8 @@ async fn linger(leaving: Leaving, line: Arc<Line>) -> Notice {
 }
 
 /// Serves one ADS stream.
-async fn ads<R: Request>(
+async fn ads(
+    form: Form,
     shared: Arc<Shared>,
     line: Arc<Line>,
     request: HttpRequest<http2::Body>,
@@ -292,8 +298,8 @@ async fn ads<R: Request>(
         return After::GoOn;
     }
     let Ok(mut responses) = Responses::begin(call) else { return After::GoOn };
-    let mut requests = Requests::<R>::new(request.into_body());
-    let mut stream = Stream::new(Arc::clone(&shared), Arc::clone(&line), R::FORM);
+    let mut requests = Requests::new(request.into_body());
+    let mut stream = Stream::new(Arc::clone(&shared), Arc::clone(&line), form);
     loop {
         match step(&mut stream, &mut requests, &mut responses).await {
             Ok(Ok(())) => {}
@@ -319,18 +325,40 @@ async fn ads<R: Request>(
 }
 
 /// Sends what is due next. Nothing is made before there is room for it: a slow client gets the newest.
-async fn step<R: Request>(
+async fn step(
     stream: &mut Stream,
-    requests: &mut Requests<R>,
+    requests: &mut Requests,
     responses: &mut Responses,
 ) -> Result<Result<(), Ended>, SendError> {
     if let Err(ended) = contained(stream.until_due(requests)).await {
         return Ok(Err(ended));
     }
     responses.room().await?;
-    match contained(async { Ok(stream.responses()) }).await {
-        Ok(messages) => responses.send(messages).await.map(Ok),
-        Err(ended) => Ok(Err(ended)),
+    let turn = stream.turn().await;
+    let messages = match contained(async { Ok(stream.responses()) }).await {
+        Ok(messages) => messages,
+        Err(ended) => return Ok(Err(ended)),
+    };
+    match turn {
+        Some(turn) => send_in_turn(turn, messages, responses).await.map(Ok),
+        None => responses.send(messages).await.map(Ok),
+    }
+}
+
+/// Sends until the turn is over, and the rest without it.
+async fn send_in_turn(
+    mut turn: Turn,
+    messages: Rope,
+    responses: &mut Responses,
+) -> Result<(), SendError> {
+    turn.needs(messages.len());
+    let mut sending = pin!(responses.send(messages));
+    match tokio::time::timeout(TURN_MAX, &mut sending).await {
+        Ok(sent) => sent,
+        Err(_) => {
+            drop(turn);
+            sending.await
+        }
     }
 }
 

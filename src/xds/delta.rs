@@ -1,12 +1,11 @@
 //! The incremental form: how a request is read, and how a response is written.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::SystemTime;
 
-use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
-
-use super::resource::{Resource, ResourceType, Version};
+use super::hash::Secret;
+use super::request::Request;
+use super::resource::{Resource, ResourceSource, ResourceType, Version};
 use super::rope::Rope;
 use super::session::{Form, Handled, Response, Session, Violation, check_names};
 use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
@@ -15,45 +14,35 @@ use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head}
 pub(super) const EVERYTHING: &str = "*";
 
 impl Session {
-    /// Takes a request. What it asks for comes out of [`Session::next_response`].
-    ///
-    /// Its names count whatever its nonce: a stale one only says that our response and this request
-    /// crossed on the way.
-    ///
-    /// # Errors
-    /// The request ends the stream.
-    pub fn on_delta_request(
+    /// Takes a request of this form. Its names count whatever its nonce: a stale one only says that our
+    /// response and this request crossed on the way.
+    pub(super) fn on_delta_request(
         &mut self,
-        request: DeltaDiscoveryRequest,
+        request: Request<'_>,
+        source: Option<&mut dyn ResourceSource>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
-        let DeltaDiscoveryRequest {
-            node,
-            type_url,
-            resource_names_subscribe: mut subscribe,
-            resource_names_unsubscribe: mut unsubscribe,
-            initial_resource_versions: listed,
-            response_nonce,
-            error_detail,
-            ..
-        } = request;
-        let Some(kind) = self.open_request(node.as_ref(), &type_url)? else {
+        let Request { node, type_url, mut names, mut dropped, listed, nonce, error } = request;
+        let Some(kind) = self.open_request(node.as_deref(), type_url)? else {
             return Ok(Handled::Request);
         };
         let (watch, first) = self.watch(kind);
-        if !subscribe.is_empty() {
-            let new = subscribe.iter().filter(|name| !watch.is_named(name));
+        if !names.is_empty() {
+            let new = names.iter().filter(|name| !watch.is_named(name));
             check_names(new, watch.names().count())?;
         }
-        check_names(listed.keys(), 0)?;
+        check_names(listed.iter().map(|(name, _)| name), 0)?;
 
-        let error = error_detail.as_ref().map(|status| status.message.as_str());
-        let handled = self.answer(kind, &response_nonce, error, now);
+        let error = error.as_ref().map(|status| status.message.as_str());
+        let handled = self.answer(kind, nonce, error, now);
+        if !first && names.is_empty() && dropped.is_empty() {
+            return Ok(handled);
+        }
 
-        let everything = take_everything(&mut subscribe)
-            || (first && subscribe.is_empty() && unsubscribe.is_empty());
-        let nothing_more = take_everything(&mut unsubscribe);
-        self.unsubscribe(kind, unsubscribe.iter().map(String::as_str));
+        let everything =
+            take_everything(&mut names) || (first && names.is_empty() && dropped.is_empty());
+        let nothing_more = take_everything(&mut dropped);
+        self.unsubscribe(kind, dropped);
         let (watch, _) = self.watch(kind);
         if kind.is_wildcard() {
             if nothing_more {
@@ -63,40 +52,51 @@ impl Session {
                 watch.subscribe_all();
             }
         }
-        let subscribe: BTreeSet<Arc<str>> = subscribe.into_iter().map(Arc::from).collect();
-        let wildcard = watch.is_wildcard();
-        if first {
-            let listed =
-                listed.iter().filter(|(name, _)| wildcard || subscribe.contains(name.as_str()));
-            self.list(kind, listed);
+        names.sort_unstable();
+        names.dedup();
+        let mut versions = HashMap::<_, _, Secret>::default();
+        if let Some(source) = source
+            && first
+            && !listed.is_empty()
+        {
+            if !names.is_empty() {
+                versions = listed.iter().copied().collect();
+            }
+            if watch.is_wildcard() {
+                watch.list_all(&listed, source.all(kind));
+            } else {
+                self.list_named(kind, &names, &versions, source);
+            }
         }
-        self.subscribe(kind, &subscribe, |name| first && listed.contains_key(name));
+        self.subscribe(kind, &names, |name| versions.contains_key(name));
         Ok(handled)
     }
 
-    fn list<'a>(
+    /// Takes what the client lists of names, sorted.
+    fn list_named(
         &mut self,
         kind: ResourceType,
-        listed: impl Iterator<Item = (&'a String, &'a String)>,
+        names: &[&str],
+        versions: &HashMap<&str, &str, Secret>,
+        source: &mut dyn ResourceSource,
     ) {
         let own = |name: &str, version| match kind {
             ResourceType::Endpoint => self.joined(name, version),
             _ => version,
         };
-        let listed: Vec<_> = listed
-            .map(|(name, version)| {
-                let version = Version::parse(version).map(|version| own(name, version));
-                (Arc::from(name.as_str()), version)
-            })
-            .collect();
-        self.watch(kind).0.list(listed.into_iter());
+        let listed = names.iter().filter_map(|name| {
+            let version = Version::parse(versions.get(name)?);
+            Some((*name, version.map(|version| own(name, version))))
+        });
+        let listed: Vec<_> = listed.collect();
+        self.watch(kind).0.list_named(&listed, source);
     }
 }
 
 /// Takes the wildcard out of a list of names; returns whether it was in it.
-pub(super) fn take_everything(names: &mut Vec<String>) -> bool {
+pub(super) fn take_everything(names: &mut Vec<&str>) -> bool {
     let before = names.len();
-    names.retain(|name| name != EVERYTHING);
+    names.retain(|name| *name != EVERYTHING);
     names.len() < before
 }
 

@@ -5,11 +5,9 @@
 //! peer that makes no room for too long is given up. Knows nothing of xDS.
 
 use std::future::poll_fn;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use prost::Message;
 use tonic::Status;
 
 use super::http2::{Answer, Body, Gone};
@@ -39,23 +37,33 @@ impl From<Gone> for SendError {
 }
 
 /// The messages of a request's body.
-pub(super) struct Requests<R> {
+pub(super) struct Requests {
     body: Body,
     /// The beginning of a message; empty, and without memory, between messages.
     buffer: Vec<u8>,
-    message: PhantomData<fn() -> R>,
 }
 
-impl<R: Message + Default> Requests<R> {
+/// One message, as it came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message(Vec<u8>);
+
+impl Message {
+    /// What it says.
+    pub(super) fn content(&self) -> &[u8] {
+        self.0.get(PREFIX..).unwrap_or_default()
+    }
+}
+
+impl Requests {
     pub(super) fn new(body: Body) -> Self {
-        Self { body, buffer: Vec::new(), message: PhantomData }
+        Self { body, buffer: Vec::new() }
     }
 
     /// The next message; `None` where the peer has ended its side. Nothing is lost if it is dropped
     /// unfinished.
-    pub(super) async fn message(&mut self) -> Result<Option<R>, Status> {
+    pub(super) async fn message(&mut self) -> Result<Option<Message>, Status> {
         loop {
-            if let Some(message) = decode(&mut self.buffer)? {
+            if let Some(message) = next(&mut self.buffer)? {
                 return Ok(Some(message));
             }
             match poll_fn(|_| self.body.poll_data()).await {
@@ -69,7 +77,8 @@ impl<R: Message + Default> Requests<R> {
     }
 }
 
-fn decode<R: Message + Default>(buffer: &mut Vec<u8>) -> Result<Option<R>, Status> {
+/// Takes the first message, if it is all there.
+fn next(buffer: &mut Vec<u8>) -> Result<Option<Message>, Status> {
     let Some((&[compressed, ref length @ ..], content)) = buffer.split_first_chunk::<PREFIX>()
     else {
         return Ok(None);
@@ -82,15 +91,11 @@ fn decode<R: Message + Default>(buffer: &mut Vec<u8>) -> Result<Option<R>, Statu
         let text = format!("STR0502: a request of {length} bytes is larger than 4 MiB");
         return Err(Status::resource_exhausted(text));
     }
-    let Some(content) = content.get(..length) else { return Ok(None) };
-    let message = R::decode(content)
-        .map_err(|error| Status::invalid_argument(format!("STR0502: not a request: {error}")))?;
-    if buffer.len() == PREFIX + length {
-        *buffer = Vec::new();
-    } else {
-        buffer.drain(..PREFIX + length);
-    }
-    Ok(Some(message))
+    Ok(match content.len().checked_sub(length) {
+        None => None,
+        Some(0) => Some(Message(std::mem::take(buffer))),
+        Some(_) => Some(Message(buffer.drain(..PREFIX + length).collect())),
+    })
 }
 
 /// Why a request is no call, as an answer; `None` where it is one.
@@ -279,17 +284,15 @@ mod tests {
 
     #[test]
     fn messages_are_read_whatever_pieces_they_come_in() {
-        let message = String::from("a message");
-        let mut bytes = Vec::from([0, 0, 0, 0]);
-        bytes.push(u8::try_from(message.encoded_len()).expect("short"));
-        message.encode(&mut bytes).expect("room");
+        let bytes = [&[0, 0, 0, 0, 9], &b"a message"[..]].concat();
         let twice = [bytes.clone(), bytes].concat();
-        let (mut buffer, mut read) = (Vec::new(), Vec::new());
+        let (mut buffer, mut read) = (Vec::new(), Vec::<Message>::new());
         for byte in twice {
             buffer.extend_from_slice(&[byte]);
-            read.extend(decode::<String>(&mut buffer).expect("sound"));
+            read.extend(next(&mut buffer).expect("sound"));
         }
-        assert_eq!(read, [message.clone(), message]);
+        let read: Vec<_> = read.iter().map(Message::content).collect();
+        assert_eq!(read, [b"a message"; 2]);
         assert_eq!(buffer.capacity(), 0, "an idle stream has no buffer");
     }
 
@@ -300,7 +303,7 @@ mod tests {
             ([1, 0, 0, 0, 1], tonic::Code::Unimplemented),
         ] {
             let mut buffer = Vec::from(head);
-            assert_eq!(decode::<String>(&mut buffer).expect_err("refused").code(), code);
+            assert_eq!(next(&mut buffer).expect_err("refused").code(), code);
         }
     }
 }

@@ -3,22 +3,26 @@
 //! A mesh of a thousand services has a thousand upstream clusters, nearly all of them the same for
 //! every proxy. A client that holds such a list as it is costs its stream a pointer.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::hash::Secret;
 use super::resource::{Resource, ResourceType, Version};
 use super::rope::Rope;
 use super::session::Form;
 use super::{delta, sotw};
 
 /// Resources sorted by name, each name once, cut into pieces for responses.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct List {
     resources: Arc<[Arc<Resource>]>,
     pieces: Box<[Arc<Piece>]>,
+    /// Where each name is, made when first asked for: by clients that come back and list what they hold.
+    places: OnceLock<HashMap<Arc<str>, usize, Secret>>,
 }
 
 /// A part of a [`List`], as it is sent.
@@ -51,12 +55,21 @@ impl List {
                 (start, bytes) = (at + 1, 0);
             }
         }
-        Arc::new(Self { resources, pieces: pieces.into() })
+        Arc::new(Self { resources, pieces: pieces.into(), places: OnceLock::new() })
     }
 
     /// What is in it.
     pub fn resources(&self) -> &Arc<[Arc<Resource>]> {
         &self.resources
+    }
+
+    /// The place of a name among [`Self::resources`].
+    pub(super) fn place(&self, name: &str) -> Option<usize> {
+        let places = self.places.get_or_init(|| {
+            let names = self.resources.iter().map(|one| Arc::clone(&one.name));
+            names.enumerate().map(|(place, name)| (name, place)).collect()
+        });
+        places.get(name).copied()
     }
 
     /// All of it.
@@ -71,6 +84,14 @@ impl List {
         self.resources.get(..end).unwrap_or_default()
     }
 }
+
+impl PartialEq for List {
+    fn eq(&self, other: &Self) -> bool {
+        self.pieces == other.pieces
+    }
+}
+
+impl Eq for List {}
 
 impl Piece {
     fn new(kind: ResourceType, list: &Arc<[Arc<Resource>]>, range: Range<usize>) -> Self {

@@ -80,8 +80,8 @@ impl Version {
         if text.len() != Self::LENGTH {
             return None;
         }
-        text.chars()
-            .try_fold(0, |sum, digit| Some(sum << 4 | u64::from(digit.to_digit(16)?)))
+        text.bytes()
+            .try_fold(0, |sum, digit| Some(sum << 4 | u64::from(char::from(digit).to_digit(16)?)))
             .map(Self)
     }
 }

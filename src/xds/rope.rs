@@ -3,19 +3,23 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 
 /// A part that is shorter is copied: to point at it costs as much.
 const SHARED_MIN: usize = 512;
 /// Room for text is made for this many bytes at once: heads and ends of a usual response.
 const TEXT_BYTES: usize = 512;
+/// So much text that was taken is kept before the rest is moved to its place.
+const TAKEN_MAX: usize = 16 << 10;
 
 /// Messages to be sent: text of their own, and between it bytes that are shared.
 #[derive(Debug, Default)]
 pub(super) struct Rope {
-    parts: VecDeque<Bytes>,
-    /// What is written behind the last of `parts`.
-    text: BytesMut,
+    text: Vec<u8>,
+    /// How much of `text` was taken.
+    taken: usize,
+    /// What stands within the text, each before the byte of `text` at its place.
+    shared: VecDeque<(usize, Bytes)>,
     length: usize,
 }
 
@@ -36,9 +40,9 @@ impl Rope {
     }
 
     /// Has bytes of its own written by `writer`, which only appends.
-    pub(super) fn write(&mut self, writer: impl FnOnce(&mut BytesMut)) {
+    pub(super) fn write(&mut self, writer: impl FnOnce(&mut Vec<u8>)) {
         if self.text.capacity() == 0 {
-            self.text.reserve(TEXT_BYTES);
+            self.text.reserve_exact(TEXT_BYTES);
         }
         let before = self.text.len();
         writer(&mut self.text);
@@ -51,75 +55,87 @@ impl Rope {
             self.put_slice(bytes);
             return;
         }
-        self.close_text();
-        self.parts.push_back(bytes.clone());
+        self.shared.push_back((self.text.len(), bytes.clone()));
         self.length += bytes.len();
     }
 
     /// Moves its first bytes, `count` of them or all, to the end of another.
     pub(super) fn move_to(&mut self, count: usize, to: &mut Self) {
-        self.close_text();
-        let mut count = count.min(self.length);
-        self.length -= count;
-        while count > 0
-            && let Some(part) = self.parts.front_mut()
-        {
-            let piece = part.split_to(count.min(part.len()));
-            count -= piece.len();
-            if part.is_empty() {
-                self.parts.pop_front();
-            }
-            to.put_shared(&piece);
-        }
-    }
-
-    /// Its first pieces, for one write; returns how many.
-    pub(super) fn pieces<'a>(&'a mut self, slices: &mut [IoSlice<'a>]) -> usize {
-        self.close_text();
-        let used = slices.len().min(self.parts.len());
-        for (slice, part) in slices.iter_mut().zip(&self.parts) {
-            *slice = IoSlice::new(part);
-        }
-        used
+        self.take(count, |piece| match piece {
+            Piece::Text(text) => to.put_slice(text),
+            Piece::Shared(bytes) => to.put_shared(&bytes),
+        });
     }
 
     /// Drops its first bytes, `count` of them or all. An empty rope keeps no memory.
     pub(super) fn drop_first(&mut self, count: usize) {
-        self.close_text();
-        let mut count = count.min(self.length);
-        self.length -= count;
-        while count > 0
-            && let Some(part) = self.parts.front_mut()
-        {
-            if count < part.len() {
-                part.advance(count);
-                return;
-            }
-            count -= part.len();
-            self.parts.pop_front();
+        self.take(count, |_| {});
+    }
+
+    /// Its first pieces, for one write; returns how many.
+    pub(super) fn pieces<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut used = 0;
+        for (slice, piece) in slices.iter_mut().zip(self.all()) {
+            *slice = IoSlice::new(piece);
+            used += 1;
         }
-        if self.length == 0 {
-            *self = Self::default();
-        }
+        used
     }
 
     /// All of it in one piece.
-    pub(super) fn into_bytes(mut self) -> Bytes {
-        self.close_text();
-        if self.parts.len() == 1 {
-            return self.parts.pop_front().unwrap_or_default();
-        }
-        let mut whole = BytesMut::with_capacity(self.length);
-        self.parts.iter().for_each(|part| whole.extend_from_slice(part));
-        whole.freeze()
+    pub(super) fn into_bytes(self) -> Bytes {
+        let mut whole = Vec::with_capacity(self.length);
+        self.all().for_each(|piece| whole.extend_from_slice(piece));
+        whole.into()
     }
 
-    fn close_text(&mut self) {
-        if !self.text.is_empty() {
-            // What is left of the room is for the text behind the next part.
-            self.parts.push_back(self.text.split().freeze());
+    /// What it holds, in order; no piece is empty.
+    fn all(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(self.taken).chain(self.shared.iter().map(|(at, _)| *at));
+        let ends = self.shared.iter().map(|(at, _)| *at).chain([self.text.len()]);
+        let texts = starts.zip(ends).map(|(start, end)| self.text.get(start..end));
+        let shared = self.shared.iter().map(|(_, bytes)| &**bytes).chain([&[][..]]);
+        texts
+            .zip(shared)
+            .flat_map(|(text, shared)| [text.unwrap_or_default(), shared])
+            .filter(|piece| !piece.is_empty())
+    }
+
+    /// Takes its first bytes out, piece by piece.
+    fn take(&mut self, count: usize, mut to: impl FnMut(Piece<'_>)) {
+        let mut count = count.min(self.length);
+        self.length -= count;
+        while count > 0 {
+            let end = self.shared.front().map_or(self.text.len(), |(at, _)| *at);
+            let text = self.text.get(self.taken..end).unwrap_or_default();
+            let text = text.get(..count.min(text.len())).unwrap_or_default();
+            if !text.is_empty() {
+                self.taken += text.len();
+                count -= text.len();
+                to(Piece::Text(text));
+            } else if let Some((_, bytes)) = self.shared.front_mut() {
+                let piece = bytes.split_to(count.min(bytes.len()));
+                if bytes.is_empty() {
+                    self.shared.pop_front();
+                }
+                count -= piece.len();
+                to(Piece::Shared(piece));
+            }
+        }
+        if self.length == 0 {
+            *self = Self::default();
+        } else if self.taken > TAKEN_MAX {
+            self.text.drain(..self.taken);
+            self.shared.iter_mut().for_each(|(at, _)| *at -= self.taken);
+            self.taken = 0;
         }
     }
+}
+
+/// What is taken out of a [`Rope`].
+enum Piece<'a> {
+    Text(&'a [u8]),
+    Shared(Bytes),
 }
 
 #[cfg(test)]
@@ -155,6 +171,23 @@ mod tests {
             }
             assert_eq!(read, whole, "{size}");
         }
+    }
+
+    #[test]
+    fn what_was_sent_is_not_kept_however_long_it_goes_on() {
+        let shared = Bytes::from(vec![7; SHARED_MIN]);
+        let (mut rope, mut read) = (Rope::default(), Vec::new());
+        for round in 0..1000_u32 {
+            rope.put_slice(&[round as u8; 100]);
+            rope.put_shared(&shared);
+            let mut taken = Rope::default();
+            rope.move_to(if round == 0 { 50 } else { 100 + SHARED_MIN }, &mut taken);
+            read.extend_from_slice(&taken.into_bytes());
+            assert!(rope.text.len() <= TAKEN_MAX + 300, "{}", rope.text.len());
+        }
+        read.extend_from_slice(&rope.into_bytes());
+        let whole = (0..1000_u32).flat_map(|round| [vec![round as u8; 100], shared.to_vec()]);
+        assert!(read == whole.flatten().collect::<Vec<_>>());
     }
 
     #[test]

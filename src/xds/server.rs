@@ -20,6 +20,7 @@ use super::connections::Connections;
 use super::generate::Cache;
 use super::handshakes::Handshakes;
 use super::health::HealthService;
+use super::lane::Lane;
 use super::stats::Stats;
 use crate::identity::{CertificateService, PeerIdentity, ServerIdentity};
 use crate::push::PushContext;
@@ -61,6 +62,7 @@ pub(super) struct Shared {
     pub(super) connections: Arc<Connections>,
     pub(super) stats: Arc<Stats>,
     pub(super) cache: Cache,
+    pub(super) lane: Lane,
     drain: CancellationToken,
     handshakes: Arc<Handshakes>,
 }
@@ -104,6 +106,7 @@ impl Shared {
             connections: config.connections,
             stats: config.stats,
             cache: Cache::default(),
+            lane: Lane::default(),
             drain: config.drain,
             handshakes: Arc::default(),
         }

@@ -15,6 +15,7 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::answers::{Progress, SentNames};
 use super::list::Piece;
+use super::request::Request;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
 use super::rope::Rope;
 use super::subscription::{Batch, Gone, Held, Subscription};
@@ -243,6 +244,24 @@ impl Session {
         self.complete_answers = true;
     }
 
+    /// Takes a request of its form. What it asks for comes out of [`Self::next_response`].
+    ///
+    /// What a client lists is compared with `source` at once; without one it is not believed.
+    ///
+    /// # Errors
+    /// The request ends the stream.
+    pub fn on_request(
+        &mut self,
+        request: Request<'_>,
+        source: Option<&mut dyn ResourceSource>,
+        now: SystemTime,
+    ) -> Result<Handled, Violation> {
+        match self.form {
+            Form::Delta => self.on_delta_request(request, source, now),
+            Form::Sotw => self.on_sotw_request(request, now),
+        }
+    }
+
     /// Takes what changed in the mesh.
     pub fn on_change(&mut self, dirty: &Dirty) {
         for (kind, watch) in &mut self.watches {
@@ -260,6 +279,11 @@ impl Session {
     /// Whether there may be something to send.
     pub fn is_due(&self) -> bool {
         self.watches.values().any(|watch| watch.is_due())
+    }
+
+    /// Whether so much may have to be sent that others' changes would wait for it: a first sync, mostly.
+    pub fn is_much_due(&self) -> bool {
+        self.watches.values().any(|watch| watch.is_much())
     }
 
     /// The next response, of about `limit_bytes` at most where the form can be cut (a SotW response
@@ -393,11 +417,11 @@ impl Session {
         (watch, first)
     }
 
-    /// Watches names of `kind`; those the client listed are sent only if they differ.
+    /// Watches names of `kind`, sorted; those the client listed are sent only if they differ.
     pub(super) fn subscribe(
         &mut self,
         kind: ResourceType,
-        names: &BTreeSet<Arc<str>>,
+        names: &[&str],
         listed: impl Fn(&str) -> bool,
     ) {
         let clusters_before = if kind == ResourceType::Endpoint {
@@ -484,7 +508,7 @@ const SILENT_TYPES: [&str; 12] = [
 
 /// Refuses more names, or longer ones, than a stream may watch.
 pub(super) fn check_names<'a>(
-    names: impl IntoIterator<Item = &'a String>,
+    names: impl IntoIterator<Item = &'a &'a str>,
     watched_already: usize,
 ) -> Result<(), Violation> {
     let mut count = watched_already;

@@ -1,12 +1,10 @@
 //! The state-of-the-world form: how a request is read, and how a response is written.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
-
 use super::delta::take_everything;
+use super::request::Request;
 use super::resource::{Resource, ResourceType};
 use super::rope::Rope;
 use super::session::{Form, Handled, Response, Session, Violation, check_names};
@@ -14,47 +12,39 @@ use super::subscription::Subscription;
 use super::wire::{any_len, bytes_len, put_any, put_bytes};
 
 impl Session {
-    /// Takes a request. What it asks for comes out of [`Session::next_response`].
-    ///
-    /// A request always lists all the names its client watches, so the last one counts, whatever its
-    /// nonce. One without a nonce begins the type anew and is answered in full: the version in it
-    /// only says what the client held at some time.
-    ///
-    /// # Errors
-    /// The request ends the stream.
-    pub fn on_sotw_request(
+    /// Takes a request of this form. It always lists all the names its client watches, so the last one
+    /// counts, whatever its nonce. One without a nonce begins the type anew and is answered in full: the
+    /// version in it only says what the client held at some time.
+    pub(super) fn on_sotw_request(
         &mut self,
-        request: DiscoveryRequest,
+        request: Request<'_>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
-        let DiscoveryRequest {
-            node,
-            type_url,
-            resource_names: mut names,
-            response_nonce,
-            error_detail,
-            ..
-        } = request;
-        let Some(kind) = self.open_request(node.as_ref(), &type_url)? else {
+        let Request { node, type_url, mut names, nonce, error, .. } = request;
+        let Some(kind) = self.open_request(node.as_deref(), type_url)? else {
             return Ok(Handled::Request);
         };
         check_names(&names, 0)?;
-        let error = error_detail.as_ref().map(|status| status.message.as_str());
-        let handled = self.answer(kind, &response_nonce, error, now);
+        let error = error.as_ref().map(|status| status.message.as_str());
+        let handled = self.answer(kind, nonce, error, now);
 
         let named_everything = take_everything(&mut names);
         names.sort_unstable();
+        names.dedup();
         let (watch, first) = self.watch(kind);
-        let anew = first || response_nonce.is_empty();
+        let anew = first || nonce.is_empty();
         if kind.is_wildcard() {
             watch_everything(watch, named_everything, names.is_empty(), anew);
         }
-        let is_listed = |name: &str| names.binary_search_by(|one| (**one).cmp(name)).is_ok();
+        if !anew && watch.names().map(|name| &**name).eq(names.iter().copied()) {
+            // As in most answers.
+            return Ok(handled);
+        }
+        let is_listed = |name: &&Arc<str>| names.binary_search(&&***name).is_ok();
         let gone: Vec<_> = watch.names().filter(|name| !is_listed(name)).cloned().collect();
-        let asked = names.iter().filter(|name| anew || !watch.is_named(name));
-        let asked: BTreeSet<Arc<str>> = asked.map(|name| name.as_str().into()).collect();
+        names.retain(|name| anew || !watch.is_named(name));
         self.unsubscribe(kind, gone.iter().map(|name| &**name));
-        self.subscribe(kind, &asked, |_| false);
+        self.subscribe(kind, &names, |_| false);
         Ok(handled)
     }
 }

@@ -10,27 +10,27 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
-use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3::Node;
-use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error, info, warn};
 
 use super::admission::{self, admit};
 use super::connections::{Entry, lock};
-use super::generate::Picture;
+use super::generate::{Cache, Picture};
 use super::grpc::Requests;
+use super::lane::Turn;
 use super::names::OutboundName;
 use super::node;
-use super::resource::ResourceType;
+use super::request::Request;
+use super::resource::{ResourceSource, ResourceType};
 use super::rope::Rope;
 use super::server::{Line, Shared};
 use super::session::{Form, Handled, RESPONSE_BYTES, Response, Session, Violation};
 use crate::codes;
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
-use crate::push::interest::Subscription;
+use crate::push::interest::{Dirty, Subscription};
 
 /// A stream that says nothing for this long after it was opened is closed.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -38,59 +38,14 @@ const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CHANGES_SPACING: Duration = Duration::from_millis(50);
 /// Responses are put together until they have this many bytes, and written at once.
 const WRITE_BYTES: usize = 64 << 10;
+/// What [`Stream::responses`] may come to, mostly: less than a write, and one response more.
+const MUCH_BYTES: usize = WRITE_BYTES + RESPONSE_BYTES;
 /// Requests that answer nothing: at most this many a second, and in a burst.
 const REQUESTS_PER_SECOND: f64 = 50.0;
 /// See [`REQUESTS_PER_SECOND`].
 const REQUESTS_BURST: f64 = 500.0;
 /// The generator that a gRPC client without a proxy names in its node.
 const PROXYLESS: &str = "grpc";
-
-/// A request of either form.
-pub(super) trait Request: Message + Default + Send + 'static {
-    /// Its form.
-    const FORM: Form;
-
-    /// Who sends it.
-    fn node(&self) -> Option<&Node>;
-
-    /// The type it is about.
-    fn type_url(&self) -> &str;
-
-    /// Hands it to the session.
-    fn give(self, session: &mut Session, now: SystemTime) -> Result<Handled, Violation>;
-}
-
-impl Request for DeltaDiscoveryRequest {
-    const FORM: Form = Form::Delta;
-
-    fn node(&self) -> Option<&Node> {
-        self.node.as_ref()
-    }
-
-    fn type_url(&self) -> &str {
-        &self.type_url
-    }
-
-    fn give(self, session: &mut Session, now: SystemTime) -> Result<Handled, Violation> {
-        session.on_delta_request(self, now)
-    }
-}
-
-impl Request for DiscoveryRequest {
-    const FORM: Form = Form::Sotw;
-
-    fn node(&self) -> Option<&Node> {
-        self.node.as_ref()
-    }
-
-    fn type_url(&self) -> &str {
-        &self.type_url
-    }
-
-    fn give(self, session: &mut Session, now: SystemTime) -> Result<Handled, Violation> {
-        session.on_sotw_request(self, now)
-    }
-}
 
 /// Why a stream ended. The word is a label of a metric.
 #[derive(Debug)]
@@ -131,6 +86,12 @@ struct AdmittedStream {
 }
 
 impl AdmittedStream {
+    /// What the proxy shall hold.
+    fn picture<'a>(&'a self, context: &'a Arc<PushContext>, cache: &'a Cache) -> Picture<'a> {
+        let (network, locality) = self.entry.connection().place();
+        Picture::new(context, &self.proxy, network, cache).at(locality)
+    }
+
     /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
     /// configuration, as it would if it reconnected and was refused: else its workload would lose its
     /// own listeners because somebody removed a Secret elsewhere. It still hears of the endpoints of
@@ -158,10 +119,7 @@ impl Stream {
     }
 
     /// Takes requests and changes until there may be something to send.
-    pub(super) async fn until_due<R: Request>(
-        &mut self,
-        requests: &mut Requests<R>,
-    ) -> Result<(), Ended> {
+    pub(super) async fn until_due(&mut self, requests: &mut Requests) -> Result<(), Ended> {
         while self.idle || self.admitted.is_none() || !lock(&self.session).is_due() {
             let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
             tokio::select! {
@@ -170,7 +128,7 @@ impl Stream {
                     return Err(Ended::by(ending.reason(), Status::unavailable(ending.text())));
                 }
                 request = requests.message() => match request {
-                    Ok(Some(request)) => self.take(request)?,
+                    Ok(Some(request)) => self.take(request.content())?,
                     Ok(None) => return Err(Ended { reason: "client", status: None }),
                     Err(status) => return Err(Ended::by("transport", status)),
                 },
@@ -182,6 +140,12 @@ impl Stream {
             }
         }
         Ok(())
+    }
+
+    /// Waits for its turn, where much is to be sent.
+    pub(super) async fn turn(&self) -> Option<Turn> {
+        let much = lock(&self.session).is_much_due();
+        if much { Some(self.shared.lane.turn(MUCH_BYTES).await) } else { None }
     }
 
     /// What is to be sent now, of all types that have something, within a limit for one write.
@@ -206,8 +170,7 @@ impl Stream {
         let context = self.shared.context()?;
         let withdrawn = admitted.is_withdrawn(&context);
         let proxy = &admitted.proxy;
-        let (network, locality) = admitted.entry.connection().place();
-        let mut picture = Picture::new(&context, proxy, network, &self.shared.cache).at(locality);
+        let mut picture = admitted.picture(&context, &self.shared.cache);
         let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {
@@ -231,22 +194,33 @@ impl Stream {
         Some(response)
     }
 
-    fn take<R: Request>(&mut self, request: R) -> Result<(), Ended> {
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Ended> {
         self.idle = false;
         self.shared.stats.requests.fetch_add(1, Ordering::Relaxed);
+        let form = lock(&self.session).form();
+        let request = Request::read(form, bytes).map_err(|error| {
+            let text = format!("STR0502: not a request: {error}");
+            Ended::by("violation", Status::invalid_argument(text))
+        })?;
         if self.admitted.is_none()
-            && let Some(node) = request.node()
+            && let Some(node) = &request.node
         {
-            let node = node.clone();
-            let admitted = self.let_in(&node)?;
+            let admitted = self.let_in(node)?;
             if admitted.proxy.generator.as_deref() == Some(PROXYLESS) {
                 lock(&self.session).answer_completely();
             }
             self.admitted = Some(admitted);
         }
-        let kind = ResourceType::of_url(request.type_url());
-        let handled = request
-            .give(&mut lock(&self.session), SystemTime::now())
+        let kind = ResourceType::of_url(request.type_url);
+        // Only what the client lists is compared with what is there: most requests are mere answers.
+        let lists = !request.listed.is_empty();
+        let context = if lists { self.shared.context() } else { None };
+        let admitted = self.admitted.as_ref().zip(context.as_ref());
+        let mut picture =
+            admitted.map(|(admitted, context)| admitted.picture(context, &self.shared.cache));
+        let source = picture.as_mut().map(|picture| picture as &mut dyn ResourceSource);
+        let handled = lock(&self.session)
+            .on_request(request, source, SystemTime::now())
             .map_err(|violation| violation_status(&violation))?;
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
             let text = "STR0503: more than 50 unasked-for requests a second";
@@ -258,6 +232,13 @@ impl Stream {
         if let Some(names) = lock(&self.session).assignments_if_changed() {
             let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
             admitted.subscription.watch(names, hostname);
+        }
+        // What changed since a list was compared has marked nobody.
+        let is_old = |then: Arc<PushContext>| {
+            !self.shared.context.borrow().as_ref().is_some_and(|now| Arc::ptr_eq(&then, now))
+        };
+        if context.is_some_and(is_old) {
+            lock(&self.session).on_change(&Dirty { everything: true, ..Dirty::default() });
         }
         if handled == Handled::Refusal {
             self.tell_refusal(kind);
@@ -413,6 +394,10 @@ impl Budget {
 mod tests {
     use std::collections::BTreeSet;
 
+    use prost::Message;
+    use strait_proto::envoy::envoy::service::discovery::v3::{
+        DeltaDiscoveryRequest, DiscoveryRequest,
+    };
     use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
     use strait_proto::envoy::google::rpc;
     use tokio::sync::watch;
@@ -422,7 +407,7 @@ mod tests {
     use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
     use crate::model::{ClusterId, KnownClusters};
     use crate::push::event_loop::{Event, Mesh};
-    use crate::push::interest::{Changes, Dirty};
+    use crate::push::interest::Changes;
     use crate::registry::RegistryUpdate;
     use crate::task::Supervisor;
     use crate::xds::server::Config;
@@ -516,12 +501,43 @@ mod tests {
                 error_detail: (!nonce.is_empty()).then(refused),
                 ..Default::default()
             };
-            assert!(stream.take(request).is_ok());
+            assert!(stream.take(&request.encode_to_vec()).is_ok());
             assert_eq!(sent(&mut stream), 1);
         }
         let endpoints = BTreeSet::from([host("b.ns")]);
         let woken = stream.shared.interest.mark(&Changes { endpoints, ..Changes::default() });
         assert_eq!(woken, 1);
+    }
+
+    #[tokio::test]
+    async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
+        let mut in_sync = stream(Form::Delta);
+        let everything = |node| DeltaDiscoveryRequest {
+            node,
+            type_url: ResourceType::Cluster.url().into(),
+            ..Default::default()
+        };
+        let first = everything(node(&[("CLUSTER_ID", "east")])).encode_to_vec();
+        assert!(in_sync.take(&first).is_ok());
+        let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
+        let watch =
+            DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
+        assert!(in_sync.take(&watch.encode_to_vec()).is_ok());
+        assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
+        assert!(!in_sync.responses().is_empty());
+
+        let mut new =
+            Stream::new(Arc::clone(&in_sync.shared), Arc::clone(&in_sync.line), Form::Delta);
+        assert!(new.take(&first).is_ok());
+        let storm = in_sync.shared.lane.turn(usize::MAX).now_or_never().expect("it is empty");
+        let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
+        lock(&in_sync.session).on_change(&change);
+        lock(&in_sync.session).on_change(&Dirty { definitions: true, ..Dirty::default() });
+        assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
+        let mut turn = Box::pin(new.turn());
+        assert!(turn.as_mut().now_or_never().is_none());
+        drop(storm);
+        assert!(turn.now_or_never().expect("its turn has come").is_some());
     }
 
     #[tokio::test]
@@ -543,7 +559,7 @@ mod tests {
             type_url: ResourceType::Cluster.url().into(),
             ..Default::default()
         };
-        assert!(stream.take(request).is_ok());
+        assert!(stream.take(&request.encode_to_vec()).is_ok());
         assert!(sent(&mut stream) > 2);
 
         mesh.apply(Event::Registry(removed("east", 2)));
@@ -574,7 +590,7 @@ mod tests {
                     response_nonce: nonce.into(),
                     ..Default::default()
                 };
-                assert!(stream.take(request).is_ok());
+                assert!(stream.take(&request.encode_to_vec()).is_ok());
                 assert_eq!(sent(&mut stream), expected, "{generator:?}");
             }
         }

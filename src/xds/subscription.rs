@@ -7,7 +7,7 @@
 //! Of a wildcard type most is the same for many clients: that is held as one [`List`], and only what is
 //! the client's own, or differs from the list at the moment, has an entry.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -34,6 +34,9 @@ impl Held {
         }
     }
 }
+
+/// So many single resources are not much to send.
+const FEW: usize = 32;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -73,7 +76,7 @@ impl Base {
     }
 
     fn find(&self, name: &str) -> Option<&Arc<Resource>> {
-        Sweep::new(self.held()).find(name)
+        self.held().get(self.list.as_ref()?.place(name)?)
     }
 
     /// The next piece to be sent.
@@ -140,8 +143,16 @@ impl Entry {
         Self { resource, holds: Holds::Nothing, named: false, due: None, going: false }
     }
 
-    fn stub(name: &Arc<str>, version: Version) -> Arc<Resource> {
-        Arc::new(Resource { name: Arc::clone(name), version, body: Bytes::new() })
+    fn stub(name: &str, version: Version) -> Arc<Resource> {
+        Arc::new(Resource { name: name.into(), version, body: Bytes::new() })
+    }
+
+    /// Of what the client says it holds.
+    fn listed(name: &str, version: Option<Version>) -> Self {
+        Self {
+            holds: if version.is_some() { Holds::Listed } else { Holds::Unknown },
+            ..Self::new(Self::stub(name, version.unwrap_or(Version(0))))
+        }
     }
 
     fn name(&self) -> &Arc<str> {
@@ -251,13 +262,62 @@ impl Subscription {
         self.answers.progress()
     }
 
-    /// Takes the client's word for what it holds from before this stream, before anything else.
-    pub(super) fn list(&mut self, listed: impl Iterator<Item = (Arc<str>, Option<Version>)>) {
-        let entry = |(name, version): (_, Option<Version>)| Entry {
-            holds: if version.is_some() { Holds::Listed } else { Holds::Unknown },
-            ..Entry::new(Entry::stub(&name, version.unwrap_or(Version(0))))
+    /// Takes the client's word for what it holds of everything from before this stream, before anything
+    /// else, and compares it with all there is. What it has as it is costs no entry.
+    pub(super) fn list_all(&mut self, listed: &[(&str, &str)], all: All) {
+        let list = &all.shared;
+        let mut held = vec![false; list.resources().len()];
+        let mut others = BTreeMap::new();
+        for (name, version) in listed {
+            let version = Version::parse(version);
+            let place = list.place(name);
+            let now = place.and_then(|place| list.resources().get(place));
+            let is_current = now.is_some_and(|now| Some(now.version) == version);
+            if let Some(held) = place.and_then(|place| held.get_mut(place)) {
+                *held = is_current;
+            }
+            if is_current {
+                others.remove(name);
+            } else {
+                others.insert(*name, version);
+            }
+        }
+        let differing = others.iter().map(|(name, version)| Entry::listed(name, *version));
+        let mut entries: Vec<_> = differing.collect();
+        entries.iter().for_each(|entry| self.digest.add(entry.digest()));
+        if held.contains(&true) {
+            list.pieces().iter().for_each(|piece| self.digest.add(piece.digest()));
+            for (one, _) in list.resources().iter().zip(held).filter(|(_, held)| !held) {
+                self.digest.subtract(list::digest(&one.name, Some(one.version)));
+                if !others.contains_key(&*one.name) {
+                    entries.push(Entry::new(Arc::clone(one)));
+                }
+            }
+            self.base = Base { list: Some(Arc::clone(list)), sent: list.pieces().len() };
+        }
+        self.add(entries);
+        self.compare_with(all);
+    }
+
+    /// The same of names, sorted, that it is about to watch.
+    pub(super) fn list_named(
+        &mut self,
+        listed: &[(&str, Option<Version>)],
+        source: &mut dyn ResourceSource,
+    ) {
+        let kind = self.kind;
+        let mut entry = |(name, version): &(&str, _)| match version {
+            // One by one is no way to find those of a wildcard type.
+            Some(version) if !kind.is_wildcard() => source
+                .one(kind, name)
+                .filter(|now| now.version == *version)
+                .map(|now| Entry { holds: Holds::Sent, ..Entry::new(now) }),
+            _ => None,
         };
-        let new: Vec<_> = listed.map(entry).collect();
+        let new: Vec<_> = listed
+            .iter()
+            .map(|one| entry(one).unwrap_or_else(|| Entry::listed(one.0, one.1)))
+            .collect();
         new.iter().for_each(|entry| self.digest.add(entry.digest()));
         self.add(new);
     }
@@ -265,17 +325,20 @@ impl Subscription {
     /// Watches names, sorted. They are sent even if the client was sent them before: it may have
     /// forgotten them (xDS protocol, delta, "resource_names_subscribe"). Those that it has just
     /// `listed` are sent only if they differ. Returns whether one is new.
-    pub(super) fn subscribe(
-        &mut self,
-        names: &BTreeSet<Arc<str>>,
-        listed: impl Fn(&str) -> bool,
-    ) -> bool {
+    pub(super) fn subscribe(&mut self, names: &[&str], listed: impl Fn(&str) -> bool) -> bool {
         self.enter(names);
+        let mut sweep = Sweep::new(&self.entries);
+        let places: Vec<_> = names.iter().filter_map(|name| sweep.place(name)).collect();
         let mut any_new = false;
-        for name in names {
-            let Some(at) = self.place(name) else { continue };
-            any_new |= !std::mem::replace(&mut self.entries[at].named, true);
-            self.mark(at, if listed(name) { Due::Compare } else { Due::Send });
+        for at in places {
+            let entry = &mut self.entries[at];
+            any_new |= !std::mem::replace(&mut entry.named, true);
+            match (listed(entry.name()), entry.holds) {
+                // It was compared when it was listed.
+                (true, Holds::Sent) => {}
+                (true, _) => self.mark(at, Due::Compare),
+                (false, _) => self.mark(at, Due::Send),
+            }
         }
         any_new
     }
@@ -379,6 +442,12 @@ impl Subscription {
     /// Whether there may be something to send.
     pub(super) fn is_due(&self) -> bool {
         self.owed || self.compare_all || self.due > 0 || self.base.next().is_some()
+    }
+
+    /// Whether so much may have to be sent that others' changes would wait for it.
+    pub(super) fn is_much(&self) -> bool {
+        let nothing_yet = self.compare_all && self.base.list.is_none();
+        nothing_yet || self.base.next().is_some() || self.due > FEW
     }
 
     /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
@@ -486,13 +555,20 @@ impl Subscription {
         if !self.wildcard {
             return;
         }
-        if !std::mem::take(&mut self.compare_all) {
+        if !self.compare_all {
             if self.due > 0 && self.all.is_none() {
                 self.all = Some(Arc::new(source.all(self.kind)));
             }
             return;
         }
-        let all = Arc::new(source.all(self.kind));
+        let all = source.all(self.kind);
+        self.compare_with(all);
+    }
+
+    /// Has due what differs from all there is.
+    fn compare_with(&mut self, all: All) {
+        self.compare_all = false;
+        let all = Arc::new(all);
         let mut sweep = Everything::new(&all);
         for at in 0..self.entries.len() {
             let entry = &self.entries[at];
@@ -567,8 +643,9 @@ impl Subscription {
     }
 
     /// Makes entries for names that have none; `names` is sorted.
-    fn enter<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
-        let new = names.into_iter().filter(|name| self.place(name).is_none());
+    fn enter(&mut self, names: &[&str]) {
+        let mut sweep = Sweep::new(&self.entries);
+        let new = names.iter().filter(|name| sweep.place(name).is_none());
         let new = new.map(|name| match self.base.find(name) {
             Some(held) => Entry { holds: Holds::Sent, ..Entry::new(Arc::clone(held)) },
             None => Entry::new(Entry::stub(name, Version(0))),
@@ -652,27 +729,39 @@ impl Named for Arc<str> {
     }
 }
 
+impl Named for Entry {
+    fn name(&self) -> &str {
+        &self.resource.name
+    }
+}
+
 /// Finds names in a sorted run, one after the other in their order.
 struct Sweep<'a, T> {
-    rest: &'a [T],
+    all: &'a [T],
+    passed: usize,
 }
 
 impl<'a, T: Named> Sweep<'a, T> {
     fn new(all: &'a [T]) -> Self {
-        Self { rest: all }
+        Self { all, passed: 0 }
     }
 
     /// The one of this name; each name must come after the last one asked for.
     fn find(&mut self, name: &str) -> Option<&'a T> {
+        self.all.get(self.place(name)?)
+    }
+
+    /// The same by its place.
+    fn place(&mut self, name: &str) -> Option<usize> {
+        let rest = self.all.get(self.passed..).unwrap_or_default();
         let before = |one: &T| one.name() < name;
         // Mostly it is the one behind the last.
-        let skipped = match self.rest {
+        self.passed += match rest {
             [first, second, ..] if before(first) && !before(second) => 1,
-            [first, ..] if before(first) => self.rest.partition_point(before),
+            [first, ..] if before(first) => rest.partition_point(before),
             _ => 0,
         };
-        self.rest = self.rest.get(skipped..).unwrap_or_default();
-        self.rest.first().filter(|one| one.name() == name)
+        self.all.get(self.passed).filter(|one| one.name() == name).map(|_| self.passed)
     }
 }
 
@@ -715,7 +804,7 @@ mod tests {
     fn a_digest_does_not_depend_on_the_way_there() {
         let listed = |name: &str, version| Entry {
             holds: Holds::Listed,
-            ..Entry::new(Entry::stub(&name.into(), Version(version)))
+            ..Entry::new(Entry::stub(name, Version(version)))
         };
         let (mut there, mut back) = (Digest::default(), Digest::default());
         there.add(listed("x", 1).digest());

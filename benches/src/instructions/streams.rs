@@ -6,13 +6,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use prost::Message;
 use strait::model::{NetworkId, Proxy};
 use strait::push::PushContext;
 use strait::push::event_loop::Event;
 use strait::push::interest::Dirty;
 use strait::registry::Change;
 use strait::xds::generate::{Cache, Picture};
-use strait::xds::resource::ResourceType;
+use strait::xds::request::Request;
+use strait::xds::resource::{ResourceSource, ResourceType};
 use strait::xds::session::{Form, RESPONSE_BYTES, Session};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
@@ -23,34 +25,45 @@ const SERVICES: usize = 1000;
 /// Assignments that the proxy asks for.
 const WATCHED: usize = 50;
 
-/// One proxy's stream, and what it has been sent.
+/// What a client holds, by type: versions by name.
+type Held = HashMap<ResourceType, HashMap<String, String>>;
+
+/// One proxy's stream.
 struct Client {
     session: Session,
     proxy: Proxy,
-    held: HashMap<ResourceType, HashMap<String, String>>,
+    /// Room for an answer.
+    answer: Vec<u8>,
+}
+
+/// The first requests of a stream, for all upstream clusters and for `names`, with the versions of what the
+/// client holds.
+fn first_requests(names: &[String], held: &Held) -> Vec<Vec<u8>> {
+    let of = |kind: ResourceType| {
+        let subscribe = if kind == ResourceType::Endpoint { names } else { &[] };
+        let request = DeltaDiscoveryRequest {
+            node: Some(Node { id: "n".into(), ..Default::default() }),
+            type_url: kind.url().into(),
+            resource_names_subscribe: subscribe.to_vec(),
+            initial_resource_versions: held.get(&kind).cloned().unwrap_or_default(),
+            ..Default::default()
+        };
+        request.encode_to_vec()
+    };
+    [ResourceType::Cluster, ResourceType::Endpoint].map(of).into()
 }
 
 impl Client {
     fn new() -> Self {
-        Self { session: Session::new(Form::Delta), proxy: proxy(), held: HashMap::new() }
+        Self { session: Session::new(Form::Delta), proxy: proxy(), answer: Vec::new() }
     }
 
-    /// Asks for all upstream clusters and for `names`, with the versions of what it holds.
-    fn ask(&mut self, names: &[String]) {
-        for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
-            let subscribe = if kind == ResourceType::Endpoint { names } else { &[] };
-            self.say(DeltaDiscoveryRequest {
-                node: Some(Node { id: "n".into(), ..Default::default() }),
-                type_url: kind.url().into(),
-                resource_names_subscribe: subscribe.to_vec(),
-                initial_resource_versions: self.held.get(&kind).cloned().unwrap_or_default(),
-                ..Default::default()
-            });
+    /// Says what waits in `requests`.
+    fn ask(&mut self, requests: &[Vec<u8>], context: &Arc<PushContext>, cache: &Cache) {
+        for request in requests {
+            let mut picture = Picture::new(context, &self.proxy, NetworkId::default(), cache);
+            say(&mut self.session, request, Some(&mut picture));
         }
-    }
-
-    fn say(&mut self, request: DeltaDiscoveryRequest) {
-        self.session.on_delta_request(request, SystemTime::UNIX_EPOCH).expect("it is sound");
     }
 
     /// Takes and acknowledges all there is to send; returns how many resources that were.
@@ -65,25 +78,33 @@ impl Client {
             };
             black_box(response.to_bytes());
             count += response.count();
-            self.say(DeltaDiscoveryRequest {
-                type_url: response.kind.url().into(),
-                response_nonce: response.nonce,
-                ..Default::default()
-            });
+            self.answer.clear();
+            for (field, text) in [(2, response.kind.url()), (6, &response.nonce)] {
+                self.answer.extend([field << 3 | 2, u8::try_from(text.len()).expect("short")]);
+                self.answer.extend(text.as_bytes());
+            }
+            say(&mut self.session, &self.answer, None);
         }
     }
 
-    /// Notes what was sent, for a reconnect; not part of what is counted.
-    fn note(&mut self, context: &Arc<PushContext>, cache: &Cache) {
+    /// What it is sent now; not part of what is counted.
+    fn held(mut self, context: &Arc<PushContext>, cache: &Cache) -> Held {
+        let mut all = Held::new();
         let mut picture = Picture::new(context, &self.proxy, NetworkId::default(), cache);
         let now = SystemTime::UNIX_EPOCH;
         while let Some(response) = self.session.next_response(&mut picture, RESPONSE_BYTES, now) {
-            let held = self.held.entry(response.kind).or_default();
+            let held = all.entry(response.kind).or_default();
             held.extend(
                 response.all().map(|(one, version)| (one.name.to_string(), version.to_string())),
             );
         }
+        all
     }
+}
+
+fn say(session: &mut Session, request: &[u8], source: Option<&mut dyn ResourceSource>) {
+    let request = Request::read(Form::Delta, request).expect("it is one");
+    session.on_request(request, source, SystemTime::UNIX_EPOCH).expect("it is sound");
 }
 
 /// Streams of proxies that hold nothing, of a kind that is known.
@@ -91,14 +112,14 @@ pub(crate) fn first_sync() -> Case {
     const STREAMS: usize = 20;
     let (_, _, context) = mesh(1, SERVICES, 1);
     let cache = Cache::default();
-    let watched = names(WATCHED);
+    let asked = first_requests(&names(WATCHED), &Held::new());
     let mut first = Client::new();
-    first.ask(&watched);
+    first.ask(&asked, &context, &cache);
     first.drain(&context, &cache);
     let run = move || {
         for _ in 0..STREAMS {
             let mut client = Client::new();
-            client.ask(&watched);
+            client.ask(&asked, &context, &cache);
             assert!(client.drain(&context, &cache) >= SERVICES + WATCHED);
             black_box(&client);
         }
@@ -113,13 +134,14 @@ pub(crate) fn reconnect() -> Case {
     let cache = Cache::default();
     let watched = names(WATCHED);
     let mut before = Client::new();
-    before.ask(&watched);
-    before.note(&context, &cache);
-    assert!(before.held.values().map(HashMap::len).sum::<usize>() >= SERVICES + WATCHED);
+    before.ask(&first_requests(&watched, &Held::new()), &context, &cache);
+    let held = before.held(&context, &cache);
+    assert!(held.values().map(HashMap::len).sum::<usize>() >= SERVICES + WATCHED);
+    let asked = first_requests(&watched, &held);
     let run = move || {
         for _ in 0..STREAMS {
-            let mut client = Client { held: before.held.clone(), ..Client::new() };
-            client.ask(&watched);
+            let mut client = Client::new();
+            client.ask(&asked, &context, &cache);
             assert_eq!(client.drain(&context, &cache), 0);
             black_box(&client);
         }
@@ -134,9 +156,10 @@ pub(crate) fn deliver() -> Case {
     let (mut mesh, mut registries, context) = mesh(1, SERVICES, 10);
     let cache = Cache::default();
     let names = names(SERVICES);
+    let asked = first_requests(&names, &Held::new());
     let mut clients: Vec<_> = (0..STREAMS).map(|_| Client::new()).collect();
     for client in &mut clients {
-        client.ask(&names);
+        client.ask(&asked, &context, &cache);
         client.drain(&context, &cache);
     }
     let registry = registries.first_mut().expect("a cluster");
@@ -156,7 +179,7 @@ pub(crate) fn deliver() -> Case {
         .collect();
     // Made once for all streams, and counted elsewhere.
     let mut first = Client::new();
-    first.ask(&names);
+    first.ask(&asked, &context, &cache);
     for (context, dirty) in &versions {
         first.session.on_change(dirty);
         first.drain(context, &cache);

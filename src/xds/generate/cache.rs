@@ -4,11 +4,10 @@
 //! serves only where these are still the inputs, and is replaced where they are not. So the key and
 //! the remembered inputs together are the generator's entire input, and no entry is ever stale.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use dashmap::DashMap;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::tls::Secrets;
 use crate::aggregate::MergedService;
@@ -23,6 +22,7 @@ use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{ViewKey, is_by_cluster, is_by_node};
+use crate::xds::hash::Secret;
 use crate::xds::list::List;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -167,43 +167,6 @@ impl PartialEq for ServiceInputs {
             && Arc::ptr_eq(&self.mesh, &other.mesh)
             && Arc::ptr_eq(&self.clusters, &other.clusters)
             && Arc::ptr_eq(&self.policy, &other.policy)
-    }
-}
-
-/// Hashes keys, which are texts that many choose: with a secret, as the standard library does, at a
-/// fraction of its cost.
-#[derive(Debug, Clone)]
-struct Secret(u64);
-
-impl Default for Secret {
-    fn default() -> Self {
-        Self(rand::random())
-    }
-}
-
-impl BuildHasher for Secret {
-    type Hasher = Folded;
-
-    fn build_hasher(&self) -> Folded {
-        Folded(self.0)
-    }
-}
-
-/// Each part is hashed with the hash of those before it.
-struct Folded(u64);
-
-impl Hasher for Folded {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    // What ends each text: the next part would be hashed with the same seed without it, too.
-    fn write_u8(&mut self, byte: u8) {
-        self.0 = self.0.rotate_left(8) ^ u64::from(byte);
     }
 }
 

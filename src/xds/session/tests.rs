@@ -1194,35 +1194,33 @@ impl Stage {
         let type_url = type_url.to_owned();
         let response_nonce = nonce.to_owned();
         let error_detail = error.map(|message| Status { message, ..Default::default() });
-        match self.form {
-            Form::Delta => self.session.on_delta_request(
-                DeltaDiscoveryRequest {
+        let bytes = match self.form {
+            Form::Delta => DeltaDiscoveryRequest {
+                node,
+                type_url,
+                resource_names_subscribe: names.to_vec(),
+                resource_names_unsubscribe: dropped.to_vec(),
+                initial_resource_versions: listed.iter().cloned().collect(),
+                response_nonce,
+                error_detail,
+                ..Default::default()
+            }
+            .encode_to_vec(),
+            Form::Sotw => {
+                assert!(dropped.is_empty() && listed.is_empty(), "only Delta has these");
+                DiscoveryRequest {
                     node,
                     type_url,
-                    resource_names_subscribe: names.to_vec(),
-                    resource_names_unsubscribe: dropped.to_vec(),
-                    initial_resource_versions: listed.iter().cloned().collect(),
+                    resource_names: names.to_vec(),
                     response_nonce,
                     error_detail,
                     ..Default::default()
-                },
-                self.now,
-            ),
-            Form::Sotw => {
-                assert!(dropped.is_empty() && listed.is_empty(), "only Delta has these");
-                self.session.on_sotw_request(
-                    DiscoveryRequest {
-                        node,
-                        type_url,
-                        resource_names: names.to_vec(),
-                        response_nonce,
-                        error_detail,
-                        ..Default::default()
-                    },
-                    self.now,
-                )
+                }
+                .encode_to_vec()
             }
-        }
+        };
+        let request = Request::read(self.form, &bytes).expect("a request");
+        self.session.on_request(request, Some(&mut self.source), self.now)
     }
 
     /// Sends one response; returns whether there was one.

@@ -102,7 +102,10 @@ async fn converse(
         }
         let settled = of(ResourceType::Endpoint) && !request.response_nonce.is_empty();
         let now = SystemTime::now();
-        session.on_delta_request(request, now).expect("Envoy keeps to the protocol");
+        let bytes = request.encode_to_vec();
+        let request = strait::xds::request::Request::read(Form::Delta, &bytes);
+        let request = request.expect("tonic has read it");
+        session.on_request(request, Some(&mut source), now).expect("Envoy keeps to the protocol");
         if settled && !source.changed {
             source.changed = true;
             session.on_change(&Dirty { everything: true, ..Dirty::default() });

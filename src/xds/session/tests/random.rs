@@ -145,7 +145,7 @@ impl Client {
             1..6 if !self.view(kind).asked => self.ask_first(kind, log),
             6..16 => self.answer(kind, log),
             16..22 => self.hear_out(),
-            22..28 => self.serve_one(log),
+            22..28 => self.serve_one(source, log),
             28..34 => self.send_one(source, log),
             _ => self.read_one(log),
         }
@@ -160,7 +160,7 @@ impl Client {
         }
         for _ in 0..200 {
             self.hear_out();
-            self.serve_one(log);
+            self.serve_one(source, log);
             self.send_one(source, log);
             self.read_one(log);
             ResourceType::ALL.into_iter().for_each(|kind| self.answer(kind, log));
@@ -285,7 +285,7 @@ impl Client {
     }
 
     /// The session takes a request.
-    fn serve_one(&mut self, log: &mut Vec<String>) {
+    fn serve_one(&mut self, source: &mut Source, log: &mut Vec<String>) {
         let Some(ask) = self.requests.pop_front() else { return };
         log.push(format!("{:?}: served {}", self.form, ask.kind.short()));
         let id = "n".to_owned();
@@ -295,36 +295,34 @@ impl Client {
         let error_detail = ask.error.map(|message| Status { message, ..Default::default() });
         let list = |names: BTreeSet<Arc<str>>| names.iter().map(ToString::to_string).collect();
         let now = SystemTime::UNIX_EPOCH;
-        let handled = match self.form {
-            Form::Delta => {
-                let request = DeltaDiscoveryRequest {
-                    node,
-                    type_url,
-                    response_nonce,
-                    error_detail,
-                    resource_names_subscribe: list(ask.subscribe),
-                    resource_names_unsubscribe: list(ask.unsubscribe),
-                    initial_resource_versions: ask
-                        .listed
-                        .iter()
-                        .map(|(name, version)| (name.to_string(), version.to_string()))
-                        .collect(),
-                    ..Default::default()
-                };
-                self.session.on_delta_request(request, now)
+        let bytes = match self.form {
+            Form::Delta => DeltaDiscoveryRequest {
+                node,
+                type_url,
+                response_nonce,
+                error_detail,
+                resource_names_subscribe: list(ask.subscribe),
+                resource_names_unsubscribe: list(ask.unsubscribe),
+                initial_resource_versions: ask
+                    .listed
+                    .iter()
+                    .map(|(name, version)| (name.to_string(), version.to_string()))
+                    .collect(),
+                ..Default::default()
             }
-            Form::Sotw => {
-                let request = DiscoveryRequest {
-                    node,
-                    type_url,
-                    response_nonce,
-                    error_detail,
-                    resource_names: list(ask.names),
-                    ..Default::default()
-                };
-                self.session.on_sotw_request(request, now)
+            .encode_to_vec(),
+            Form::Sotw => DiscoveryRequest {
+                node,
+                type_url,
+                response_nonce,
+                error_detail,
+                resource_names: list(ask.names),
+                ..Default::default()
             }
+            .encode_to_vec(),
         };
+        let request = Request::read(self.form, &bytes).expect("a request");
+        let handled = self.session.on_request(request, Some(source), now);
         handled.expect("a request within the protocol");
     }
 

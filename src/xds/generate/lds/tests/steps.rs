@@ -1,11 +1,13 @@
 //! What a proxy holds after each response while a cluster leaves: nothing may lead to what isn't there.
 
+use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 
 use super::*;
 use crate::fixtures::removed;
 use crate::push::interest::Dirty;
+use crate::xds::request::Request;
 use crate::xds::session::{Form, Response, Session};
 
 #[test]
@@ -85,35 +87,37 @@ impl Client {
     fn ask(&mut self, kind: ResourceType, names: Vec<String>) {
         let node = Some(Node { id: "n".into(), ..Default::default() });
         let (type_url, now) = (kind.url().to_owned(), std::time::SystemTime::UNIX_EPOCH);
-        let taken = match self.form {
+        let bytes = match self.form {
             Form::Delta => {
                 let held = self.held.keys().filter(|(of, _)| *of == kind);
                 let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
                 let not_in = |names: &[String], those: &[String]| {
                     names.iter().filter(|name| !those.contains(name)).cloned().collect()
                 };
-                let request = DeltaDiscoveryRequest {
+                DeltaDiscoveryRequest {
                     node,
                     type_url,
                     resource_names_subscribe: not_in(&names, &held),
                     resource_names_unsubscribe: not_in(&held, &names),
                     ..Default::default()
-                };
-                self.session.on_delta_request(request, now)
+                }
+                .encode_to_vec()
             }
             Form::Sotw => {
                 let response_nonce =
                     if names.is_empty() { String::new() } else { "names only".into() };
-                let request = DiscoveryRequest {
+                DiscoveryRequest {
                     node,
                     type_url,
                     resource_names: names,
                     response_nonce,
                     ..Default::default()
-                };
-                self.session.on_sotw_request(request, now)
+                }
+                .encode_to_vec()
             }
         };
+        let request = Request::read(self.form, &bytes).expect("a request");
+        let taken = self.session.on_request(request, None, now);
         taken.expect("a request within the protocol");
     }
 

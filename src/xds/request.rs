@@ -1,0 +1,269 @@
+//! What a client asks for or answers with, read in place.
+//!
+//! A proxy that comes back lists all it holds, thousands of names and versions; one that accepts a
+//! response says nothing but its nonce. So names stay where they came, and only what is rare is decoded
+//! into values of its own. What is read, and what is refused, is what prost reads and refuses. Knows
+//! nothing of what is watched.
+
+use std::str::Utf8Error;
+
+use prost::encoding::{
+    DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field,
+};
+use prost::{DecodeError, Message};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::ResourceLocator;
+use strait_proto::envoy::google::rpc::Status;
+
+use super::session::Form;
+
+/// A request of either form.
+#[derive(Debug, Default)]
+pub struct Request<'a> {
+    /// Who sends it; many say so in their first request only.
+    pub node: Option<Box<Node>>,
+    /// The type it is about.
+    pub type_url: &'a str,
+    /// Names that the client watches from now on, in no order; of the SotW form all of them.
+    pub names: Vec<&'a str>,
+    /// Names that it no longer watches (Delta only).
+    pub dropped: Vec<&'a str>,
+    /// What it holds from before: names and versions, in no order. Of equal names the last counts (Delta
+    /// only).
+    pub listed: Vec<(&'a str, &'a str)>,
+    /// The response that it answers.
+    pub nonce: &'a str,
+    /// Why it refuses that response.
+    pub error: Option<Box<Status>>,
+}
+
+/// Why some bytes are no request.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// Its fields are not what protobuf has.
+    #[error(transparent)]
+    Field(#[from] DecodeError),
+    /// A field is longer than what is there.
+    #[error("a field is cut off")]
+    CutOff,
+    /// A text is none.
+    #[error(transparent)]
+    Text(#[from] Utf8Error),
+}
+
+/// The fields of both forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Node,
+    TypeUrl,
+    Names,
+    Dropped,
+    Listed,
+    Nonce,
+    Error,
+    /// Of a SotW request: which version it has. Says nothing that the nonce doesn't say.
+    Version,
+    /// Names of another kind, which nobody sends.
+    Locator,
+}
+
+impl Field {
+    /// By the numbers of `DeltaDiscoveryRequest` and `DiscoveryRequest`.
+    fn of(form: Form, number: u32) -> Option<Self> {
+        Some(match (form, number) {
+            (Form::Delta, 1) | (Form::Sotw, 2) => Self::Node,
+            (Form::Delta, 2) | (Form::Sotw, 4) => Self::TypeUrl,
+            (_, 3) => Self::Names,
+            (Form::Delta, 4) => Self::Dropped,
+            (Form::Delta, 5) => Self::Listed,
+            (Form::Delta, 6) | (Form::Sotw, 5) => Self::Nonce,
+            (Form::Delta, 7) | (Form::Sotw, 6) => Self::Error,
+            (Form::Delta, 8 | 9) | (Form::Sotw, 7) => Self::Locator,
+            (Form::Sotw, 1) => Self::Version,
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request of a form.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(form: Form, mut input: &'a [u8]) -> Result<Self, Unreadable> {
+        let mut request = Self::default();
+        while !input.is_empty() {
+            let (number, wire) = decode_key(&mut input)?;
+            let Some(field) = Field::of(form, number) else {
+                skip_field(wire, number, &mut input, DecodeContext::default())?;
+                continue;
+            };
+            // Of a map prost looks at no wire type.
+            let wire = if field == Field::Listed { WireType::LengthDelimited } else { wire };
+            let content = content(wire, &mut input)?;
+            match field {
+                // A message that comes in several pieces is all of them.
+                Field::Node => request.node.get_or_insert_default().merge(content)?,
+                Field::Error => request.error.get_or_insert_default().merge(content)?,
+                Field::TypeUrl => request.type_url = str::from_utf8(content)?,
+                Field::Names => request.names.push(str::from_utf8(content)?),
+                Field::Dropped => request.dropped.push(str::from_utf8(content)?),
+                Field::Listed => request.listed.push(entry(content)?),
+                Field::Nonce => request.nonce = str::from_utf8(content)?,
+                Field::Version => _ = str::from_utf8(content)?,
+                Field::Locator => _ = ResourceLocator::decode(content)?,
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// An entry of a map of texts.
+fn entry(mut input: &[u8]) -> Result<(&str, &str), Unreadable> {
+    let (mut key, mut value) = ("", "");
+    while !input.is_empty() {
+        let (number, wire) = decode_key(&mut input)?;
+        match number {
+            1 => key = str::from_utf8(content(wire, &mut input)?)?,
+            2 => value = str::from_utf8(content(wire, &mut input)?)?,
+            _ => skip_field(wire, number, &mut input, DecodeContext::default())?,
+        }
+    }
+    Ok((key, value))
+}
+
+/// The content of a field that has a length.
+fn content<'a>(wire: WireType, input: &mut &'a [u8]) -> Result<&'a [u8], Unreadable> {
+    check_wire_type(WireType::LengthDelimited, wire)?;
+    let length = usize::try_from(decode_varint(input)?).map_err(|_| Unreadable::CutOff)?;
+    let (content, rest) = input.split_at_checked(length).ok_or(Unreadable::CutOff)?;
+    *input = rest;
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use strait_proto::envoy::envoy::service::discovery::v3::{
+        DeltaDiscoveryRequest, DiscoveryRequest,
+    };
+
+    use super::*;
+
+    /// What both readings have to agree on.
+    #[derive(Debug, PartialEq)]
+    struct Said {
+        node: Option<Node>,
+        type_url: String,
+        names: Vec<String>,
+        dropped: Vec<String>,
+        listed: HashMap<String, String>,
+        nonce: String,
+        error: Option<Status>,
+    }
+
+    fn by_prost(form: Form, bytes: &[u8]) -> Option<Said> {
+        let of_delta = |request: DeltaDiscoveryRequest| Said {
+            node: request.node,
+            type_url: request.type_url,
+            names: request.resource_names_subscribe,
+            dropped: request.resource_names_unsubscribe,
+            listed: request.initial_resource_versions,
+            nonce: request.response_nonce,
+            error: request.error_detail,
+        };
+        let of_sotw = |request: DiscoveryRequest| Said {
+            node: request.node,
+            type_url: request.type_url,
+            names: request.resource_names,
+            dropped: Vec::new(),
+            listed: HashMap::new(),
+            nonce: request.response_nonce,
+            error: request.error_detail,
+        };
+        match form {
+            Form::Delta => DeltaDiscoveryRequest::decode(bytes).ok().map(of_delta),
+            Form::Sotw => DiscoveryRequest::decode(bytes).ok().map(of_sotw),
+        }
+    }
+
+    fn in_place(form: Form, bytes: &[u8]) -> Option<Said> {
+        let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+        let request = Request::read(form, bytes).ok()?;
+        Some(Said {
+            node: request.node.map(|node| *node),
+            type_url: request.type_url.to_owned(),
+            names: owned(request.names),
+            dropped: owned(request.dropped),
+            listed: request
+                .listed
+                .into_iter()
+                .map(|(name, version)| (name.to_owned(), version.to_owned()))
+                .collect(),
+            nonce: request.nonce.to_owned(),
+            error: request.error.map(|error| *error),
+        })
+    }
+
+    /// Some fields of either form, now and then of a wrong wire type, cut off, or not known; within
+    /// messages of messages as well.
+    fn fields(random: &mut StdRng, depth: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..random.random_range(0..6) {
+            let number: u32 = random.random_range(0..13);
+            let wire = if random.random_ratio(1, 40) { random.random_range(0..8) } else { 2 };
+            bytes.extend(varint(u64::from(number << 3 | wire)));
+            let content = match random.random_range(0..8) {
+                0..3 if depth > 0 => fields(random, depth - 1),
+                3 => Vec::new(),
+                4 if random.random_ratio(1, 20) => vec![0xc3, 0x28],
+                _ => [&b"a"[..], b"b", "ä".as_bytes(), b"*"][random.random_range(0..4)].to_vec(),
+            };
+            let mut length = content.len() as u64;
+            if random.random_ratio(1, 100) {
+                length =
+                    [length + 1, length.saturating_sub(1), u64::MAX][random.random_range(0..3)];
+            }
+            bytes.extend(varint(length));
+            bytes.extend(content);
+        }
+        bytes
+    }
+
+    fn varint(value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        prost::encoding::encode_varint(value, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn it_reads_and_refuses_what_prost_does() {
+        let mut random = StdRng::seed_from_u64(7);
+        let mut sound = 0;
+        for round in 0..60_000 {
+            let mut bytes = fields(&mut random, 3);
+            if random.random_ratio(1, 10) && !bytes.is_empty() {
+                let at = random.random_range(0..bytes.len());
+                bytes[at] = random.random();
+            }
+            for form in [Form::Delta, Form::Sotw] {
+                let expected = by_prost(form, &bytes);
+                sound += usize::from(expected.is_some());
+                assert_eq!(in_place(form, &bytes), expected, "{round}: {form:?} {bytes:?}");
+            }
+        }
+        assert!((20_000..100_000).contains(&sound), "{sound} of 120,000 were sound");
+    }
+
+    #[test]
+    fn of_equal_names_the_last_counts_and_what_is_missing_is_empty() {
+        // initial_resource_versions: a=1, a=2, no name, no version.
+        let bytes = b"\x2a\x06\x0a\x01a\x12\x011\x2a\x06\x0a\x01a\x12\x012\x2a\x03\x12\x013\x2a\x03\x0a\x01b";
+        let request = Request::read(Form::Delta, bytes).expect("sound");
+        assert_eq!(request.listed, [("a", "1"), ("a", "2"), ("", "3"), ("b", "")]);
+        assert_eq!(in_place(Form::Delta, bytes), by_prost(Form::Delta, bytes));
+    }
+}
