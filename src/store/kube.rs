@@ -21,6 +21,7 @@ use super::{
 use crate::apiserver::{
     Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
 };
+use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
 use crate::task::Supervisor;
 
 /// Events that wait to be applied. A full channel makes the readers wait.
@@ -29,8 +30,8 @@ const EVENTS_MAX: usize = 64;
 const OBJECTS_MAX: usize = 10_000;
 /// Far more entries, and namespaces, than any mesh has.
 const ENTRIES_MAX: usize = 200_000;
-/// The version of Istio's objects that all its releases since 1.5 serve.
-const ISTIO_VERSION: &str = "v1beta1";
+/// The version that is written into an entry that is kept, whichever it was read in: they say the same.
+const KEPT_VERSION: &str = "v1";
 
 /// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
 /// mounted token that was renewed) is taken up without forgetting anything. `known` are the entries that it
@@ -107,7 +108,7 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         fields: Some(format!("metadata.name={name}")),
         ..Selection::all("", "v1", "configmaps")
     };
-    let entries = |plural| Selection::all("networking.istio.io", ISTIO_VERSION, plural);
+    let entries = |plural| Selection::in_best(ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, plural);
     let namespaces = Selection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
@@ -423,7 +424,7 @@ impl Index {
             }
             Found::Entry(name, mut object) => {
                 if let Some(kind) = reader.entry_kind() {
-                    object["apiVersion"] = format!("networking.istio.io/{ISTIO_VERSION}").into();
+                    object["apiVersion"] = format!("{ISTIO_NETWORKING}/{KEPT_VERSION}").into();
                     object["kind"] = kind.into();
                 }
                 let held = self.entries.entry((reader, name)).or_default();

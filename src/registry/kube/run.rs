@@ -24,7 +24,10 @@ use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Status};
 use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
-use crate::model::{DeclaredGateway, Mcs, NETWORK_LABEL, NamespaceFilter};
+use crate::model::{
+    DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
+    NamespaceFilter,
+};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.
@@ -97,7 +100,8 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
             Kind::Gateways => "gateway.networking.k8s.io",
             Kind::ServiceExports | Kind::ServiceImports => mcs::GROUP,
             Kind::WorkloadEntries => {
-                return Selection::all("networking.istio.io", "v1beta1", kind.plural());
+                let versions = ISTIO_NETWORKING_VERSIONS;
+                return Selection::in_best(ISTIO_NETWORKING, versions, kind.plural());
             }
             Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
         };
