@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
 use crate::model::{
-    ClusterId, Distribution, Health, Hostname, IgnoredClaim, NetworkId, Resolution,
+    ClusterId, Distribution, Health, Hostname, IgnoredClaim, Mode, NetworkId, Resolution,
 };
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
@@ -119,11 +119,19 @@ fn dropped_addresses(context: &PushContext) -> Vec<(ClusterId, DroppedAddress)> 
 /// have for themselves; those that proxies find by names behind the others.
 pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<Value> {
     let definitions = context.all_services().filter(|service| service.hostname() == hostname);
-    definitions.flat_map(|service| [sent(service), by_name(service)].concat()).collect()
+    definitions.flat_map(|service| [sent(context, service), by_name(service)].concat()).collect()
 }
 
 /// Those that the control plane sends.
-fn sent(service: &MergedService) -> Vec<Value> {
+fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
+    // As proxies are told: a cluster that is drained has nothing healthy.
+    let is_drained = |cluster: &ClusterId| {
+        context.clusters.clusters.get(cluster).is_some_and(|known| known.mode == Mode::Drain)
+    };
+    let health = |cluster: &ClusterId, health: Health| match health {
+        Health::Healthy if is_drained(cluster) => Health::Draining,
+        health => health,
+    };
     service
         .endpoints()
         .map(|(shard, endpoint, network)| {
