@@ -25,6 +25,7 @@ use tracing::warn;
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
+use crate::mesh::watch::Problem;
 use crate::metrics::Metrics;
 use crate::model::ClusterId;
 use crate::policy::Watched;
@@ -52,6 +53,8 @@ pub struct Sources {
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     /// How the sources fare that are no member clusters.
     pub board: Board,
+    /// What of the mesh config and the mesh networks is not in force.
+    pub mesh_problems: watch::Receiver<Vec<Problem>>,
     /// The policy in force.
     pub policy: Watched,
     /// Who is connected.
@@ -191,7 +194,8 @@ async fn clusters(State(sources): Shared) -> Answer {
             let mut row = status.clone();
             let holds = seen.insert(id.clone());
             if let Some(context) = context.as_ref().filter(|_| holds) {
-                row.withheld = counts.get(&id).copied().unwrap_or_default();
+                row.withheld_by = counts.get(&id).cloned().unwrap_or_default();
+                row.withheld = row.withheld_by.values().sum();
                 row.ignored_claims = views::ignored_claims(context, &id);
                 let held = context.network_labels.contains_key(&id);
                 row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
@@ -288,6 +292,11 @@ async fn mesh(State(sources): Shared) -> Answer {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
     answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
+    let problems = sources.mesh_problems.borrow().clone();
+    let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
+    answer["problem"] = json!((!texts.is_empty()).then(|| texts.join(" ")));
+    let coded = problems.iter().map(|one| json!({ "code": one.code, "text": one.text }));
+    answer["problems"] = coded.collect();
     Ok(pretty(StatusCode::OK, &answer))
 }
 

@@ -9,12 +9,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
+use crate::explain::code;
 use crate::model::{
     ClusterId, Distribution, Health, Hostname, IgnoredClaim, Mode, NetworkId, Resolution,
 };
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
-use crate::push::view::{Reason, ViewKey, decide};
+use crate::push::view::{ViewKey, decide};
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -269,7 +270,7 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
 }
 
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given
-/// because of networks.
+/// because of networks, by the code of the first such view's reason.
 pub(super) fn withheld(
     context: &PushContext,
     views: &BTreeSet<ViewKey>,
@@ -277,12 +278,14 @@ pub(super) fn withheld(
     let mut counts = BTreeMap::new();
     for service in context.services.values() {
         for (shard, endpoint, network) in service.endpoints() {
-            let lacking = views.iter().any(|view| {
+            let reason = views.iter().find_map(|view| {
                 decide(context, view, service, shard, endpoint, network)
-                    .is_err_and(Reason::is_of_networks)
+                    .err()
+                    .filter(|reason| reason.is_of_networks())
             });
-            if lacking {
-                *counts.entry(shard.cluster.clone()).or_default() += 1;
+            if let Some(reason) = reason {
+                let of_cluster = counts.entry(shard.cluster.clone()).or_default();
+                *of_cluster.entry(code(reason)).or_default() += 1;
             }
         }
     }

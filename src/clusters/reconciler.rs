@@ -647,6 +647,7 @@ impl Reconciler {
             services: status.services,
             endpoints: status.endpoints,
             withheld: 0,
+            withheld_by: BTreeMap::new(),
             objects: status.objects,
             relists: status.relists,
             ignored_claims: Vec::new(),

@@ -1,6 +1,7 @@
 //! How each member cluster fares, as `/debug/clusters` shows it. Pure: from facts to a state and the
 //! reason for it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -45,6 +46,9 @@ pub struct ClusterStatus {
     /// Endpoints that at least one connected proxy's network can't be given; filled in by whoever
     /// knows the proxies.
     pub withheld: usize,
+    /// The same by the code of the reason; left out where there are none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub withheld_by: BTreeMap<&'static str, usize>,
     /// Kubernetes objects held.
     pub objects: usize,
     /// Full lists after the first.
@@ -202,7 +206,8 @@ pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
     if state == State::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
-            reasons.push(format!("{} objects left out, last: {last}", facts.status.skipped.count));
+            let (code, count) = (&codes::OBJECTS_SKIPPED, facts.status.skipped.count);
+            reasons.push(format!("{code}: {count} objects left out, last: {last}"));
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))

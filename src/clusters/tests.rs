@@ -45,7 +45,9 @@ impl Mesh {
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
         let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is good"));
         let (updates, words) = mpsc::channel(100);
-        let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), Arc::default(), &tasks);
+        let facts = watch::Sender::new(crate::sources::Facts::starting("cluster", ""));
+        let (known, system) = (Arc::default(), SYSTEM.to_owned());
+        let objects = store::kube::watch(access.clone(), system, known, facts, &tasks);
         let config = Config {
             objects,
             config_cluster: Some(ConfigCluster { id: "hub".into(), access }),

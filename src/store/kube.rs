@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,9 +19,11 @@ use super::{
     Secret, Warning,
 };
 use crate::apiserver::{
-    Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
+    Access, Client, Error, Event, Key, Limits, Metadata, Object, Probed, Selection, null_as_default,
 };
+use crate::codes::{self, Code};
 use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
+use crate::sources::Facts;
 use crate::task::Supervisor;
 
 /// Events that wait to be applied. A full channel makes the readers wait.
@@ -35,16 +37,18 @@ const KEPT_VERSION: &str = "v1";
 
 /// Watches the config cluster. The value is `None` until all has been read once. A new `access` (a
 /// mounted token that was renewed) is taken up without forgetting anything. `known` are the entries that it
-/// held before.
+/// held before. `facts` are told when contact is lost and when it is back.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
     known: Arc<Vec<Arc<Value>>>,
+    facts: watch::Sender<Facts>,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
-        run(access.clone(), system_namespace.clone(), Arc::clone(&known), sender.clone())
+        let known = Arc::clone(&known);
+        run(access.clone(), system_namespace.clone(), known, facts.clone(), sender.clone())
     });
     receiver
 }
@@ -53,6 +57,7 @@ async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
     known: Arc<Vec<Arc<Value>>>,
+    facts: watch::Sender<Facts>,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
     let mut index = Index::knowing(&known);
@@ -62,6 +67,8 @@ async fn run(
             Ok(client) => client,
             Err(error) => {
                 warn!(%error, "the config cluster can't be reached with this kubeconfig");
+                let now = SystemTime::now();
+                facts.send_modify(|f| f.failed(now, error.to_string(), &codes::UNREACHABLE));
                 match access.changed().await {
                     Ok(()) => continue,
                     Err(_) => return std::future::pending().await,
@@ -71,6 +78,7 @@ async fn run(
         let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
         let serve = async {
             while let Some(input) = inputs.recv().await {
+                note(&facts, &input);
                 if let Some(new) = index.apply(input) {
                     objects.send_if_modified(|held| {
                         let modified = held.as_deref() != Some(&new);
@@ -85,8 +93,61 @@ async fn run(
         tokio::select! {
             () = serve => {}
             () = Box::pin(read(&client, &system_namespace, &sink)) => {}
+            () = Box::pin(probe(&client, &facts)) => {}
             () = renewed(&mut access) => {}
         }
+    }
+}
+
+/// A quiet watch doesn't show whether the server is there.
+async fn probe(client: &Client, facts: &watch::Sender<Facts>) {
+    // One place: whoever is told waits for nobody.
+    let (sink, mut probes) = mpsc::channel::<Probed>(1);
+    let told = async {
+        while let Some(Probed(found)) = probes.recv().await {
+            match found {
+                Ok(()) => heard(facts, |code| *code == codes::UNREACHABLE),
+                Err(error) => failed(facts, &error),
+            }
+        }
+    };
+    tokio::select! {
+        () = client.keep_probing(&sink) => {}
+        () = told => {}
+    }
+}
+
+/// What an event says of contact. The Secrets alone count: they are what can't be done without.
+fn note(facts: &watch::Sender<Facts>, Input { reader, event }: &Input) {
+    match event {
+        _ if reader.is_optional() => {}
+        Event::Failed(error) => failed(facts, error),
+        _ => heard(facts, |_| true),
+    }
+}
+
+/// Only the end of a trouble is told, of the codes that are `mended`: nobody waits for the time of the last
+/// contact.
+fn heard(facts: &watch::Sender<Facts>, mended: impl Fn(&Code) -> bool) {
+    facts.send_if_modified(|facts| match facts.trouble.as_ref().map(|trouble| trouble.code) {
+        Some(code) if !mended(code) => false,
+        trouble => {
+            facts.heard(SystemTime::now());
+            trouble.is_some()
+        }
+    });
+}
+
+fn failed(facts: &watch::Sender<Facts>, error: &Error) {
+    facts.send_modify(|facts| facts.failed(SystemTime::now(), error.to_string(), code(error)));
+}
+
+fn code(error: &Error) -> &'static Code {
+    match error {
+        Error::Unauthorized(_) | Error::Forbidden(_) => &codes::AUTH_FAILED,
+        Error::Tls(_) => &codes::TLS_FAILED,
+        Error::Misbehaving(_) => &codes::MISBEHAVING,
+        _ => &codes::UNREACHABLE,
     }
 }
 
@@ -456,7 +517,11 @@ impl Index {
             // Such objects are not installed there. We go on asking.
             return;
         }
-        let text = format!("can't be read ({error}); what was read before is kept");
+        let code = match error {
+            Error::Forbidden(_) if reader.is_optional() => &codes::RIGHT_MISSING,
+            error => code(error),
+        };
+        let text = format!("{code}: can't be read ({error}); what was read before is kept");
         self.warn(reader, None, text);
     }
 
@@ -545,6 +610,30 @@ mod tests {
 
     fn not_found(reader: Reader) -> Input {
         Input { reader, event: Event::Failed(Error::NotFound("no such path".to_owned())) }
+    }
+
+    #[test]
+    fn contact_is_what_the_readers_of_secrets_and_the_probes_have() {
+        let facts = watch::Sender::new(Facts::starting("cluster", "config"));
+        let trouble = || facts.borrow().trouble.as_ref().map(|trouble| trouble.code.id);
+        let told = |reader, event| note(&facts, &Input { reader, event });
+        let away = || Error::Unreachable("connection refused".to_owned());
+        told(Reader::ServiceEntries, Event::Failed(away()));
+        assert_eq!(trouble(), None);
+        told(Reader::Secrets, Event::Failed(away()));
+        assert_eq!(trouble(), Some("STR0301"));
+        told(Reader::Namespaces, Event::Answered);
+        assert_eq!(trouble(), Some("STR0301"));
+        heard(&facts, |code| *code == codes::UNREACHABLE);
+        assert_eq!(trouble(), None);
+        assert!(facts.borrow().last_contact.is_some());
+        // A server that answers probes may still let nobody read.
+        told(Reader::IstioSecrets, Event::Failed(Error::Unauthorized("401".to_owned())));
+        heard(&facts, |code| *code == codes::UNREACHABLE);
+        assert_eq!(trouble(), Some("STR0304"));
+        told(Reader::IstioSecrets, Event::Answered);
+        assert_eq!(trouble(), None);
+        assert_eq!(facts.borrow().failures, 2);
     }
 
     #[test]

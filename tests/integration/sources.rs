@@ -636,6 +636,12 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
         ("web.service.consul", web),
     ];
     until_hosts(&third, &wanted).await;
+    // It is out of contact again, and says so as its entry among the clusters does.
+    hub.stop().await;
+    let line = until_source(&third, "config cluster", |line| line["state"] == "stale").await;
+    assert_eq!(line["code"], "STR0301", "{line:#}");
+    assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line:#}");
+    assert!(line["lastContact"].is_string(), "{line:#}");
     third.shut_down().await;
     again.shut_down(LIMIT).await;
 }
