@@ -7,6 +7,7 @@ mod token;
 mod views;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -285,6 +286,12 @@ async fn explained(
     let address = query.address.as_deref();
     let explanation = explain(&context, &id, &view, &query.hostname, query.port, address)
         .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
+    // Endpoints that a proxy finds by names may be asked for by these.
+    let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+    if explanation.endpoints.is_empty() && address.is_some_and(|text| !is_address(text)) {
+        let text = format!("address={} is no IP address", address.unwrap_or_default());
+        return Err(Failure(StatusCode::BAD_REQUEST, text));
+    }
     Ok(pretty(StatusCode::OK, &explanation))
 }
 

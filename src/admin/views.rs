@@ -57,19 +57,20 @@ pub(super) fn services<'a>(
 fn service_view<'a>(
     hostname: &'a Hostname,
     service: &'a MergedService,
-    dropped: &[(ClusterId, DroppedAddress)],
+    dropped: &[DroppedAddress],
 ) -> ServiceView<'a> {
     let primary = &service.primary;
     let mut conflicts = service.conflicts.clone();
-    // A borrowed VIP that another service holds in the borrowing cluster: dropped there.
-    let mut borrowers: BTreeMap<&ClusterId, Vec<ClusterId>> = BTreeMap::new();
-    for (borrower, address) in dropped.iter().filter(|(_, one)| one.hostname == *hostname) {
-        borrowers.entry(borrower).or_default().push(address.lender.clone());
+    // A borrowed VIP that is another service's as well, of the borrowing cluster or of one that lends it
+    // before: dropped there.
+    let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
+    for address in dropped.iter().filter(|one| one.hostname == *hostname) {
+        holders.entry(&address.of).or_default().insert(&address.lender);
     }
-    conflicts.extend(borrowers.into_iter().map(|(borrower, lenders)| Conflict {
+    conflicts.extend(holders.into_iter().map(|(of, lenders)| Conflict {
         field: "clusterVIPs",
-        winner: borrower.clone(),
-        losers: lenders,
+        winner: of.clone(),
+        losers: lenders.into_iter().cloned().collect(),
     }));
     ServiceView {
         hostname,
@@ -105,13 +106,12 @@ fn service_view<'a>(
     }
 }
 
-/// Borrowed VIPs that collide, by the cluster whose proxies go without them.
-fn dropped_addresses(context: &PushContext) -> Vec<(ClusterId, DroppedAddress)> {
+/// Borrowed VIPs that collide, for proxies of any cluster.
+fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
     let mut dropped = Vec::new();
     for cluster in clusters {
-        let found = addresses(context, cluster, &Default::default(), true, true);
-        dropped.extend(found.dropped.into_iter().map(|one| (cluster.clone(), one)));
+        dropped.extend(addresses(context, cluster, &Default::default(), true, true).dropped);
     }
     dropped
 }
@@ -143,7 +143,7 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
                 "cluster": shard.cluster,
                 "network": network,
                 "locality": endpoint.locality.to_string(),
-                "health": endpoint.health.as_str(),
+                "health": health(&shard.cluster, endpoint.health).as_str(),
                 "weight": endpoint.weight,
                 "serviceAccount": endpoint.service_account,
                 "tlsMode": endpoint.tls_mode.as_str(),
@@ -274,8 +274,8 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
 pub(super) fn withheld(
     context: &PushContext,
     views: &BTreeSet<ViewKey>,
-) -> BTreeMap<ClusterId, usize> {
-    let mut counts = BTreeMap::new();
+) -> BTreeMap<ClusterId, BTreeMap<&'static str, usize>> {
+    let mut counts: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for service in context.services.values() {
         for (shard, endpoint, network) in service.endpoints() {
             let reason = views.iter().find_map(|view| {
