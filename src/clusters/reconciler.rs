@@ -650,6 +650,8 @@ impl Reconciler {
             withheld_by: BTreeMap::new(),
             objects: status.objects,
             relists: status.relists,
+            errors: status.errors,
+            sync_took: status.sync_took,
             ignored_claims: Vec::new(),
             kept: None,
         }

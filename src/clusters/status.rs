@@ -53,6 +53,12 @@ pub struct ClusterStatus {
     pub objects: usize,
     /// Full lists after the first.
     pub relists: u64,
+    /// Questions to its API server that failed; for the metrics.
+    #[serde(skip)]
+    pub errors: u64,
+    /// How long its first sync took; for the metrics.
+    #[serde(skip)]
+    pub sync_took: Option<Duration>,
     /// What says that it is in another network than the one that its Secret fixes; filled in by
     /// whoever knows what it says. Left out where nothing does.
     #[serde(skip_serializing_if = "Vec::is_empty")]

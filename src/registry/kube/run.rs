@@ -76,6 +76,7 @@ pub async fn run(config: Config) {
         over_budget: None,
         client: client.clone(),
         status: Status::starting(),
+        began: Instant::now(),
         published: config.status,
     };
     let to = Receiver {
@@ -251,6 +252,7 @@ struct Member {
     over_budget: Option<(Kind, String)>,
     client: Client,
     status: Status,
+    began: Instant,
     published: watch::Sender<Status>,
 }
 
@@ -320,13 +322,17 @@ impl Member {
                 self.contacts.answered(Reader::Probe);
                 self.heard();
             }
-            Input::Probed(Probed(Err(error))) => self.contacts.failed(Reader::Probe, error),
+            Input::Probed(Probed(Err(error))) => {
+                self.status.errors += 1;
+                self.contacts.failed(Reader::Probe, error);
+            }
         }
     }
 
     fn event<T: Indexed>(&mut self, event: Event<Kept<T>>) {
         match &event {
             Event::Failed(error) => {
+                self.status.errors += 1;
                 return self.contacts.failed(Reader::Kind(T::KIND), error.clone());
             }
             Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),
@@ -409,6 +415,7 @@ impl Member {
             return self.index.contents(&pending).map(Change::Update);
         }
         self.status.synced = true;
+        self.status.sync_took = Some(self.began.elapsed());
         Some(Change::Reset(self.index.everything()))
     }
 
