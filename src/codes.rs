@@ -232,6 +232,12 @@ istio/multiCluster=true. This one holds a kubeconfig without either: often the l
 It refuses connections, is silent, or answers with errors. What was last known of the cluster stays in
 use, and Strait keeps trying with growing pauses. No other cluster is affected.";
 
+    /// Before the first contact after a start.
+    RESTORED = "STR0302", "what is served of the source is from before the start",
+        "Nothing, while the first contact is being made; else see the reason in: strait cluster get ID", "\
+Strait was started anew, has not yet heard everything from there, and serves what it had on disk (--state-dir)
+until it has. The reason says how old that is, and what stands in the way where anything does.";
+
     /// Never synced within --remote-cluster-timeout.
     SYNC_TIMEOUT = "STR0303", "the cluster has not synced in time",
         "See the reason in: strait cluster get ID", "\
@@ -270,8 +276,21 @@ Contact was lost five times within two minutes. The cluster is frozen at what wa
 changes of state cost nobody else anything, and is tried again after 30 s, then after longer pauses up to
 5 minutes. It is an ordinary member again once contact has held for two minutes.";
 
+    /// 403 for a kind that is not required.
+    RIGHT_MISSING = "STR0309", "a kind that is of use may not be read",
+        "Grant list and watch of that kind, as deploy/examples/reader-rbac.yaml does.", "\
+Services, endpointslices and namespaces must be readable; other kinds are of use, and done without where the
+credential may not read them. The reason says which kind that is and what is lost: without pods, for example,
+nothing is known of workloads. Everything else works.";
+
+    /// Objects that make no sense, in a working cluster.
+    OBJECTS_SKIPPED = "STR0310", "objects of the cluster make no sense and are left out",
+        "Look at the object that the reason names, in that cluster.", "\
+An object that can't be read, or says what can't be, costs only itself. The reason has how many there were
+since the cluster was first read, and the last of them with the fact.";
+
     /// Nothing of the config cluster, neither now nor from before.
-    CONFIG_CLUSTER_UNREAD = "STR0309", "the config cluster has never been read",
+    CONFIG_CLUSTER_UNREAD = "STR0311", "the config cluster has never been read",
         "Check the config cluster: kubectl get --raw /readyz; and rights: kubectl auth can-i list secrets -n NAMESPACE", "\
 Which clusters belong to the mesh stands in the config cluster. It can't be read, and no state from before
 is in --state-dir, so Strait is not ready and answers no proxy: whoever knows no cluster would withdraw

@@ -10,10 +10,12 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
 
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
-use crate::model::{ClusterId, Mcs};
+use crate::model::{ClusterId, Mcs, is_trust_domain};
 use crate::registry::consul;
 
 /// `strait serve` (interface.md). Environment: `STRAIT_` and the flag's name.
@@ -37,20 +39,21 @@ pub struct ServeArgs {
         short = 'n',
         env = "STRAIT_NAMESPACE",
         value_name = "NS",
-        default_value = "strait-system"
+        default_value = "strait-system",
+        value_parser = parse_namespace
     )]
     pub namespace: String,
 
     /// ID of the config cluster; with --config-dir there is none
-    #[arg(long, env = "STRAIT_CLUSTER_ID", value_name = "ID", default_value = "config")]
+    #[arg(long, env = "STRAIT_CLUSTER_ID", value_name = "ID", default_value = "config", value_parser = parse_cluster_id)]
     pub cluster_id: String,
 
     /// DNS domain of services
-    #[arg(long, env = "STRAIT_DOMAIN", value_name = "D", default_value = "cluster.local")]
+    #[arg(long, env = "STRAIT_DOMAIN", value_name = "D", default_value = "cluster.local", value_parser = parse_domain)]
     pub domain: String,
 
     /// Trust domain of proxies and workloads
-    #[arg(long, env = "STRAIT_TRUST_DOMAIN", value_name = "TD", default_value = "cluster.local")]
+    #[arg(long, env = "STRAIT_TRUST_DOMAIN", value_name = "TD", default_value = "cluster.local", value_parser = parse_trust_domain)]
     pub trust_domain: String,
 
     /// Mesh config in Istio's schema [default: ConfigMap strait or istio, key mesh]
@@ -139,7 +142,7 @@ pub struct ServeArgs {
     pub allow_direct_cross_network: bool,
 
     /// The most proxies connected at once
-    #[arg(long, env = "STRAIT_MAX_CONNECTIONS", value_name = "N", default_value_t = 20_000)]
+    #[arg(long, env = "STRAIT_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = parse_connections)]
     pub max_connections: usize,
 
     /// Log format [default: text on a terminal, else json]
@@ -147,7 +150,7 @@ pub struct ServeArgs {
     pub log_format: Option<LogFormat>,
 
     /// error, warn, info, debug, trace, or directives such as info,strait::xds=debug
-    #[arg(long, env = "STRAIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    #[arg(long, env = "STRAIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info", value_parser = parse_log_level)]
     pub log_level: String,
 }
 
@@ -241,6 +244,72 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
     // The usual alias, Kubernetes, is itself no ID that a cluster may have.
     Ok((alias.into(), id))
+}
+
+fn parse_cluster_id(text: &str) -> Result<String, String> {
+    ClusterId::parse(text).map(|id| id.to_string()).map_err(|error| error.to_string())
+}
+
+/// A DNS-1123 label, as namespaces are named.
+fn parse_namespace(text: &str) -> Result<String, String> {
+    match is_dns_label(text) {
+        true => Ok(text.to_owned()),
+        false => Err("a namespace has at most 63 of a-z, 0-9 and '-', and no '-' at an end".into()),
+    }
+}
+
+fn parse_domain(text: &str) -> Result<String, String> {
+    match text.len() <= 253 && text.split('.').all(is_dns_label) {
+        true => Ok(text.to_owned()),
+        false => Err("it is no DNS name in lower case, such as cluster.local".into()),
+    }
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(named)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn parse_trust_domain(text: &str) -> Result<String, String> {
+    match is_trust_domain(text) {
+        true => Ok(text.to_owned()),
+        false => Err("a trust domain has at most 255 of a-z, 0-9, '.', '-' and '_'".into()),
+    }
+}
+
+fn parse_connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("with none, no proxy could connect".into()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("it is a number from 1".into()),
+    }
+}
+
+/// Directives as `tracing_subscriber` reads them, which takes any word for the name of a module: one that
+/// is misspelled would silence everything.
+fn parse_log_level(text: &str) -> Result<String, String> {
+    const FORM: &str =
+        "give error, warn, info, debug, trace or off, or directives such as info,strait::xds=debug";
+    EnvFilter::try_new(text).map_err(|error| format!("{error}; {FORM}"))?;
+    let is_level = |one: &str| one.parse::<LevelFilter>().is_ok();
+    let mut of_ours = false;
+    for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+        match one.rsplit_once('=') {
+            None if is_level(one) => of_ours = true,
+            None => return Err(format!("{one:?} is no level; {FORM}")),
+            Some((_, level)) if !is_level(level) => {
+                return Err(format!("{level:?} is no level; {FORM}"));
+            }
+            Some((target, _)) => of_ours |= target.starts_with("strait"),
+        }
+    }
+    match of_ours {
+        true => Ok(text.to_owned()),
+        false => Err(format!("nothing of it is about strait, which would log nothing; {FORM}")),
+    }
 }
 
 fn parse_mcs(text: &str) -> Result<Mcs, String> {

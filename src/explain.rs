@@ -3,6 +3,8 @@
 //! Asks the very function that decides what is sent (`push::view::decide`) and puts its answer into
 //! words. Decides nothing itself.
 
+mod by_name;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -33,6 +35,9 @@ pub struct Explanation {
     pub clusters: Vec<ClusterLine>,
     /// Every endpoint.
     pub endpoints: Vec<EndpointLine>,
+    /// How the proxy finds endpoints, where it does so by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
     /// What other definitions of the service say that counts for nothing, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -57,12 +62,42 @@ pub struct ClusterLine {
     pub reason: Option<String>,
     /// The code of that reason.
     pub code: Option<&'static str>,
+    /// The other reasons, those that hold for more endpoints first.
+    #[serde(rename = "alsoWithheld", skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Withheld>,
     /// Where policy prefers clusters: used once what has lower numbers is not enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
     /// The preference that says so, in its own words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preference: Option<String>,
+}
+
+/// Why some of a cluster's endpoints are withheld.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Withheld {
+    /// The reason, and how many it holds for.
+    pub reason: String,
+    /// Its code.
+    pub code: &'static str,
+}
+
+impl ClusterLine {
+    fn empty(cluster: &str, network: &NetworkId) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            network: network.clone(),
+            ready: 0,
+            total: 0,
+            sent: 0,
+            via: None,
+            reason: None,
+            code: None,
+            also: Vec::new(),
+            priority: None,
+            preference: None,
+        }
+    }
 }
 
 /// What becomes of one endpoint.
@@ -148,13 +183,13 @@ pub fn find_service_for<'a>(
     name: &str,
     namespace: &Namespace,
 ) -> Result<&'a MergedService, ExplainError> {
-    let name = name.trim_end_matches('.');
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
     let long = |infix: &str| format!("{name}{infix}.{}", context.settings.domain);
-    [name.to_owned(), long(".svc"), long("")]
+    [name.clone(), long(".svc"), long("")]
         .into_iter()
         .find_map(|name| context.service(&name, namespace))
         .map(|service| &**service)
-        .ok_or_else(|| ExplainError::UnknownService(name.to_owned()))
+        .ok_or(ExplainError::UnknownService(name))
 }
 
 /// Explains one port of a service (the first that is proxied, where none is named) to a proxy; with
@@ -197,24 +232,29 @@ pub fn explain(
     // Priorities have no gaps: a place without anything to send is none.
     let sent = groups.values().filter(|group| group.sent > 0);
     let tiers: BTreeSet<u32> = sent.filter_map(|group| Some(group.rank?.tier)).collect();
+    let mut lines: Vec<_> = groups
+        .into_iter()
+        .map(|((shard, network), group)| {
+            // Where nearness counts as well, priorities are those of endpoints.
+            let rank = group.rank.filter(|_| group.sent > 0 && ranks.is_empty());
+            let before = rank.map(|rank| tiers.range(..rank.tier).count());
+            ClusterLine {
+                priority: before.and_then(|before| u32::try_from(before).ok()),
+                preference: preferred.map(ToString::to_string),
+                ..group.line(shard, network)
+            }
+        })
+        .collect();
+    let (named, names) = by_name::lines(view, service, port, address);
+    lines.splice(0..0, named);
+    endpoints.splice(0..0, names);
     Ok(Explanation {
+        found: by_name::how(view, service),
         notes: notes(context, service),
         proxy: proxy.to_owned(),
         hostname: service.hostname().clone(),
         port: port.number,
-        clusters: groups
-            .into_iter()
-            .map(|((shard, network), group)| {
-                // Where nearness counts as well, priorities are those of endpoints.
-                let rank = group.rank.filter(|_| group.sent > 0 && ranks.is_empty());
-                let before = rank.map(|rank| tiers.range(..rank.tier).count());
-                ClusterLine {
-                    priority: before.and_then(|before| u32::try_from(before).ok()),
-                    preference: preferred.map(ToString::to_string),
-                    ..group.line(shard, network)
-                }
-            })
-            .collect(),
+        clusters: lines,
         endpoints,
     })
 }
@@ -324,19 +364,23 @@ impl Group {
         self.gateways.dedup();
         let mut via = if self.direct { vec!["direct".to_owned()] } else { Vec::new() };
         via.append(&mut self.gateways);
-        // The first of the most frequent: max_by_key would take the last.
-        let main = self.reasons.iter().rev().max_by_key(|(_, count)| **count);
+        let mut reasons: Vec<_> = self.reasons.into_iter().collect();
+        // Stable: of those that hold for as many the first step's comes first.
+        reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let mut reasons = reasons.into_iter().map(|(reason, count)| Withheld {
+            reason: format!("{count} {}", summary(reason, network)),
+            code: code(reason),
+        });
+        let main = reasons.next();
         ClusterLine {
-            cluster: shard.cluster.to_string(),
-            network: network.clone(),
             ready: self.ready,
             total: self.total,
             sent: self.sent,
             via: (!via.is_empty()).then(|| via.join(",")),
-            reason: main.map(|(reason, count)| format!("{count} {}", summary(*reason, network))),
-            code: main.map(|(reason, _)| code(*reason)),
-            priority: None,
-            preference: None,
+            code: main.as_ref().map(|main| main.code),
+            reason: main.map(|main| main.reason),
+            also: reasons.collect(),
+            ..ClusterLine::empty(shard.cluster.as_str(), network)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::clusters::status::ClusterStatus;
+use crate::clusters::status::{ClusterStatus, State};
 use crate::identity::ServerIdentity;
 use crate::lkg::Writes;
 use crate::push::PushContext;
@@ -99,6 +99,12 @@ impl Metrics {
         self.streams(out)?;
         Family::gauge(out, "strait_context_version", "The current version of the mesh.")?
             .sample(&[], figures.version)?;
+        let age = figures.published.and_then(|at| SystemTime::now().duration_since(at).ok());
+        if let Some(age) = age {
+            let help = "How old the current version of the mesh is.";
+            Family::gauge(out, "strait_snapshot_age_seconds", help)?
+                .sample(&[], age.as_secs_f64())?;
+        }
         Family::counter(out, "strait_events_total", "Events taken by the event loop.")?
             .sample(&[], figures.events)?;
         Family::counter(
@@ -181,6 +187,29 @@ impl Metrics {
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
         }
+        let help = "How long it took to read everything for the first time.";
+        let mut family = Family::gauge(out, "strait_cluster_sync_duration_seconds", help)?;
+        for cluster in &holders {
+            if let Some(took) = cluster.sync_took {
+                family.sample(&[("cluster", &cluster.id)], took.as_secs_f64())?;
+            }
+        }
+        let help = "Lists, watches and probes that failed.";
+        let mut family = Family::counter(out, "strait_cluster_watch_errors_total", help)?;
+        for cluster in &holders {
+            family.sample(&[("cluster", &cluster.id)], cluster.errors)?;
+        }
+        let mut rejected = std::collections::BTreeMap::new();
+        for cluster in clusters.iter().filter(|one| one.state == State::Rejected) {
+            // A refusal begins with its code.
+            let code = cluster.reason.as_deref().and_then(|reason| reason.get(..7));
+            *rejected.entry(code.unwrap_or_default()).or_insert(0) += 1;
+        }
+        let help = "Clusters that Secrets name and that are refused, by the code of the reason.";
+        let mut family = Family::gauge(out, "strait_secrets_rejected", help)?;
+        for (code, count) in rejected {
+            family.sample(&[("code", code)], count)?;
+        }
         Ok(())
     }
 
@@ -246,6 +275,15 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     let mut family =
         Family::gauge(out, "strait_network_gateways", "Gateway addresses by network.")?;
     for (network, count) in gateways {
+        family.sample(&[("network", network.as_str())], count)?;
+    }
+    let mut pending = std::collections::BTreeMap::new();
+    for gateway in context.networks.pending() {
+        *pending.entry(gateway.network.clone()).or_insert(0_u64) += 1;
+    }
+    let help = "Gateways that can't be dialled, such as by a name that does not resolve.";
+    let mut family = Family::gauge(out, "strait_network_gateways_pending", help)?;
+    for (network, count) in pending {
         family.sample(&[("network", network.as_str())], count)?;
     }
     Ok(())

@@ -189,9 +189,11 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
     let (store, restored) = last_known_good(args, state_dir).await;
-    let store::kube::Watched { objects, unread } = source.objects(args, &restored.stores, &tasks);
+    let store::kube::Watched { objects, unread, contact } =
+        source.objects(args, &restored.stores, &tasks);
     let remembered = (!restored.is_empty()).then(|| restored.mesh.clone());
     let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
+    let mesh_problems = mesh_source.problems();
     let (events, events_taken) = mpsc::channel(EVENTS);
     let (updates, updates_taken) = mpsc::channel(EVENTS);
     let board = Board::new(args.remote_cluster_timeout);
@@ -265,7 +267,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (readiness, readiness_seen) = watch::channel(Readiness::default());
     let (faulty, faulty_seen) = watch::channel(0);
     let drain = tokio_util::sync::CancellationToken::new();
-    let stores = source::Stores::of(args, objects, restored.stores, board.clone(), &tasks);
+    let stores =
+        source::Stores::of(args, (objects, contact), restored.stores, board.clone(), &tasks);
     let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
     let (writes, writes_seen) = watch::channel(lkg::Writes::default());
     let writes_seen = store.is_some().then_some(writes_seen);
@@ -345,6 +348,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         context: context_seen,
         clusters: clusters.statuses,
         board,
+        mesh_problems,
         policy,
         connections: Arc::clone(&connections),
         tasks: tasks.clone(),

@@ -145,21 +145,24 @@ impl Facts {
         match (&self.restored, state) {
             (Some(restored), State::Restored) => {
                 let age = self.last_contact.and_then(|last| now.duration_since(last).ok());
-                Some(from_disk(age, trouble, restored.remark.as_deref()))
+                let remark = restored.remark.as_deref();
+                Some(from_disk(age, [Some(KEPT), trouble, remark].into_iter().flatten()))
             }
             _ => trouble.map(str::to_owned),
         }
     }
 }
 
-/// How old contents are that come from disk, and why there are none that are newer.
-pub fn from_disk(age: Option<Duration>, trouble: Option<&str>, remark: Option<&str>) -> String {
+/// What becomes of contents that come from disk, as a rule.
+pub const KEPT: &str = "stays in use until it has synced";
+
+/// How old contents are that come from disk, and `more` about them.
+pub fn from_disk<'a>(age: Option<Duration>, more: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = match age {
         Some(age) => format!("from disk, last heard of {} ago", rough(age)),
         None => "from disk, of unknown age".to_owned(),
     };
-    text.push_str("; stays in use until it has synced");
-    for more in [trouble, remark].into_iter().flatten() {
+    for more in more {
         text.push_str("; ");
         text.push_str(more);
     }

@@ -85,9 +85,14 @@ fn aggregated_resources(group: &str, version: &str, families: &BTreeSet<Family>)
 }
 
 /// The answer for a discovery path, or nothing if the path is none.
-pub(crate) fn answer(path: &str, families: &BTreeSet<Family>) -> Option<Value> {
+pub(crate) fn answer(
+    path: &str,
+    families: &BTreeSet<Family>,
+    hidden: &dyn Fn(&str, &str) -> bool,
+) -> Option<Value> {
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     match segments[..] {
+        ["apis", group, version] if hidden(group, version) => None,
         ["version"] => Some(version()),
         ["api"] => Some(json!({"kind": "APIVersions", "versions": ["v1"]})),
         ["api", "v1"] => resource_list("", "v1", families),
@@ -98,7 +103,8 @@ pub(crate) fn answer(path: &str, families: &BTreeSet<Family>) -> Option<Value> {
             Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
         }
         ["apis", name] => groups(families).get(name).map(|versions| {
-            let mut group = group(name, versions);
+            let shown = versions.iter().copied().filter(|version| !hidden(name, version));
+            let mut group = group(name, &shown.collect::<Vec<_>>());
             group["kind"] = json!("APIGroup");
             group["apiVersion"] = json!("v1");
             group

@@ -82,6 +82,14 @@ pub enum Fault {
         #[serde(default)]
         resource: Option<String>,
     },
+    /// A group of kinds is served in one version only, as where its definitions are older, or newer, than a
+    /// client expects. Objects are the same in all.
+    OnlyVersion {
+        /// Such as `networking.istio.io`.
+        group: String,
+        /// Such as `v1alpha3`.
+        version: String,
+    },
     /// No protobuf, as from an extension server: who takes JSON as well gets JSON, who doesn't gets 406.
     JsonOnly,
     /// 200 with a web page, as from a login portal.
@@ -152,6 +160,15 @@ impl Faults {
     /// What the first fault for which `pick` has an answer says.
     pub(crate) fn find<T>(&self, pick: impl FnMut(&Fault) -> Option<T>) -> Option<T> {
         self.active.borrow().iter().find_map(pick)
+    }
+
+    /// Whether a group is not served in this version now.
+    pub(crate) fn hides(&self, group: &str, version: &str) -> bool {
+        let hidden = self.find(|fault| match fault {
+            Fault::OnlyVersion { group: of, version: only } if of == group => Some(only != version),
+            _ => None,
+        });
+        hidden == Some(true)
     }
 
     pub(crate) fn has(&self, fault: &Fault) -> bool {

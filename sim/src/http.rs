@@ -556,7 +556,10 @@ impl ApiServer {
 
     fn target(&self, path: &str) -> Option<Target> {
         let families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
-        Target::parse(path).filter(|target| families.contains(&target.view.resource.family))
+        Target::parse(path).filter(|Target { view, .. }| {
+            families.contains(&view.resource.family)
+                && !self.faults.hides(view.resource.group, view.version)
+        })
     }
 
     /// Who sends these headers, if anybody we know.
@@ -567,7 +570,8 @@ impl ApiServer {
 
 fn discovery_of(server: &ApiServer, path: &str) -> Result<Value, ApiError> {
     let families = server.families.lock().unwrap_or_else(PoisonError::into_inner);
-    discovery::answer(path, &families).ok_or_else(ApiError::no_such_path)
+    let hidden = |group: &str, version: &str| server.faults.hides(group, version);
+    discovery::answer(path, &families, &hidden).ok_or_else(ApiError::no_such_path)
 }
 
 fn describe(parts: &Parts, target: Option<&Target>, query: &Query) -> Request {

@@ -7,6 +7,7 @@ mod token;
 mod views;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +26,7 @@ use tracing::warn;
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
+use crate::mesh::watch::Problem;
 use crate::metrics::Metrics;
 use crate::model::ClusterId;
 use crate::policy::Watched;
@@ -53,6 +55,8 @@ pub struct Sources {
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     /// How the sources fare that are no member clusters.
     pub board: Board,
+    /// What of the mesh config and the mesh networks is not in force.
+    pub mesh_problems: watch::Receiver<Vec<Problem>>,
     /// The policy in force.
     pub policy: Watched,
     /// Who is connected.
@@ -208,7 +212,8 @@ async fn clusters(State(sources): Shared) -> Answer {
             let mut row = status.clone();
             let holds = seen.insert(id.clone());
             if let Some(context) = context.as_ref().filter(|_| holds) {
-                row.withheld = counts.get(&id).copied().unwrap_or_default();
+                row.withheld_by = counts.get(&id).cloned().unwrap_or_default();
+                row.withheld = row.withheld_by.values().sum();
                 row.ignored_claims = views::ignored_claims(context, &id);
                 let held = context.network_labels.contains_key(&id);
                 row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
@@ -298,6 +303,12 @@ async fn explained(
     let address = query.address.as_deref();
     let explanation = explain(&context, &id, &view, &query.hostname, query.port, address)
         .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
+    // Endpoints that a proxy finds by names may be asked for by these.
+    let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+    if explanation.endpoints.is_empty() && address.is_some_and(|text| !is_address(text)) {
+        let text = format!("address={} is no IP address", address.unwrap_or_default());
+        return Err(Failure(StatusCode::BAD_REQUEST, text));
+    }
     Ok(pretty(StatusCode::OK, &explanation))
 }
 
@@ -305,6 +316,11 @@ async fn mesh(State(sources): Shared) -> Answer {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
     answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
+    let problems = sources.mesh_problems.borrow().clone();
+    let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
+    answer["problem"] = json!((!texts.is_empty()).then(|| texts.join(" ")));
+    let coded = problems.iter().map(|one| json!({ "code": one.code, "text": one.text }));
+    answer["problems"] = coded.collect();
     Ok(pretty(StatusCode::OK, &answer))
 }
 

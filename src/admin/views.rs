@@ -9,12 +9,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
+use crate::explain::code;
 use crate::model::{
-    ClusterId, Distribution, Health, Hostname, IgnoredClaim, NetworkId, Resolution,
+    ClusterId, Distribution, Health, Hostname, IgnoredClaim, Mode, NetworkId, Resolution,
 };
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
-use crate::push::view::{Reason, ViewKey, decide};
+use crate::push::view::{ViewKey, decide};
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -56,19 +57,20 @@ pub(super) fn services<'a>(
 fn service_view<'a>(
     hostname: &'a Hostname,
     service: &'a MergedService,
-    dropped: &[(ClusterId, DroppedAddress)],
+    dropped: &[DroppedAddress],
 ) -> ServiceView<'a> {
     let primary = &service.primary;
     let mut conflicts = service.conflicts.clone();
-    // A borrowed VIP that another service holds in the borrowing cluster: dropped there.
-    let mut borrowers: BTreeMap<&ClusterId, Vec<ClusterId>> = BTreeMap::new();
-    for (borrower, address) in dropped.iter().filter(|(_, one)| one.hostname == *hostname) {
-        borrowers.entry(borrower).or_default().push(address.lender.clone());
+    // A borrowed VIP that is another service's as well, of the borrowing cluster or of one that lends it
+    // before: dropped there.
+    let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
+    for address in dropped.iter().filter(|one| one.hostname == *hostname) {
+        holders.entry(&address.of).or_default().insert(&address.lender);
     }
-    conflicts.extend(borrowers.into_iter().map(|(borrower, lenders)| Conflict {
+    conflicts.extend(holders.into_iter().map(|(of, lenders)| Conflict {
         field: "clusterVIPs",
-        winner: borrower.clone(),
-        losers: lenders,
+        winner: of.clone(),
+        losers: lenders.into_iter().cloned().collect(),
     }));
     ServiceView {
         hostname,
@@ -104,13 +106,12 @@ fn service_view<'a>(
     }
 }
 
-/// Borrowed VIPs that collide, by the cluster whose proxies go without them.
-fn dropped_addresses(context: &PushContext) -> Vec<(ClusterId, DroppedAddress)> {
+/// Borrowed VIPs that collide, for proxies of any cluster.
+fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
     let mut dropped = Vec::new();
     for cluster in clusters {
-        let found = addresses(context, cluster, &Default::default(), true, true);
-        dropped.extend(found.dropped.into_iter().map(|one| (cluster.clone(), one)));
+        dropped.extend(addresses(context, cluster, &Default::default(), true, true).dropped);
     }
     dropped
 }
@@ -119,11 +120,19 @@ fn dropped_addresses(context: &PushContext) -> Vec<(ClusterId, DroppedAddress)> 
 /// have for themselves; those that proxies find by names behind the others.
 pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<Value> {
     let definitions = context.all_services().filter(|service| service.hostname() == hostname);
-    definitions.flat_map(|service| [sent(service), by_name(service)].concat()).collect()
+    definitions.flat_map(|service| [sent(context, service), by_name(service)].concat()).collect()
 }
 
 /// Those that the control plane sends.
-fn sent(service: &MergedService) -> Vec<Value> {
+fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
+    // As proxies are told: a cluster that is drained has nothing healthy.
+    let is_drained = |cluster: &ClusterId| {
+        context.clusters.clusters.get(cluster).is_some_and(|known| known.mode == Mode::Drain)
+    };
+    let health = |cluster: &ClusterId, health: Health| match health {
+        Health::Healthy if is_drained(cluster) => Health::Draining,
+        health => health,
+    };
     service
         .endpoints()
         .map(|(shard, endpoint, network)| {
@@ -134,7 +143,7 @@ fn sent(service: &MergedService) -> Vec<Value> {
                 "cluster": shard.cluster,
                 "network": network,
                 "locality": endpoint.locality.to_string(),
-                "health": endpoint.health.as_str(),
+                "health": health(&shard.cluster, endpoint.health).as_str(),
                 "weight": endpoint.weight,
                 "serviceAccount": endpoint.service_account,
                 "tlsMode": endpoint.tls_mode.as_str(),
@@ -261,20 +270,22 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
 }
 
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given
-/// because of networks.
+/// because of networks, by the code of the first such view's reason.
 pub(super) fn withheld(
     context: &PushContext,
     views: &BTreeSet<ViewKey>,
-) -> BTreeMap<ClusterId, usize> {
-    let mut counts = BTreeMap::new();
+) -> BTreeMap<ClusterId, BTreeMap<&'static str, usize>> {
+    let mut counts: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
     for service in context.services.values() {
         for (shard, endpoint, network) in service.endpoints() {
-            let lacking = views.iter().any(|view| {
+            let reason = views.iter().find_map(|view| {
                 decide(context, view, service, shard, endpoint, network)
-                    .is_err_and(Reason::is_of_networks)
+                    .err()
+                    .filter(|reason| reason.is_of_networks())
             });
-            if lacking {
-                *counts.entry(shard.cluster.clone()).or_default() += 1;
+            if let Some(reason) = reason {
+                let of_cluster = counts.entry(shard.cluster.clone()).or_default();
+                *of_cluster.entry(code(reason)).or_default() += 1;
             }
         }
     }

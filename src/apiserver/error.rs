@@ -127,7 +127,10 @@ fn of_tls(error: &rustls::Error) -> Error {
             Bad::UnknownIssuer => "its certificate is not signed by the CA given".to_owned(),
             Bad::NotValidForNameContext { expected, presented } => format!(
                 "its certificate is for {}, not for {}",
-                if presented.is_empty() { "nobody".into() } else { presented.join(", ") },
+                match presented.as_slice() {
+                    [] => "nobody".to_owned(),
+                    names => names.iter().map(|one| plain(one)).collect::<Vec<_>>().join(", "),
+                },
                 expected.to_str(),
             ),
             Bad::ExpiredContext { time, not_after } => {
@@ -159,6 +162,12 @@ fn of_tls(error: &rustls::Error) -> Error {
         other => format!("TLS fails: {other}"),
     };
     Error::Tls(one_line(&text))
+}
+
+/// A name of a certificate, which comes to us in Rust's form of it: `DnsName("a.example")`.
+fn plain(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
 }
 
 /// Finds a cause of type `T`, also inside I/O errors, whose `source` skips what they wrap.
@@ -208,6 +217,17 @@ mod tests {
         assert!(matches!(of(504, "slow"), Error::Server(Status { code: 504, .. })));
         assert!(matches!(of(302, ""), Error::Misbehaving(_)));
         assert!(matches!(of(422, "no"), Error::Rejected(Status { code: 422, .. })));
+    }
+
+    #[test]
+    fn names_of_certificates_are_told_as_they_are_written() {
+        for (presented, told) in [
+            ("DnsName(\"localhost\")", "localhost"),
+            ("IpAddress(127.0.0.1)", "127.0.0.1"),
+            ("a.example", "a.example"),
+        ] {
+            assert_eq!(plain(presented), told);
+        }
     }
 
     #[test]

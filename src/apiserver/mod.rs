@@ -5,7 +5,7 @@
 //! services or the mesh.
 //!
 //! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
-//! when, `backoff.rs` for how long to wait. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
+//! when, `backoff.rs` for how long to wait, `served.rs` in which version. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
 //! objects as they arrive, `object.rs`, `text.rs`, `walk.rs` and `wire.rs` decode them, and `decode.rs` makes one
 //! of both forms.
 
@@ -22,6 +22,7 @@ mod object;
 mod probe;
 mod protobuf;
 mod request;
+mod served;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use strait_sim::{Fault, Options, Refusal, SimCluster, objects};
+use strait_sim::{Family, Fault, Options, Refusal, SimCluster, objects};
 use tokio::sync::mpsc;
 
 use super::object::OnlyMeta;
@@ -201,4 +201,55 @@ async fn lists_and_watches_ask_for_protobuf_and_take_json() {
     // A server that has no protobuf is read as well.
     assert_eq!(reads(&[Fault::JsonOnly]).await.0, streamed);
     assert_eq!(reads(&[Fault::JsonOnly, no_streams]).await.0, streamed);
+}
+
+const ISTIO: &[&str] = &["v1", "v1beta1", "v1alpha3"];
+const ISTIO_GROUP: &str = "networking.istio.io";
+
+fn only(version: &str) -> Fault {
+    Fault::OnlyVersion { group: ISTIO_GROUP.into(), version: version.into() }
+}
+
+#[tokio::test]
+async fn the_best_version_that_a_server_has_is_told() {
+    let (sim, client) = start().await;
+    let served = async |plural| client.served(ISTIO_GROUP, ISTIO, plural).await;
+    assert!(matches!(served("serviceentries").await, Err(Error::NotFound(_))));
+    sim.enable(Family::Istio);
+    assert_eq!(served("serviceentries").await, Ok("v1"));
+    let unknown = served("unheardofs").await;
+    assert!(matches!(unknown, Err(Error::NotFound(_))), "{unknown:?}");
+    for version in ISTIO {
+        sim.fault(only(version));
+        assert_eq!(served("serviceentries").await, Ok(*version));
+    }
+    sim.fault(only("v2"));
+    let Err(Error::NotFound(fact)) = served("serviceentries").await else { panic!("none fits") };
+    assert!(fact.contains("served in none of v1, v1beta1, v1alpha3"), "{fact}");
+}
+
+#[tokio::test]
+async fn a_kind_is_read_as_soon_as_it_is_there_and_in_whatever_version_it_is_then() {
+    let (sim, client) = start().await;
+    let (sink, mut events) = mpsc::channel(16);
+    let tasks = Supervisor::new();
+    tasks.spawn("watch", async move {
+        let selection = Selection::in_best(ISTIO_GROUP, ISTIO, "serviceentries");
+        client.watch::<Secret, _>(selection, Limits::default(), &sink).await;
+    });
+    assert!(told(&mut events).await.starts_with("failed"));
+    sim.fault(only("v1alpha3"));
+    sim.enable(Family::Istio);
+    let entry = |name: &str| {
+        let metadata = json!({"namespace": "elsewhere", "name": name});
+        json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry", "metadata": metadata})
+    };
+    sim.store().apply(entry("a")).expect("an entry");
+    while told(&mut events).await != "restarted a" {}
+    // The definition is replaced by one with another version; the old is not served any more.
+    sim.stop().await;
+    sim.fault(only("v1"));
+    sim.store().apply(entry("b")).expect("an entry");
+    sim.restart().await;
+    while told(&mut events).await != "restarted a b" {}
 }

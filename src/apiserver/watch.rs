@@ -32,8 +32,10 @@ const LIFETIME_GRACE: Duration = Duration::from_secs(15);
 pub struct Selection {
     /// The API group; empty for the core group.
     pub group: &'static str,
-    /// Its version.
+    /// Its version; of several the one that the server was last found to have.
     pub version: &'static str,
+    /// The versions to choose from, the best first, where servers differ.
+    pub versions: &'static [&'static str],
     /// The kind in plural, as in paths.
     pub plural: &'static str,
     /// One namespace only.
@@ -47,7 +49,18 @@ pub struct Selection {
 impl Selection {
     /// All objects of a kind.
     pub const fn all(group: &'static str, version: &'static str, plural: &'static str) -> Self {
-        Self { group, version, plural, namespace: None, labels: None, fields: None }
+        let (namespace, labels, fields) = (None, None, None);
+        Self { group, version, versions: &[], plural, namespace, labels, fields }
+    }
+
+    /// All objects of a kind, in the first of `versions` that the server has ([`Client::served`]).
+    pub const fn in_best(
+        group: &'static str,
+        versions: &'static [&'static str],
+        plural: &'static str,
+    ) -> Self {
+        let (namespace, labels, fields) = (None, None, None);
+        Self { group, version: "", versions, plural, namespace, labels, fields }
     }
 
     fn path(&self) -> String {
@@ -215,6 +228,10 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                 Err(Stop::Closed) => return Err(Closed),
                 Err(Stop::Failed(error)) => {
                     self.gathered = Gathered::new();
+                    if matches!(error, Error::NotFound(_)) && !self.selection.versions.is_empty() {
+                        // The kind may be there in another version.
+                        self.course.start_over();
+                    }
                     let pause = self.course.failed(&error, began.elapsed(), random());
                     self.sink.failed(error).await?;
                     pause
@@ -229,6 +246,9 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
 
     /// Asks, and tells what comes. Returns the pause before the next question.
     async fn put(&mut self, question: Ask) -> Result<Duration, Stop> {
+        if matches!(question, Ask::InitialEvents | Ask::Page { token: None }) {
+            self.choose_version().await?;
+        }
         let path = self.selection.path();
         match question {
             Ask::Page { token } => {
@@ -268,6 +288,15 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                 self.stream(&path, lifetime, Begin::Changes).await
             }
         }
+    }
+
+    /// Whenever everything is read anew: what a server has can change.
+    async fn choose_version(&mut self) -> Result<(), Error> {
+        let Selection { group, versions, plural, .. } = self.selection;
+        if !versions.is_empty() {
+            self.selection.version = self.client.served(group, versions, plural).await?;
+        }
+        Ok(())
     }
 
     /// Reads a page. Of what is received no more than one object is held.

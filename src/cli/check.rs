@@ -21,7 +21,7 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, networks, services, mesh, policy, proxies, secrets, trust
+    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, secrets, trust
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
     /// Look into the config cluster's Secrets: those that look like members' and are none, and whether members
@@ -34,8 +34,9 @@ pub(crate) struct CheckArgs {
     ask: Ask,
 }
 
-const CATEGORIES: &[&str] =
-    &["clusters", "networks", "services", "mesh", "policy", "proxies", "secrets", "trust"];
+const CATEGORIES: &[&str] = &[
+    "clusters", "sources", "networks", "services", "mesh", "policy", "proxies", "secrets", "trust",
+];
 /// Those for which the config cluster is asked.
 const OF_SECRETS: &[&str] = &["secrets", "trust"];
 
@@ -58,6 +59,7 @@ const PROBLEMS: Listing = Listing {
 #[derive(Default)]
 struct Answers {
     clusters: Value,
+    sources: Value,
     networks: Value,
     services: Value,
     mesh: Value,
@@ -74,6 +76,7 @@ pub(crate) async fn run(args: &CheckArgs) -> Outcome {
     let client = Client::new(&args.ask.connect)?;
     let answers = Answers {
         clusters: client.get("/debug/clusters", &[]).await?.value,
+        sources: client.get("/debug/sources", &[]).await?.value,
         networks: client.get("/debug/networks", &[]).await?.value,
         services: client.get("/debug/services", &[]).await?.value,
         mesh: client.get("/debug/mesh", &[]).await?.value,
@@ -133,11 +136,14 @@ fn problems(answers: &Answers) -> Vec<Value> {
         let object = format!("cluster/{}", text(&row["id"]));
         let reason = row["reason"].as_str().unwrap_or_default();
         let state = row["state"].as_str().unwrap_or_default();
-        if !is_well(row) {
+        let is_coded = named(reason).is_some();
+        if state == "restored" && !is_coded {
+            found.push(note("clusters", &codes::RESTORED, object.clone(), reason));
+        } else if !is_well(row) {
             found.push(problem("clusters", code_of(state, reason), object.clone(), {
                 if reason.is_empty() { state.to_owned() } else { format!("{state}: {reason}") }
             }));
-        } else if state == "live" && !reason.is_empty() {
+        } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
         }
         for claim in items(&row["ignoredClaims"]) {
@@ -148,11 +154,17 @@ fn problems(answers: &Answers) -> Vec<Value> {
             );
             found.push(note("networks", &codes::CLAIM_IGNORED, object.clone(), fact));
         }
-        if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
-            let fact = format!("{count} endpoints are withheld from proxies of other networks");
-            found.push(note("networks", &codes::NO_GATEWAY, object, fact));
+        for (code, count) in row["withheldBy"].as_object().into_iter().flatten() {
+            let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);
+            let fact = format!(
+                "{} endpoints are withheld from proxies of other networks: {}",
+                text(count),
+                code.title
+            );
+            found.push(note("networks", code, object.clone(), fact));
         }
     }
+    found.extend(of_sources(&answers.sources));
     let networks = items(&answers.networks);
     let has_endpoints = |cluster: &Value| {
         let mut rows = items(&answers.clusters).iter();
@@ -181,6 +193,7 @@ fn problems(answers: &Answers) -> Vec<Value> {
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
     }
+    found.extend(of_mesh(&answers.mesh));
     for field in items(&answers.mesh["fieldsWithoutEffect"]) {
         let object = format!("meshConfig/{}", text(field));
         let fact = "nothing acts on this field";
@@ -207,12 +220,66 @@ fn problems(answers: &Answers) -> Vec<Value> {
     found
 }
 
+/// What of the mesh's settings is not in force.
+pub(super) fn of_mesh(mesh: &Value) -> Vec<Value> {
+    let of = |row: &Value| {
+        let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::MESH_CONFIG);
+        problem("mesh", code, "meshConfig".into(), text(&row["text"]))
+    };
+    items(&mesh["problems"]).iter().map(of).collect()
+}
+
+/// What is wrong with sources that are no member clusters.
+pub(super) fn of_sources(sources: &Value) -> Vec<Value> {
+    items(sources).iter().flat_map(of_source).collect()
+}
+
+/// What is wrong with a source that is no member cluster: with all of it, and with what it said.
+fn of_source(row: &Value) -> Vec<Value> {
+    let mut found = Vec::new();
+    let object = format!("source/{}", text(&row["name"]));
+    let state = row["state"].as_str().unwrap_or_default();
+    let own = row["code"].as_str().and_then(codes::find);
+    let reason = row["reason"].as_str().unwrap_or("it has not been read");
+    match (state, own) {
+        ("restored", None) => {
+            found.push(note("sources", &codes::RESTORED, object.clone(), reason));
+        }
+        ("stale" | "timeout" | "restored", code) => {
+            let code = code.unwrap_or(code_of(state, reason));
+            found.push(problem("sources", code, object.clone(), format!("{state}: {reason}")));
+        }
+        _ => {}
+    }
+    let usual = match row["kind"].as_str() {
+        Some("entries") => &codes::ENTRY,
+        Some("consul") => &codes::CONSUL_ODD,
+        Some("mcp") => &codes::MCP_ODD,
+        _ => &codes::CONFIG_FILE,
+    };
+    for warning in items(&row["warnings"]).iter().filter_map(Value::as_str) {
+        let code = named(warning).unwrap_or(usual);
+        // What follows from being out of contact has been said.
+        if own == Some(code) {
+            continue;
+        }
+        let is_harmless = [&codes::SHADOWED, &codes::RIGHT_MISSING].contains(&code);
+        let line = if is_harmless { note } else { problem };
+        found.push(line("sources", code, object.clone(), warning.to_owned()));
+    }
+    found
+}
+
+/// The code that a text names first.
+fn named(text: &str) -> Option<&'static Code> {
+    text.match_indices("STR").find_map(|(at, _)| codes::find(text.get(at..at + 7)?))
+}
+
 /// The code that a reason names first, else that of the state.
 fn code_of(state: &str, reason: &str) -> &'static Code {
-    let named =
-        reason.match_indices("STR").find_map(|(at, _)| codes::find(reason.get(at..at + 7)?));
-    named.unwrap_or(match state {
-        "timeout" => &codes::SYNC_TIMEOUT,
+    named(reason).unwrap_or(match state {
+        // A new kubeconfig that has not synced yet.
+        "timeout" | "live" => &codes::SYNC_TIMEOUT,
         "authFailed" => &codes::AUTH_FAILED,
         "tlsFailed" => &codes::TLS_FAILED,
         "conflict" => &codes::ID_TAKEN,
@@ -262,6 +329,23 @@ mod tests {
                 { "id": "d", "state": "quarantined", "reason": "STR0606: 9 of 10" },
                 { "id": "e", "state": "timeout" },
                 { "id": "empty", "state": "live", "endpoints": 0 },
+                { "id": "f", "state": "live", "reason": "STR0309: pods: not permitted: x" },
+                { "id": "g", "state": "live", "withheld": 3, "withheldBy": { "STR0404": 2, "STR0407": 1 } },
+                { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
+                { "id": "i", "state": "draining", "reason": "its Secret has gone" },
+                { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
+                { "id": "k", "state": "restored", "reason": "from disk, last heard of 9 s ago" },
+            ]),
+            sources: json!([
+                { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500",
+                  "warnings": ["web: no address"] },
+                { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
+                { "name": "config directory", "kind": "directory", "state": "live",
+                  "warnings": ["a.yaml: not YAML", "STR0222: shadowed"] },
+                { "name": "config cluster", "kind": "cluster", "state": "restored", "code": "STR0301",
+                  "reason": "refused", "warnings": ["secrets: STR0301: can't be read"] },
+                { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
+                { "name": "xds://b", "kind": "mcp", "state": "syncing", "warnings": [] },
             ]),
             networks: json!([
                 { "network": "n1", "clusters": ["a"], "gateways": [{}] },
@@ -272,29 +356,47 @@ mod tests {
             services: json!([
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
             ]),
-            mesh: json!({ "fieldsWithoutEffect": ["h2UpgradePolicy"] }),
+            mesh: json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
+                          "fieldsWithoutEffect": ["h2UpgradePolicy"] }),
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
         };
         let found: Vec<_> = problems(&answers)
             .iter()
-            .map(|row| format!("{} {}", text(&row["code"]), text(&row["object"])))
+            .map(|row| {
+                let sign = if row["severity"] == "note" { "~" } else { "" };
+                format!("{sign}{} {}", text(&row["code"]), text(&row["object"]))
+            })
             .collect();
         assert_eq!(
             found,
             [
                 "STR0301 cluster/a",
                 "STR0203 cluster/b",
-                "STR0211 cluster/c",
-                "STR0412 cluster/c",
+                "~STR0211 cluster/c",
+                "~STR0412 cluster/c",
                 "STR0606 cluster/d",
                 "STR0303 cluster/e",
+                "~STR0309 cluster/f",
+                "~STR0404 cluster/g",
+                "~STR0407 cluster/g",
+                "~STR0301 cluster/h",
+                "STR0304 cluster/j",
+                "~STR0302 cluster/k",
+                "STR0320 source/consul",
+                "STR0323 source/consul",
+                "STR0221 source/entries",
+                "STR0219 source/config directory",
+                "~STR0222 source/config directory",
+                "STR0301 source/config cluster",
+                "~STR0302 source/xds://a",
                 "STR0401 network/n2",
                 "STR0402 network/n3",
-                "STR0430 service/web",
-                "STR0111 meshConfig/h2UpgradePolicy",
+                "~STR0430 service/web",
+                "STR0410 meshConfig",
+                "~STR0111 meshConfig/h2UpgradePolicy",
                 "STR0601 policy",
-                "STR0607 cluster/x",
+                "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",
             ]
         );

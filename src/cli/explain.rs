@@ -64,7 +64,9 @@ pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
     let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
-    if troubled || !sent { Exit::Unhealthy } else { Exit::Fine }
+    // Where the proxy finds endpoints by itself there may be none to tell of.
+    let finds = asked.is_none() && endpoints.is_empty() && answer["found"].is_string();
+    if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
 }
 
 fn failed_step(endpoint: &Value) -> Option<&Value> {
@@ -83,12 +85,25 @@ pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Lo
     let name = proxy.split('~').nth(2).unwrap_or(&proxy);
     let mut out = format!("{hostname}:{port} as seen by {name}\n\n");
     let clusters = items(&answer["clusters"]);
-    if clusters.is_empty() {
+    let found = answer["found"].as_str();
+    if let Some(found) = found {
+        out += &format!("Not sent by the control plane: {}\n", clean(found));
+        let direct = endpoints.iter().filter(|one| one["verdict"] == "direct");
+        let direct: Vec<_> = direct.map(socket).collect();
+        if !direct.is_empty() {
+            out += &format!("Endpoints: {}\n", direct.join(", "));
+        }
+        if !clusters.is_empty() {
+            out.push('\n');
+        }
+    }
+    if clusters.is_empty() && found.is_none() {
         out += "No cluster has an endpoint for this port.\n";
-    } else {
+    } else if !clusters.is_empty() {
         let headers: &[&str] =
             if show.no_headers { &[] } else { &["CLUSTER", "NETWORK", "READY", "SENT", "WHY"] };
-        out += &output::table(headers, clusters.iter().map(cluster).collect(), look);
+        let rows = clusters.iter().map(|row| cluster(row, found.is_some())).collect();
+        out += &output::table(headers, rows, look);
     }
     if asked.is_some() || show.output == Format::Wide {
         for endpoint in endpoints {
@@ -104,7 +119,9 @@ pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Lo
     for note in items(&answer["notes"]) {
         out += &format!("\nNote: {}\n", text(note));
     }
-    let codes: BTreeSet<&str> = clusters.iter().filter_map(|row| row["code"].as_str()).collect();
+    let also = clusters.iter().flat_map(|row| items(&row["alsoWithheld"]));
+    let codes: BTreeSet<&str> =
+        clusters.iter().chain(also).filter_map(|row| row["code"].as_str()).collect();
     if !codes.is_empty() {
         out.push('\n');
         out.extend(codes.iter().map(|code| format!("help: strait help {}\n", clean(code))));
@@ -112,7 +129,17 @@ pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Lo
     out
 }
 
-fn cluster(row: &Value) -> Vec<Cell> {
+/// `address:port`; a socket on the proxy's own host has no port.
+fn socket(endpoint: &Value) -> String {
+    let [address, port] = ["address", "port"].map(|part| text(&endpoint[part]));
+    match address.starts_with(['/', '@']) {
+        true => format!("unix://{address}"),
+        false if address.contains(':') => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    }
+}
+
+fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
     let [ready, total, sent] =
         ["ready", "total", "sent"].map(|part| row[part].as_u64().unwrap_or(0));
     let via = match row["via"].as_str() {
@@ -121,7 +148,14 @@ fn cluster(row: &Value) -> Vec<Cell> {
         Some(via) => format!("{sent} via {}", clean(via)),
     };
     let why = match (row["reason"].as_str(), row["via"].as_str()) {
-        (Some(reason), _) => format!("{} {}", clean(reason), text(&row["code"])),
+        (Some(reason), _) => {
+            let also = items(&row["alsoWithheld"]);
+            let also =
+                also.iter().map(|one| format!("{} {}", text(&one["reason"]), text(&one["code"])));
+            let first = format!("{} {}", clean(reason), text(&row["code"]));
+            std::iter::once(first).chain(also).collect::<Vec<_>>().join("; ")
+        }
+        (None, Some("direct")) if by_itself => "found by the proxy itself".into(),
         (None, Some("direct")) => "same network".into(),
         (None, Some(_)) => "by the gateway of its network".into(),
         (None, None) => "<none>".into(),

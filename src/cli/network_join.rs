@@ -6,10 +6,14 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::cluster::api::Cluster;
+use super::cluster::api::{Cluster, full_name, kubeconfigs};
 use super::cluster::{Change, done};
 use super::failure::{Exit, Failure, Outcome};
 use super::output::{self, items, text};
+use crate::apiserver::{Access, Loopback};
+use crate::clusters::kubeconfig;
+use crate::clusters::secret::NETWORK_ANNOTATION;
+use crate::codes;
 use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
 
 #[derive(Debug, Args)]
@@ -40,6 +44,9 @@ pub(crate) async fn run(args: &JoinArgs) -> Outcome {
         Some(name) => Some(found(&remote, name).await?),
         None => None,
     };
+    if args.output.is_none() {
+        not_overruled(args, &remote).await?;
+    }
     let namespace = remote.get(&format!("/api/v1/namespaces/{ns}")).await?;
     if args.output.is_some() {
         output::print(&manifests(ns, &args.network, gateway.as_ref()))?;
@@ -52,11 +59,8 @@ pub(crate) async fn run(args: &JoinArgs) -> Outcome {
         args.network
     );
     if let Some(service) = &gateway {
-        plan += &format!(
-            "  service {}: label {NETWORK_LABEL}={}\n",
-            super::cluster::api::full_name(service),
-            args.network
-        );
+        plan +=
+            &format!("  service {}: label {NETWORK_LABEL}={}\n", full_name(service), args.network);
         plan.extend(doubts(service).iter().map(|doubt| format!("  ! {doubt}\n")));
     } else {
         plan += "  no gateway is named (--gateway NAMESPACE/NAME): other networks don't reach it\n";
@@ -73,10 +77,67 @@ pub(crate) async fn run(args: &JoinArgs) -> Outcome {
     done(&format!("cluster of {} is in network {}", remote.context, args.network));
     if let Some(service) = &gateway {
         remote.merge(&path(service), &patch).await?;
-        done(&format!("{} leads into it", super::cluster::api::full_name(service)));
+        done(&format!("{} leads into it", full_name(service)));
     }
     eprintln!("  next: strait network get {}", args.network);
-    Ok(Exit::Fine)
+    let doubts = gateway.as_ref().map(doubts).unwrap_or_default();
+    for doubt in &doubts {
+        eprintln!("! the gateway can't be used: {doubt}");
+    }
+    Ok(if doubts.is_empty() { Exit::Fine } else { Exit::Unhealthy })
+}
+
+/// Refuses labels that would change nothing: a Secret that fixes the network goes before them. Who can't
+/// read the Secrets is told so, and may know better.
+async fn not_overruled(args: &JoinArgs, remote: &Cluster) -> Result<(), Failure> {
+    let ns = &args.change.hub.namespace;
+    let secrets = match args.change.hub.open().await {
+        Ok(hub) => hub.member_secrets(ns).await,
+        Err(failure) => Err(failure),
+    };
+    let secrets = secrets.unwrap_or_else(|failure| {
+        eprintln!("! whether a Secret fixes another network is not known: {}", failure.message());
+        Vec::new()
+    });
+    for secret in &secrets {
+        let Some(fixed) = fixed_network(secret).filter(|fixed| *fixed != args.network) else {
+            continue;
+        };
+        for (id, bytes) in kubeconfigs(secret) {
+            let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
+            if access.server != *remote.server() && !is_same(remote, &access).await {
+                continue;
+            }
+            let name = full_name(secret);
+            return Err(Failure::coded(
+                &codes::CLAIM_IGNORED,
+                format!(
+                    "secret {name} fixes network {fixed} for cluster {id} ({NETWORK_ANNOTATION}), whatever labels say; nothing was changed"
+                ),
+            )
+            .next(format!(
+                "kubectl -n {ns} annotate secret {} {NETWORK_ANNOTATION}={} --overwrite\nor leave out the annotation: {NETWORK_ANNOTATION}-",
+                text(&secret["metadata"]["name"]),
+                args.network
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The network that a Secret fixes for its clusters.
+fn fixed_network(secret: &Value) -> Option<&str> {
+    let fixed = secret["metadata"]["annotations"][NETWORK_ANNOTATION].as_str();
+    fixed.filter(|fixed| !fixed.is_empty())
+}
+
+/// Whether that leads to the same cluster, by another address.
+async fn is_same(remote: &Cluster, access: &Access) -> bool {
+    let Ok(member) = remote.with_access(access) else { return false };
+    match (member.uid().await, remote.uid().await) {
+        (Ok(member), Ok(remote)) => member == remote,
+        _ => false,
+    }
 }
 
 async fn found(remote: &Cluster, name: &str) -> Result<Value, Failure> {
@@ -86,7 +147,7 @@ async fn found(remote: &Cluster, name: &str) -> Result<Value, Failure> {
     let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
     remote.get(&path).await?.ok_or_else(|| {
         Failure::failed(format!("{} has no service {namespace}/{service}", remote.context))
-            .next("install a gateway first: deploy/ has a chart for it")
+            .next("make the Service and the gateway behind it first: docs/guide/networks.md says what it takes, deploy/examples/east-west-gateway.yaml is one")
     })
 }
 

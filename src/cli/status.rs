@@ -30,7 +30,13 @@ pub(crate) async fn run(args: &StatusArgs) -> Outcome {
         Err(failure) if failure.exit == Exit::Unhealthy => (json!([]), Some(failure)),
         Err(failure) => return Err(failure),
     };
-    let problems = problems(&clusters, &proxies, not_ready.as_ref());
+    let sources = client.get("/debug/sources", &[]).await?.value;
+    let mesh = match not_ready {
+        Some(_) => Value::Null,
+        None => client.get("/debug/mesh", &[]).await?.value,
+    };
+    let mut problems = problems(&clusters, &proxies, not_ready.as_ref());
+    problems.extend(beside_clusters(&sources, &mesh));
     let whole = json!({
         "clusters": clusters, "networks": networks, "proxies": proxies, "problems": problems,
     });
@@ -74,6 +80,19 @@ pub(super) fn problems(
         }
     }
     found
+}
+
+/// What is wrong with sources that are no member clusters, and with the mesh's settings.
+pub(super) fn beside_clusters(sources: &Value, mesh: &Value) -> Vec<String> {
+    let found = super::check::of_sources(sources).into_iter().chain(super::check::of_mesh(mesh));
+    found
+        .filter(|row| row["severity"] != "note")
+        .map(|row| {
+            let [object, code, fact] = ["object", "code", "fact"].map(|part| text(&row[part]));
+            let object = object.replacen('/', " ", 1);
+            format!("{object}: {code}: {fact}")
+        })
+        .collect()
 }
 
 pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {

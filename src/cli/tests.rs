@@ -140,6 +140,58 @@ fn explain_is_unhealthy_when_something_ready_is_withheld() {
         let answer = serde_json::json!({ "endpoints": endpoints });
         assert_eq!(explain::verdict(&answer, asked), expected, "{answer}");
     }
+    // What the proxy finds by itself needs no endpoint to be told of.
+    let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
+    assert_eq!(explain::verdict(&passed_on, None), Exit::Fine);
+    assert_eq!(explain::verdict(&passed_on, Some("10.0.0.1")), Exit::Unhealthy);
+    let shown = explain::render(&passed_on, None, &show(Format::Table), &LOOK);
+    assert!(shown.contains("as the client asks") && !shown.contains("No cluster"), "{shown}");
+}
+
+#[test]
+fn status_and_check_name_what_is_wrong_beside_clusters() {
+    let sources = serde_json::json!([
+        { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500" },
+        { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
+        { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
+    ]);
+    let mesh = serde_json::json!({ "problems": [{ "code": "STR0110", "text": "line 3" }] });
+    assert_eq!(
+        status::beside_clusters(&sources, &mesh),
+        [
+            "source consul: STR0320: stale: 500",
+            "source entries: STR0221: shop/a: no hosts",
+            "meshConfig: STR0110: line 3",
+        ]
+    );
+}
+
+#[test]
+fn values_that_can_not_work_are_refused_by_the_command_line() {
+    for (flag, bad, good) in [
+        (
+            "--log-level",
+            &["foo", "info,foo", "info=", "h2=debug"][..],
+            &["off", "info,strait::xds=debug"][..],
+        ),
+        ("--max-connections", &["0", "-1"], &["1"]),
+        ("--namespace", &["Bad NS", "", "a.b", "-a"], &["istio-system"]),
+        ("--trust-domain", &["Bad Td!", "a/b"], &["west.example"]),
+        ("--domain", &["Bad Td!", "a..b", ".a", "-a.b"], &["cluster.local", "local"]),
+        ("--cluster-id", &["Bad_ID", "a_b"], &["prod-eu.1"]),
+    ] {
+        let parsed = |value: &str| {
+            let line = ["strait", "serve", "--config-dir", "/x", &format!("{flag}={value}")];
+            Cli::try_parse_from(line).map(drop)
+        };
+        for value in bad {
+            let error = parsed(value).expect_err(value).to_string();
+            assert!(error.contains(flag), "{error}");
+        }
+        for value in good {
+            parsed(value).expect(value);
+        }
+    }
 }
 
 /// Runs the flags of `strait proxy bootstrap` to what it prints.

@@ -2,7 +2,8 @@
 //!
 //! The rules: of the Secrets that name an ID, the oldest usable one holds it (by creation time, then by
 //! name); the others are on standby and are looked at again each time, so that one takes over as soon as
-//! the first goes. A Secret that turns bad keeps the cluster it holds running as it was. A cluster whose
+//! the first goes. A Secret that turns bad keeps the cluster it holds running as it was, but for what its
+//! annotations say. A cluster whose
 //! last Secret goes stays, without its credential, until the grace is over. Both only where there is
 //! something to keep: a cluster that never synced is as its Secrets are.
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::kubeconfig::Refusal;
-use super::secret::{Member, MemberSecret};
+use super::secret::{Member, MemberSecret, Settings};
 use crate::apiserver::Access;
 use crate::codes;
 use crate::model::{ClusterId, Mode, NetworkId};
@@ -248,8 +249,12 @@ impl Plan {
             Some(Claim { secret, member: Ok(member) }) => {
                 self.hold(id, &secret.name, member, running);
             }
-            Some(Claim { member: Err(refusal), .. }) => {
+            Some(Claim { secret, member: Err(refusal) }) => {
                 self.kept.insert(id.clone(), refusal.clone());
+                // The credential is kept; what an operator asks for beside it counts.
+                if let (Some(cluster), Some(settings)) = (running, &secret.settings) {
+                    self.set(id, cluster, settings);
+                }
             }
             None => {
                 if let Some(cluster) = running {
@@ -296,22 +301,26 @@ impl Plan {
             let (secret, member) = (secret.clone(), member.clone());
             return self.actions.push(Action::Adopt { id, secret, member });
         }
-        if cluster.network != member.network {
-            let network = member.network.clone();
-            self.actions.push(Action::SetNetwork { id: id.clone(), network });
-        }
-        if cluster.mode != member.mode {
-            self.actions.push(Action::SetMode { id: id.clone(), mode: member.mode });
-        }
-        if cluster.uid != member.uid {
-            self.actions.push(Action::SetUid { id: id.clone(), uid: member.uid.clone() });
-        }
-        if cluster.trust_domain != member.trust_domain {
-            let trust_domain = member.trust_domain.clone();
-            self.actions.push(Action::SetTrustDomain { id: id.clone(), trust_domain });
-        }
+        self.set(&id, cluster, &member.settings());
         if access != &member.access {
             self.actions.push(Action::Replace { id, access: member.access.clone() });
+        }
+    }
+
+    /// What its Secret's annotations change.
+    fn set(&mut self, id: &ClusterId, cluster: &Cluster, settings: &Settings) {
+        let Settings { network, mode, uid, trust_domain } = settings.clone();
+        if cluster.network != network {
+            self.actions.push(Action::SetNetwork { id: id.clone(), network });
+        }
+        if cluster.mode != mode {
+            self.actions.push(Action::SetMode { id: id.clone(), mode });
+        }
+        if cluster.uid != uid {
+            self.actions.push(Action::SetUid { id: id.clone(), uid });
+        }
+        if cluster.trust_domain != trust_domain {
+            self.actions.push(Action::SetTrustDomain { id: id.clone(), trust_domain });
         }
     }
 

@@ -317,12 +317,30 @@ impl Reconciler {
         }
     }
 
+    /// Takes up members whose Secret turned bad while nobody looked: of them what was last known counts.
+    fn resume(&mut self) {
+        for (id, remembered) in &self.remembered {
+            let Some(cluster) = remembered.presumed() else { continue };
+            let secret = self.read.get(&cluster.secret).map(|(_, secret)| secret);
+            let turned_bad =
+                secret.and_then(|secret| secret.clusters.get(id)).is_some_and(Result::is_err);
+            if turned_bad && !self.members.contains_key(id) {
+                self.running.clusters.entry(id.clone()).or_insert(cluster);
+            }
+        }
+    }
+
     async fn plan(&mut self, now: Instant) {
+        self.resume();
         let secrets: Vec<_> = self.read.values().map(|(_, read)| read.clone()).collect();
         let config = &self.context.config;
         let config_cluster = config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
         let grace = config.removal_grace;
-        let has_data = |id: &ClusterId| self.members.get(id).is_some_and(Member::holds_data);
+        // What is on disk is there before a member has begun with it.
+        let has_data = |id: &ClusterId| match self.members.get(id) {
+            Some(member) => member.holds_data(),
+            None => self.running.clusters.contains_key(id) && self.remembered.contains_key(id),
+        };
         let now_std = now.into_std();
         let config_id = config_cluster.as_ref();
         let plan = plan::plan(&self.running, &secrets, config_id, grace, &has_data, now_std);
@@ -352,8 +370,8 @@ impl Reconciler {
                     cluster.hold == Hold::Presumed && cluster.secret == *secret
                 });
                 if let Some(member) = self.members.get_mut(id) {
-                    // Another Secret may mean another cluster by the same name.
-                    if !as_presumed {
+                    // Another Secret may mean another cluster by the same name, unless it leads to the same.
+                    if !as_presumed && !member.reads_from(&wanted.access) {
                         member.uid = None;
                     }
                     member.since = now;
@@ -417,7 +435,7 @@ impl Reconciler {
             let cluster = self.running.clusters.get(&id);
             let (mode, _) = self.mode_of(&id, cluster);
             let frozen = matches!(member.flapping.stage(now.into_std()), Some(Stage::Frozen(_)))
-                || (mode == Mode::Pause && member.has_data);
+                || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Presumed), _) => member.freeze(),
@@ -569,6 +587,7 @@ impl Reconciler {
                 held: member.held().map(|held| held.seen_at(now.into_std())),
                 withdrawn: withdrawn.get(id).map(String::as_str),
                 kept: self.plan.kept.get(id),
+                bereft: cluster.is_some_and(|cluster| cluster.hold == Hold::Presumed),
                 successor: successor.as_ref(),
                 barred: member.barred.as_ref(),
                 stale_after: self.context.config.stale_after,
@@ -653,8 +672,11 @@ impl Reconciler {
             services: status.services,
             endpoints: status.endpoints,
             withheld: 0,
+            withheld_by: BTreeMap::new(),
             objects: status.objects,
             relists: status.relists,
+            errors: status.errors,
+            sync_took: status.sync_took,
             ignored_claims: Vec::new(),
             kept: None,
         }
@@ -669,7 +691,7 @@ fn order(status: &ClusterStatus) -> (bool, &str, bool, Option<&str>) {
 
 /// Whether a member in that state, which never synced, may yet sync by waiting for it.
 fn holds_up_readiness(state: State) -> bool {
-    !matches!(state, State::AuthFailed | State::TlsFailed | State::Conflict)
+    !matches!(state, State::AuthFailed | State::TlsFailed | State::Conflict | State::Paused)
 }
 
 fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {

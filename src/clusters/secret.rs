@@ -37,6 +37,8 @@ pub struct MemberSecret {
     pub clusters: BTreeMap<ClusterId, Result<Member, Refusal>>,
     /// Data keys that can't be cluster IDs.
     pub invalid_keys: BTreeMap<String, Refusal>,
+    /// What its annotations say, where they are sound: that holds for a cluster whose kubeconfig isn't, too.
+    pub settings: Option<Settings>,
 }
 
 /// What is wanted of one cluster.
@@ -55,12 +57,24 @@ pub struct Member {
 }
 
 /// What the annotations of a Secret say.
-#[derive(Debug, Clone)]
-struct Settings {
-    network: Option<NetworkId>,
-    mode: Mode,
-    uid: Option<Arc<str>>,
-    trust_domain: Option<Arc<str>>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The network that it fixes.
+    pub network: Option<NetworkId>,
+    /// What an operator asks for.
+    pub mode: Mode,
+    /// The UID that an operator names.
+    pub uid: Option<Arc<str>>,
+    /// The trust domain of the workloads; without it the mesh's.
+    pub trust_domain: Option<Arc<str>>,
+}
+
+impl Member {
+    /// What of it annotations say.
+    pub(super) fn settings(&self) -> Settings {
+        let Self { network, mode, uid, trust_domain, .. } = self.clone();
+        Settings { network, mode, uid, trust_domain }
+    }
 }
 
 impl MemberSecret {
@@ -72,6 +86,7 @@ impl MemberSecret {
             created: secret.created,
             clusters: BTreeMap::new(),
             invalid_keys: BTreeMap::new(),
+            settings: settings.clone().ok(),
         };
         for (key, value) in &secret.data {
             match ClusterId::parse(key) {

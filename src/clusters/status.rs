@@ -1,6 +1,7 @@
 //! How each member cluster fares, as `/debug/clusters` shows it. Pure: from facts to a state and the
 //! reason for it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -11,7 +12,7 @@ use super::kubeconfig::Refusal;
 use crate::codes::{self, Code};
 use crate::model::{IgnoredClaim, Mode, NetworkId};
 use crate::registry::kube::{Contact, Status};
-use crate::sources::from_disk;
+use crate::sources::{KEPT, from_disk};
 
 /// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
 /// news. A dead one is noticed within a few seconds more, so that it shows within 20 s.
@@ -45,10 +46,19 @@ pub struct ClusterStatus {
     /// Endpoints that at least one connected proxy's network can't be given; filled in by whoever
     /// knows the proxies.
     pub withheld: usize,
+    /// The same by the code of the reason; left out where there are none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub withheld_by: BTreeMap<&'static str, usize>,
     /// Kubernetes objects held.
     pub objects: usize,
     /// Full lists after the first.
     pub relists: u64,
+    /// Questions to its API server that failed; for the metrics.
+    #[serde(skip)]
+    pub errors: u64,
+    /// How long its first sync took; for the metrics.
+    #[serde(skip)]
+    pub sync_took: Option<Duration>,
     /// What says that it is in another network than the one that its Secret fixes; filled in by
     /// whoever knows what it says. Left out where nothing does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -169,6 +179,8 @@ pub(super) struct Facts<'a> {
     pub(super) withdrawn: Option<&'a str>,
     /// Why the present Secret is not used.
     pub(super) kept: Option<&'a Refusal>,
+    /// Whether it never had one in this process: all there is of it is from disk.
+    pub(super) bereft: bool,
     /// How the run beside it fares, which is to take over.
     pub(super) successor: Option<&'a Status>,
     /// Why what a run says is not passed on.
@@ -184,7 +196,10 @@ pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
     if let Some(why) = facts.withdrawn {
         reasons.push(format!("{}: its endpoints are withdrawn: {why}", codes::CLUSTER_DARK));
     }
-    if let Some(refusal) = facts.kept {
+    if facts.mode == Mode::Drain && state != State::Draining && facts.has_data {
+        reasons.push(drained(facts));
+    }
+    if let Some(refusal) = facts.kept.filter(|_| state != State::Rejected) {
         reasons.push(format!("the Secret is not used, the cluster runs on as before: {refusal}"));
     }
     if let Some(successor) = facts.successor {
@@ -197,7 +212,8 @@ pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
     if state == State::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
-            reasons.push(format!("{} objects left out, last: {last}", facts.status.skipped.count));
+            let (code, count) = (&codes::OBJECTS_SKIPPED, facts.status.skipped.count);
+            reasons.push(format!("{code}: {count} objects left out, last: {last}"));
         }
     }
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
@@ -209,9 +225,14 @@ fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
         reasons.push(format!("its Secret has gone; withdrawn in {seconds} s"));
         return State::Draining;
     }
-    if facts.mode == Mode::Pause && facts.has_data {
-        reasons.push(format!("frozen by {}", facts.mode_by));
+    if facts.mode == Mode::Pause {
+        let nothing = if facts.has_data { "" } else { "; nothing is known of it" };
+        reasons.push(format!("frozen by {}{nothing}", facts.mode_by));
         return State::Paused;
+    }
+    if let Some(refusal) = facts.kept.filter(|_| facts.bereft) {
+        reasons.extend([refusal.to_string(), restored(facts, None)]);
+        return State::Rejected;
     }
     if let Some(refusal) = facts.barred {
         reasons.push(refusal.to_string());
@@ -241,11 +262,21 @@ fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
         ));
         return State::Quarantined;
     }
-    if facts.mode == Mode::Drain && state == State::Live {
-        reasons.push(format!("drained by {}", facts.mode_by));
+    let is_kept = matches!(state, State::Live | State::Stale | State::Restored | State::Syncing);
+    if facts.mode == Mode::Drain && is_kept && facts.has_data {
+        reasons.insert(0, drained(facts));
         return State::Draining;
     }
     state
+}
+
+fn drained(facts: &Facts<'_>) -> String {
+    format!("drained by {}: no proxy is given its endpoints", facts.mode_by)
+}
+
+/// Whether proxies are given what is known of it.
+fn is_in_use(facts: &Facts<'_>) -> bool {
+    facts.mode != Mode::Drain && facts.withdrawn.is_none()
 }
 
 fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
@@ -274,7 +305,8 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
                 .and_then(|last| facts.now.duration_since(last).ok())
                 .is_some_and(|age| age < facts.stale_after);
             if !recent {
-                reasons.push(format!("{code}: {text}; what was last known stays in use"));
+                let fate = if is_in_use(facts) { "; what was last known stays in use" } else { "" };
+                reasons.push(format!("{code}: {text}{fate}"));
                 return State::Stale;
             }
         }
@@ -286,7 +318,7 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
         reasons.push(timeout(facts, None));
         State::Timeout
     } else {
-        if facts.has_data {
+        if facts.has_data && is_in_use(facts) {
             reasons.push("what was last known stays in use until it has synced anew".to_owned());
         }
         State::Syncing
@@ -298,7 +330,8 @@ fn restored(facts: &Facts<'_>, trouble: Option<(&Code, &str)>) -> String {
     let age = facts.status.last_contact.and_then(|last| facts.now.duration_since(last).ok());
     let trouble = trouble.map(|(code, fact)| format!("{code}: {fact}"));
     let remark = facts.restored.and_then(|restored| restored.remark.as_deref());
-    from_disk(age, trouble.as_deref(), remark)
+    let fate = is_in_use(facts).then_some(KEPT);
+    from_disk(age, [fate, trouble.as_deref(), remark].into_iter().flatten())
 }
 
 fn timeout(facts: &Facts<'_>, text: Option<&str>) -> String {
@@ -364,6 +397,7 @@ mod tests {
             held: None,
             withdrawn: None,
             kept: None,
+            bereft: false,
             successor: None,
             barred: None,
             stale_after: STALE_AFTER,
@@ -423,12 +457,28 @@ mod tests {
             (late(synced(unreachable(), 60)), State::Stale, "STR0301"),
             (Case { leaving: true, ..synced(Good, 0) }, State::Draining, "withdrawn in 25 s"),
             (Case { mode: Mode::Drain, ..synced(Good, 0) }, State::Draining, "strait.dev/mode"),
-            (Case { mode: Mode::Drain, ..synced(auth(), 0) }, State::AuthFailed, "STR0304"),
+            (
+                Case { mode: Mode::Drain, ..synced(auth(), 0) },
+                State::AuthFailed,
+                "STR0304: 401; drained by strait.dev/mode",
+            ),
+            (
+                Case { mode: Mode::Drain, ..synced(unreachable(), 60) },
+                State::Draining,
+                "drained by strait.dev/mode: no proxy is given its endpoints; STR0301: connection refused",
+            ),
+            (
+                Case { mode: Mode::Drain, ..restored(Connecting, 119) },
+                State::Draining,
+                "endpoints; from disk, last heard of 119 s ago",
+            ),
+            (Case { mode: Mode::Drain, ..never_synced(Good) }, State::Syncing, ""),
             (Case { mode: Mode::Pause, ..synced(unreachable(), 60) }, State::Paused, "frozen"),
-            (Case { mode: Mode::Pause, ..never_synced(Good) }, State::Syncing, ""),
+            (Case { mode: Mode::Pause, ..never_synced(Good) }, State::Paused, "nothing is known"),
         ] {
             let (found, why) = judged(&case);
             assert_eq!(found, state, "{:?}", case.status.contact);
+            assert!(case.mode != Mode::Drain || !why.contains("in use"), "{why}");
             assert!(why.contains(reason), "{why}");
             assert_eq!(why.is_empty(), reason.is_empty(), "{why}");
         }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fixtures::{endpoint, member, service, shard, sidecar};
-use crate::model::{KnownCluster, KnownClusters};
+use crate::model::{ByName, KnownCluster, KnownClusters, NamedEndpoint};
 use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::event_loop::{Event, Mesh};
@@ -82,4 +82,79 @@ fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
     let plain = serde_json::to_value(self::told(&steered("", KnownClusters::default())));
     let plain = plain.expect("JSON").to_string();
     assert!(!plain.contains("priority"), "nothing is said where nothing is preferred: {plain}");
+}
+
+/// What a proxy of network n1 is told of `db.ns`, found as `resolution` says.
+fn found(resolution: Resolution) -> Explanation {
+    let mut mesh = Mesh::new(crate::fixtures::settings());
+    let named = service("db.ns").with(|one| one.resolution = resolution);
+    mesh.apply(Event::Registry(shard("east", 0).with(named, vec![]).said()));
+    mesh.apply(Event::Complete);
+    let context = mesh.next_version().expect("a first version").0;
+    let view = ViewKey::of(&sidecar("client.ns", "west"), "n1".into(), Role::Client);
+    explain(&context, "proxy", &view, "DB.ns", None, None).expect("a service")
+}
+
+#[test]
+fn endpoints_that_the_proxy_finds_by_itself_are_told_as_it_finds_them() {
+    let one = |address: &str, network: Option<&str>| NamedEndpoint {
+        address: address.into(),
+        ports: service("db.ns").ports.iter().map(|port| (port.name.clone(), 5432)).collect(),
+        weight: 1,
+        locality: Arc::default(),
+        network: network.map(Into::into),
+        tls_mode: TlsMode::Disabled,
+    };
+    let three = || vec![one("a.example", None), one("b.example", Some("n2")), one("c", Some("n1"))];
+    let by_name = |just_then, endpoints| Resolution::ByName(ByName { just_then, endpoints });
+    let sockets = vec![one("/run/db", None), one("a.example", None)];
+    for (resolution, words, wanted) in [
+        (
+            by_name(false, three()),
+            "(DNS)",
+            &["a.example direct", "b.example network", "c direct"][..],
+        ),
+        (
+            by_name(true, three()),
+            "(DNS_ROUND_ROBIN)",
+            &["a.example direct", "b.example ready", "c ready"],
+        ),
+        (by_name(false, sockets), "own host", &["/run/db direct", "a.example family"]),
+        (Resolution::Passthrough, "(NONE)", &[]),
+    ] {
+        let told = found(resolution);
+        let how = told.found.as_deref().expect("it says how");
+        assert!(how.contains(words), "{how}");
+        let lines: Vec<_> = told
+            .endpoints
+            .iter()
+            .map(|line| {
+                let no: Vec<_> = line.steps.iter().filter(|step| !step.ok).collect();
+                assert_eq!(no.len(), usize::from(line.verdict == "withheld"), "{line:#?}");
+                let end = no.first().map_or(line.verdict, |step| step.step);
+                format!("{} {end}", line.address)
+            })
+            .collect();
+        assert_eq!(lines, wanted);
+        let sent: usize = told.clusters.iter().map(|line| line.sent).sum();
+        assert_eq!(sent, wanted.iter().filter(|line| line.ends_with("direct")).count());
+    }
+    assert_eq!(found(Resolution::ClientSide).found, None);
+}
+
+#[test]
+fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
+    let mut unseen = endpoint("10.0.0.3");
+    unseen.pod = PodState::Missing;
+    let mut unready = endpoint("10.0.0.2");
+    unready.health = Health::Unhealthy;
+    let mut mesh = Mesh::new(crate::fixtures::settings());
+    let endpoints = vec![endpoint("10.0.0.1"), unready, unseen];
+    mesh.apply(Event::Registry(shard("east", 0).with(service("web.ns"), endpoints).said()));
+    mesh.apply(Event::Complete);
+    let told = told(&mesh.next_version().expect("a first version").0);
+    let line = &told.clusters[0];
+    let also: Vec<_> = line.also.iter().map(|one| (one.reason.as_str(), one.code)).collect();
+    assert_eq!((line.reason.as_deref(), line.code), (Some("1 not ready"), Some("STR0420")));
+    assert_eq!(also, [("1 named before their pod was seen", "STR0421")]);
 }

@@ -120,19 +120,19 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Reads both sources once, now. What the receivers hold is in force already; [`Self::run`]
-    /// changes the settings only when they mean something else.
+    /// Reads both sources once, now. What the receiver holds is in force already; [`Self::run`]
+    /// changes the settings only when they mean something else. What is wrong is told to `problems`.
     pub fn new(
         config: Source,
         networks: Source,
         defaults: Defaults,
-    ) -> (Self, watch::Receiver<Settings>, watch::Receiver<Vec<Problem>>) {
+        problems: watch::Sender<Vec<Problem>>,
+    ) -> (Self, watch::Receiver<Settings>) {
         let start = Settings {
             config: Arc::new(MeshConfig::new(&defaults)),
             networks: Arc::new(MeshNetworks::default()),
         };
         let (settings, settings_receiver) = watch::channel(start.clone());
-        let (problems, problems_receiver) = watch::channel(Vec::new());
         let mut watcher = Self {
             defaults,
             config_source: config,
@@ -147,7 +147,7 @@ impl Watcher {
         let networks_text = watcher.networks_source.read(NETWORKS_KEY);
         watcher.take_networks(networks_text);
         watcher.publish();
-        (watcher, settings_receiver, problems_receiver)
+        (watcher, settings_receiver)
     }
 
     /// Runs until its task is stopped.
@@ -388,6 +388,16 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
+    /// A watcher, what it says is in force, and what it says is wrong.
+    fn watcher(
+        config: Source,
+        networks: Source,
+    ) -> (Watcher, watch::Receiver<Settings>, watch::Receiver<Vec<Problem>>) {
+        let (problems, problems_seen) = watch::channel(Vec::new());
+        let (watcher, settings) = Watcher::new(config, networks, Defaults::default(), problems);
+        (watcher, settings, problems_seen)
+    }
+
     /// Waits until a receiver's value satisfies `wanted`.
     async fn until<T: Clone>(receiver: &mut watch::Receiver<T>, wanted: impl Fn(&T) -> bool) -> T {
         let found = tokio::time::timeout(LIMIT, receiver.wait_for(|value| wanted(value))).await;
@@ -426,7 +436,7 @@ mod tests {
         let path = folder.path().join("mesh.yaml");
         fs::write(&path, "trustDomain: one\n").expect("written");
         let (watcher, mut settings, mut problems) =
-            Watcher::new(Source::File(path.clone()), Source::Defaults, Defaults::default());
+            watcher(Source::File(path.clone()), Source::Defaults);
         assert_eq!(settings.borrow_and_update().config.trust_domain, "one");
         let tasks = Supervisor::new();
         tasks.spawn("mesh", watcher.run());
@@ -468,7 +478,7 @@ mod tests {
         version("..1", "networks: {n1: {endpoints: [{fromRegistry: a}]}}");
         std::os::unix::fs::symlink("..data/meshNetworks", at("meshNetworks")).expect("linked");
         let (watcher, mut settings, _problems) =
-            Watcher::new(Source::Defaults, Source::File(at("meshNetworks")), Defaults::default());
+            watcher(Source::Defaults, Source::File(at("meshNetworks")));
         assert_eq!(
             settings.borrow_and_update().networks.of_registry(&"a".into()),
             Some(&"n1".into())
@@ -491,8 +501,7 @@ mod tests {
         };
         let (sender, receiver) = watch::channel::<ConfigMapData>(None);
         let source = || Source::ConfigMap { name: "s/strait".to_owned(), data: receiver.clone() };
-        let (watcher, mut settings, mut problems) =
-            Watcher::new(source(), source(), Defaults::default());
+        let (watcher, mut settings, mut problems) = watcher(source(), source());
         assert_eq!(*settings.borrow_and_update(), Settings::default());
         let tasks = Supervisor::new();
         tasks.spawn("mesh", watcher.run());

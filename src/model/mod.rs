@@ -8,6 +8,7 @@ mod endpoints;
 mod facts;
 mod gateway;
 mod ids;
+mod istio;
 mod known_clusters;
 mod mcs;
 mod namespace_filter;
@@ -25,6 +26,7 @@ pub use gateway::{
     gateway_port,
 };
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
+pub use istio::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
 pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode, is_trust_domain};
 pub use mcs::{Disagreement, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};

@@ -37,6 +37,8 @@ pub struct DroppedAddress {
     pub lender: ClusterId,
     /// The service that holds it.
     pub holder: Hostname,
+    /// The cluster whose VIP of that service it is.
+    pub of: ClusterId,
 }
 
 /// The addresses for proxies of `namespace` in `cluster` that speak these families.
@@ -63,12 +65,13 @@ pub fn addresses(
         (rank(a), a.hostname()).cmp(&(rank(b), b.hostname()))
     });
 
-    let mut holders: BTreeMap<IpAddr, &Hostname> = BTreeMap::new();
+    let mut holders: BTreeMap<IpAddr, (&Hostname, &ClusterId)> = BTreeMap::new();
     let mut own: BTreeMap<&Hostname, Vec<IpAddr>> = BTreeMap::new();
     for service in &services {
         for address in service.vips_of(cluster).iter().filter(speaks) {
             // Two services of one cluster can't share a VIP; should one claim so, the older has it.
-            if *holders.entry(*address).or_insert(service.hostname()) == service.hostname() {
+            let (holder, _) = *holders.entry(*address).or_insert((service.hostname(), cluster));
+            if holder == service.hostname() {
                 own.entry(service.hostname()).or_default().push(*address);
             }
         }
@@ -80,7 +83,7 @@ pub fn addresses(
             && let Some((lender, vips)) = lender(service)
         {
             for address in vips.iter().filter(speaks) {
-                let holder = *holders.entry(*address).or_insert(service.hostname());
+                let (holder, of) = *holders.entry(*address).or_insert((service.hostname(), lender));
                 if holder == service.hostname() {
                     addresses.push(*address);
                 } else {
@@ -89,6 +92,7 @@ pub fn addresses(
                         address: *address,
                         lender: lender.clone(),
                         holder: holder.clone(),
+                        of: of.clone(),
                     });
                 }
             }

@@ -400,6 +400,11 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
     assert_eq!(addresses, expected);
     assert_eq!(found.dropped.len(), 1);
     assert_eq!(found.dropped[0].holder, host("a.ns"));
+    assert_eq!(found.dropped[0].of.as_str(), "east");
+    // Who has neither is given the first lender's, and it isn't said to have it.
+    let north = super::addresses::addresses(&context, &"north".into(), &"ns".into(), true, false);
+    let [dropped] = north.dropped.as_slice() else { panic!("{:?}", north.dropped) };
+    assert_eq!((dropped.of.as_str(), dropped.lender.as_str()), ("east", "west"));
 }
 
 #[test]

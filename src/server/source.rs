@@ -13,10 +13,10 @@ use crate::apiserver::{Access, Loopback};
 use crate::clusters::reconciler::{self, CONFIGURATION_WAIT};
 use crate::config::ServeArgs;
 use crate::identity::{AuthorityPem, authority::load_or_create};
-use crate::mesh::watch::{ConfigMapData, Source, Watcher};
+use crate::mesh::watch::{ConfigMapData, Problem, Source, Watcher};
 use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
 use crate::model::{ClusterId, NamespaceFilter};
-use crate::sources::{Board, RememberedStores};
+use crate::sources::{Board, Facts, RememberedStores};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
@@ -42,7 +42,8 @@ impl ConfigSource {
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
 
-    /// `stores` is what stores of objects are known to have held.
+    /// `stores` is what stores of objects are known to have held. With the objects comes how their API server
+    /// is reached.
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
@@ -53,6 +54,7 @@ impl ConfigSource {
             Self::Directory(path) => store::kube::Watched {
                 objects: store::files::watch(path.clone(), args.namespace.clone(), tasks),
                 unread: watch::channel(None).1,
+                contact: watch::channel(Facts::starting(combined::OWN_CLUSTER, "")).1,
             },
             Self::Cluster { access, .. } => {
                 let known = stores.get(&combined::own_name(combined::OWN_CLUSTER));
@@ -113,7 +115,7 @@ pub(super) struct Stores {
 impl Stores {
     pub(super) fn of(
         args: &ServeArgs,
-        own: watch::Receiver<Option<Arc<Objects>>>,
+        (own, own_contact): (watch::Receiver<Option<Arc<Objects>>>, watch::Receiver<Facts>),
         remembered: RememberedStores,
         board: Board,
         tasks: &Supervisor,
@@ -126,6 +128,7 @@ impl Stores {
         };
         let config = combined::Config {
             own,
+            own_contact,
             own_kind,
             stores: listed.subscribe(),
             namespaces: namespaces.subscribe(),
@@ -211,6 +214,8 @@ pub(super) struct MeshSource {
     namespace: String,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     data: watch::Sender<ConfigMapData>,
+    /// What of them is not in force.
+    problems: watch::Sender<Vec<Problem>>,
     /// How long to wait for the configuration: for ever, unless a state from before is there to go on
     /// with.
     patience: Option<Duration>,
@@ -237,6 +242,7 @@ impl MeshSource {
             objects,
             patience: remembered.is_some().then_some(CONFIGURATION_WAIT),
             data: watch::Sender::new(remembered.flatten()),
+            problems: watch::Sender::new(Vec::new()),
             tasks: tasks.clone(),
         }
     }
@@ -244,6 +250,11 @@ impl MeshSource {
     /// The data of the ConfigMap.
     pub(super) fn data(&self) -> watch::Receiver<ConfigMapData> {
         self.data.subscribe()
+    }
+
+    /// What is wrong with the settings that were read last.
+    pub(super) fn problems(&self) -> watch::Receiver<Vec<Problem>> {
+        self.problems.subscribe()
     }
 
     /// Waits until the configuration has been read once, so that what is returned holds its settings
@@ -267,7 +278,7 @@ impl MeshSource {
             },
         };
         let (config, networks) = (source(self.config), source(self.networks));
-        let (watcher, settings, _problems) = Watcher::new(config, networks, self.defaults);
+        let (watcher, settings) = Watcher::new(config, networks, self.defaults, self.problems);
         self.tasks.spawn("mesh settings", watcher.run());
         self.tasks.spawn("mesh ConfigMap", follow(self.objects, self.namespace, self.data));
         settings

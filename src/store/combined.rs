@@ -49,6 +49,8 @@ impl Store {
 pub struct Config {
     /// Strait's own store.
     pub own: watch::Receiver<Option<Arc<Objects>>>,
+    /// How its API server is reached; of a directory it says nothing.
+    pub own_contact: watch::Receiver<Facts>,
     /// What it is: `directory` or `cluster`, and where.
     pub own_kind: (&'static str, String),
     /// All stores in order; may change.
@@ -154,6 +156,12 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             }
         }
         let own = config.own.borrow_and_update().clone();
+        {
+            let contact = config.own_contact.borrow_and_update();
+            own_facts.last_contact = contact.last_contact.or(own_facts.last_contact);
+            own_facts.trouble.clone_from(&contact.trouble);
+            own_facts.failures = contact.failures;
+        }
         let filter = Arc::clone(&config.namespaces.borrow_and_update());
         let own = own.map(|own| match config.own_kind.0 {
             OWN_CLUSTER => chosen(own, &filter),
@@ -186,6 +194,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
         keep(&config.held, all);
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
+            () = changed(&mut config.own_contact) => Ok(()),
             changed = config.stores.changed() => changed,
             changed = config.namespaces.changed() => changed,
             changed = held_seen.changed() => changed,
@@ -194,6 +203,13 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             // Nobody is left who could change anything.
             return std::future::pending().await;
         }
+    }
+}
+
+/// Waits for a change; for ever where there can't be one any more.
+async fn changed(facts: &mut watch::Receiver<Facts>) {
+    if facts.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -4,15 +4,18 @@
 //!
 //! Owns what was last known of them: while the API server is away, everything stays.
 
+mod contact;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
+use super::combined::OWN_CLUSTER;
 use super::object::{self, Unusable};
 use super::{
     CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, Namespace, ObjectName, Objects, SECRET_LABEL,
@@ -21,6 +24,9 @@ use super::{
 use crate::apiserver::{
     Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
 };
+use crate::codes;
+use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
+use crate::sources::Facts;
 use crate::task::Supervisor;
 
 /// Events that wait to be applied. A full channel makes the readers wait.
@@ -29,16 +35,18 @@ const EVENTS_MAX: usize = 64;
 const OBJECTS_MAX: usize = 10_000;
 /// Far more entries, and namespaces, than any mesh has.
 const ENTRIES_MAX: usize = 200_000;
-/// The version of Istio's objects that all its releases since 1.5 serve.
-const ISTIO_VERSION: &str = "v1beta1";
+/// The version that is written into an entry that is kept, whichever it was read in: they say the same.
+const KEPT_VERSION: &str = "v1";
 
 /// What is told of the config cluster.
 #[derive(Debug, Clone)]
 pub struct Watched {
     /// Its objects; `None` until all have been read once.
     pub objects: watch::Receiver<Option<Arc<Objects>>>,
-    /// What keeps them from being read, and from where, in words.
+    /// What keeps them from being read the first time, and from where, in words.
     pub unread: watch::Receiver<Option<String>>,
+    /// When contact was lost, and that it is back.
+    pub contact: watch::Receiver<Facts>,
 }
 
 /// Watches the config cluster. A new `access` (a mounted token that was renewed) is taken up without
@@ -51,17 +59,19 @@ pub fn watch(
 ) -> Watched {
     let (objects, objects_seen) = watch::channel(None);
     let (unread, unread_seen) = watch::channel(None);
-    let told = Told { objects, unread };
+    let (contact, contact_seen) = watch::channel(Facts::starting(OWN_CLUSTER, ""));
+    let told = Told { objects, unread, contact };
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
         run(access.clone(), system_namespace.clone(), Arc::clone(&known), told.clone())
     });
-    Watched { objects: objects_seen, unread: unread_seen }
+    Watched { objects: objects_seen, unread: unread_seen, contact: contact_seen }
 }
 
 #[derive(Clone)]
 struct Told {
     objects: watch::Sender<Option<Arc<Objects>>>,
     unread: watch::Sender<Option<String>>,
+    contact: watch::Sender<Facts>,
 }
 
 async fn run(
@@ -78,6 +88,8 @@ async fn run(
             Err(error) => {
                 warn!(%error, "the config cluster can't be reached with this kubeconfig");
                 told.unread.send_replace(Some(format!("{}: {error}", current.server)));
+                let now = SystemTime::now();
+                told.contact.send_modify(|f| f.failed(now, error.to_string(), &codes::UNREACHABLE));
                 match access.changed().await {
                     Ok(()) => continue,
                     Err(_) => return std::future::pending().await,
@@ -87,6 +99,7 @@ async fn run(
         let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
         let serve = async {
             while let Some(input) = inputs.recv().await {
+                contact::note(&told.contact, &input);
                 if let Some(new) = index.apply(input) {
                     told.objects.send_if_modified(|held| {
                         let modified = held.as_deref() != Some(&new);
@@ -107,6 +120,7 @@ async fn run(
         tokio::select! {
             () = serve => {}
             () = Box::pin(read(&client, &system_namespace, &sink)) => {}
+            () = Box::pin(contact::probe(&client, &told.contact)) => {}
             () = renewed(&mut access) => {}
         }
     }
@@ -130,7 +144,7 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         fields: Some(format!("metadata.name={name}")),
         ..Selection::all("", "v1", "configmaps")
     };
-    let entries = |plural| Selection::all("networking.istio.io", ISTIO_VERSION, plural);
+    let entries = |plural| Selection::in_best(ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, plural);
     let namespaces = Selection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
@@ -382,7 +396,7 @@ struct Index {
     /// About one object, or about all that a reader reads.
     warnings: BTreeMap<(Reader, Option<ObjectName>), Warning>,
     /// Readers that can't read, and why.
-    failing: BTreeMap<Reader, String>,
+    failing: BTreeMap<Reader, (&'static str, String)>,
 }
 
 impl Index {
@@ -459,7 +473,7 @@ impl Index {
             }
             Found::Entry(name, mut object) => {
                 if let Some(kind) = reader.entry_kind() {
-                    object["apiVersion"] = format!("networking.istio.io/{ISTIO_VERSION}").into();
+                    object["apiVersion"] = format!("{ISTIO_NETWORKING}/{KEPT_VERSION}").into();
                     object["kind"] = kind.into();
                 }
                 let held = self.entries.entry((reader, name)).or_default();
@@ -491,10 +505,14 @@ impl Index {
             // Such objects are not installed there. We go on asking.
             return;
         }
-        let fact = format!("can't be read ({error})");
-        if self.failing.get(&reader) != Some(&fact) {
-            warn!(warning = %failure(reader, &fact), "configuration not used");
-            self.failing.insert(reader, fact);
+        let code = match error {
+            Error::Forbidden(_) if reader.is_optional() => &codes::RIGHT_MISSING,
+            error => contact::code(error),
+        };
+        let trouble = (code.id, format!("can't be read ({error})"));
+        if self.failing.get(&reader) != Some(&trouble) {
+            warn!(warning = %failure(reader, &trouble), "configuration not used");
+            self.failing.insert(reader, trouble);
         }
     }
 
@@ -513,7 +531,7 @@ impl Index {
     /// Why not all has been read once, where something stands in the way.
     fn unread(&self) -> Option<String> {
         let mut failing = self.failing.iter().filter(|(one, _)| !self.read.contains_key(one));
-        let (reader, fact) = failing.next()?;
+        let (reader, (_, fact)) = failing.next()?;
         Some(format!("{} {fact}", reader.all()))
     }
 
@@ -522,7 +540,7 @@ impl Index {
         secrets.sort_by(|a, b| a.name.cmp(&b.name));
         // Found by two readers; while a change has reached one of them only, either will do.
         secrets.dedup_by(|a, b| a.name == b.name);
-        let failures = self.failing.iter().map(|(reader, fact)| failure(*reader, fact));
+        let failures = self.failing.iter().map(|(reader, trouble)| failure(*reader, trouble));
         let mut warnings: Vec<_> = self.warnings.values().cloned().chain(failures).collect();
         warnings.sort();
         warnings.dedup();
@@ -537,8 +555,8 @@ impl Index {
     }
 }
 
-fn failure(reader: Reader, fact: &str) -> Warning {
-    let text = format!("{fact}; what was read before is kept");
+fn failure(reader: Reader, (code, fact): &(&str, String)) -> Warning {
+    let text = format!("{code}: {fact}; what was read before is kept");
     Warning { source: reader.all(), document: None, line: None, text }
 }
 

@@ -208,6 +208,9 @@ async fn a_drained_cluster_leaves_load_balancing_and_a_paused_one_is_frozen() {
     mode("drain");
     shown(&server, "west", "draining", "strait.dev/mode").await;
     endpoints_until(&client, "web", &[one]).await;
+    let shown_as = server.admin.json("/debug/endpoints?hostname=web.shop").await;
+    let health = [0, 1].map(|index| shown_as[index]["health"].clone());
+    assert_eq!(health, ["healthy", "draining"], "{shown_as:#}");
     west.serve("web", &["10.0.0.2", "10.0.0.3"]);
     server.cluster_until("west", |entry| entry["endpoints"] == 2).await;
     mode("pause");

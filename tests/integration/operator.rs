@@ -209,6 +209,29 @@ async fn a_cluster_joins_a_network_by_two_labels() {
     let (code, text) = served.strait(&[&join[..6], &["shop/nothing"]].concat()).await;
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("has no service shop/nothing"), "{text}");
+
+    // A gateway that can't be used, and labels that a Secret overrules, are no success.
+    let bare = objects::service("shop", "web", "10.96.0.8", &[HTTP]);
+    served.remote.store().apply(bare).expect("applied");
+    let (code, text) = served.strait(&[&join[..6], &["shop/web", "--yes"]].concat()).await;
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("can't be used: it has no port 15443"), "{text}");
+    let mut secret = served.remote.member_secret("strait-system");
+    secret["metadata"]["annotations"] = json!({ "strait.dev/network": "n2" });
+    served.hub.store().apply(secret).expect("applied");
+    let other = ["network", "join", "prod-eu", "--network", "n9", "--yes"];
+    let (code, text) = served.strait(&other).await;
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("fixes network n2 for cluster prod-eu"), "{text}");
+    assert_eq!(labelled(), [true, true], "nothing was changed");
+    // Nor is the config cluster a member of itself.
+    let file = served.path("hub");
+    std::fs::write(&file, served.hub.kubeconfig()).expect("written");
+    let (file, url) = (file.display().to_string(), served.hub.url());
+    let import = ["cluster", "import", &file, "--name", "copy", "--server", &url, "--yes"];
+    let (code, text) = served.strait(&import).await;
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("STR0220") && text.contains("the config cluster itself"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

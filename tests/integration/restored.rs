@@ -230,7 +230,7 @@ async fn a_config_cluster_that_was_never_read_is_waited_for_and_told_why() {
     let told = wait_until(SOON, async || {
         let (status, text) = server.admin.text("/readyz?verbose").await;
         assert_eq!(status, http::StatusCode::SERVICE_UNAVAILABLE);
-        holds(text.contains("STR0309"), &text).map(|()| text)
+        holds(text.contains("STR0311"), &text).map(|()| text)
     })
     .await;
     for part in ["secrets of the config cluster can't be read", "refused", "https://", "kubectl"] {

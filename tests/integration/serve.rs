@@ -327,7 +327,7 @@ fn assert_keys(value: &Value, words: &str) {
 
 #[tokio::test]
 async fn answers_have_the_fields_of_the_contract() {
-    let (_setup, _east, _west, server, client) = running(&[]).await;
+    let (setup, _east, _west, server, client) = running(&[]).await;
     let host = format!("web.{SHOP}.svc.cluster.local");
 
     let clusters = server.admin.json("/debug/clusters").await;
@@ -348,7 +348,10 @@ async fn answers_have_the_fields_of_the_contract() {
     assert_eq!(services[0]["serviceAccounts"], json!(["spiffe://cluster.local/ns/shop/sa/web"]));
     assert!(services[0]["clusterVIPs"]["west"].is_array(), "{services}");
 
-    let endpoints = server.admin.json(&format!("/debug/endpoints?hostname={host}")).await;
+    let upper = host.to_uppercase();
+    let found = server.admin.json(&format!("/debug/services?hostname={upper}")).await;
+    assert_eq!(found, services);
+    let endpoints = server.admin.json(&format!("/debug/endpoints?hostname={upper}")).await;
     assert_eq!(endpoints.as_array().map(Vec::len), Some(4));
     assert_eq!(
         endpoints[3],
@@ -414,7 +417,32 @@ async fn answers_have_the_fields_of_the_contract() {
 
     let push = server.admin.json("/debug/push").await;
     assert!(push["version"].as_u64().is_some_and(|version| version > 0), "{push}");
-    assert!(server.admin.json("/debug/mesh").await.is_object());
+    let mesh = server.admin.json("/debug/mesh").await;
+    assert_eq!((&mesh["problem"], &mesh["problems"]), (&Value::Null, &json!([])));
+    setup.put(
+        "mesh",
+        &json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "strait", "namespace": "strait-system" },
+            "data": { "mesh": "trustDomain: 5", "meshNetworks": "networks: [" },
+        }),
+    );
+    let mesh = wait_until(SOON, async || {
+        let mesh = server.admin.json("/debug/mesh").await;
+        holds(mesh["problems"].as_array().is_some_and(|all| all.len() == 2), &mesh).map(|()| mesh)
+    })
+    .await;
+    let codes = [0, 1].map(|index| mesh["problems"][index]["code"].clone());
+    assert_eq!(codes, ["STR0110", "STR0410"]);
+    assert!(mesh["problem"].as_str().is_some_and(|text| text.contains("key meshNetworks")));
+    let (_, metrics) = server.admin.text("/metrics").await;
+    for name in [
+        "strait_cluster_sync_duration_seconds{cluster=\"east\"}",
+        "strait_cluster_watch_errors_total{cluster=\"east\"}",
+        "strait_snapshot_age_seconds",
+    ] {
+        assert!(metrics.contains(name), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -490,7 +518,14 @@ async fn explain_says_why_by_one_step() {
     );
     // What the proxy's network can't be given counts; what nobody may be given yet doesn't.
     assert_eq!(server.cluster("west").await["withheld"], 1);
-    assert_eq!(server.cluster("east").await["withheld"], 1);
+    let east = server.cluster("east").await;
+    assert_eq!((&east["withheld"], &east["withheldBy"]), (&json!(1), &json!({ "STR0401": 1 })));
+    assert_eq!(server.cluster("west").await["withheldBy"], json!({ "STR0404": 1 }));
+    // Names are taken in either case; an address must be one.
+    let upper = path.replace("web.shop", "Web.SHOP");
+    assert_eq!(server.admin.text(&upper).await.0, StatusCode::OK, "{upper}");
+    let (status, text) = server.admin.text(&format!("{path}&address=xyz")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{text}");
 }
 
 #[tokio::test]

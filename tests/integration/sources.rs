@@ -24,7 +24,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 use strait_proto::envoy::google::protobuf::Any;
 use strait_proto::istio::mcp::{Metadata, Resource};
 use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
-use strait_sim::{Family, SimCluster, objects};
+use strait_sim::{Family, Fault, SimCluster, objects};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -555,6 +555,9 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
     let consul = format!("http://{}", consul(&serving).await);
     let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
     hub.enable(Family::Istio);
+    // Whichever version a server has is the one that is read.
+    let group = "networking.istio.io".to_owned();
+    hub.fault(Fault::OnlyVersion { group, version: "v1alpha3".to_owned() });
     let apply = |object| hub.store().apply(object).expect("a valid object");
     apply(objects::namespace(SYSTEM));
     apply(stored_entry("own", "own.example", "192.0.2.9"));
@@ -633,6 +636,12 @@ async fn with_every_source_dead_a_restart_serves_the_same_bytes_at_once_and_says
         ("web.service.consul", web),
     ];
     until_hosts(&third, &wanted).await;
+    // It is out of contact again, and says so as its entry among the clusters does.
+    hub.stop().await;
+    let line = until_source(&third, "config cluster", |line| line["state"] == "stale").await;
+    assert_eq!(line["code"], "STR0301", "{line:#}");
+    assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line:#}");
+    assert!(line["lastContact"].is_string(), "{line:#}");
     third.shut_down().await;
     again.shut_down(LIMIT).await;
 }

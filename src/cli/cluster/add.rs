@@ -108,14 +108,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     let server = access("not-yet-known".into())?.access.server;
     let (hub_uid, remote_uid) = (hub.uid().await?, remote.uid().await?);
     if hub_uid == remote_uid {
-        return Err(Failure::coded(
-            &codes::SAME_CLUSTER_TWICE,
-            format!(
-                "context {} leads to the config cluster itself, that of context {} (kube-system {hub_uid}), and it is a member already",
-                remote.context, hub.context
-            ),
-        )
-        .next("name the context of another cluster, or that of the config cluster by --context"));
+        return Err(of_config_cluster(&format!("context {}", remote.context), &hub, &hub_uid));
     }
     let ns = &args.change.hub.namespace;
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
@@ -181,6 +174,16 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
     make_secret(&hub, ns, &id, &access(token)?).await?;
     args.wait.follow(&id).await
+}
+
+/// The refusal of what leads to the config cluster itself.
+pub(super) fn of_config_cluster(what: &str, hub: &Cluster, uid: &str) -> Failure {
+    let fact = format!(
+        "{what} leads to the config cluster itself, that of context {} (kube-system {uid}), and it is a member already",
+        hub.context
+    );
+    Failure::coded(&codes::SAME_CLUSTER_TWICE, fact)
+        .next("name another cluster, or the context of the config cluster by --context")
 }
 
 /// A cluster ID, or what is wrong with it.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::Change;
 use super::add::{
     Manifests, Wait, check_network, check_trust_domain, cluster_id, free, loopback_for,
-    make_secret, network, refused,
+    make_secret, network, of_config_cluster, refused,
 };
 use crate::apiserver::Loopback;
 use crate::cli::failure::{Exit, Failure, Outcome};
@@ -80,7 +80,18 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
         return Ok(Exit::Fine);
     }
     let hub = args.change.hub.open().await?;
+    let hub_uid = hub.uid().await?;
     for (id, member) in &members {
+        let of_hub = member.access.server == *hub.server()
+            // One that can't be reached from here may be a member nonetheless.
+            || hub.with_access(&member.access)?.uid().await.is_ok_and(|uid| uid == hub_uid);
+        if of_hub {
+            return Err(of_config_cluster(
+                &format!("cluster {id} of {}", args.file),
+                &hub,
+                &hub_uid,
+            ));
+        }
         free(&hub, ns, id, &member.access.server).await?;
     }
     for (id, member) in &members {

@@ -40,6 +40,7 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
             .then(|| jiff::Timestamp::from_second(created).expect("a time in range")),
         clusters: clusters.iter().map(one).collect(),
         invalid_keys: BTreeMap::new(),
+        settings: None,
     }
 }
 

@@ -108,6 +108,11 @@ impl Member {
         self.barred = None;
     }
 
+    /// Whether the run that serves reads by this access.
+    pub(super) fn reads_from(&self, access: &Access) -> bool {
+        self.serving.as_ref().is_some_and(|run| run.how.access == *access)
+    }
+
     /// Stops runs whose credential is another than this: it has gone with its Secret.
     pub(super) fn drop_others(&mut self, access: &Access) {
         for run in [self.serving.take(), self.next.take()].into_iter().flatten() {
@@ -154,7 +159,14 @@ impl Member {
                 let status = run.status.borrow();
                 (status.synced, status.cluster_uid.clone())
             };
-            if !synced || *run.gate.borrow() {
+            if *run.gate.borrow() {
+                // Whoever speaks, and is not to be replaced, is the cluster that is meant.
+                if self.next.is_none() && self.uid.is_none() {
+                    self.uid = uid;
+                }
+                continue;
+            }
+            if !synced {
                 continue;
             }
             barred = match (pinned.or(self.uid.as_deref()), &uid) {

@@ -11,6 +11,7 @@ use crate::registry::Contents;
 use crate::registry::kube::Contact;
 
 mod remembered;
+mod secrets;
 mod trust_domain;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -542,10 +543,9 @@ async fn a_grace_beyond_the_clock_is_for_ever() {
 #[tokio::test]
 async fn a_paused_cluster_is_frozen_and_goes_on_later() {
     let mut world = World::new(Setup::default());
-    world.secrets(&[("a", &["east=slow", "strait.dev/mode=pause"])]);
-    // Nothing to freeze yet: it syncs once.
-    world.until_alive(&["east slow"]).await;
-    world.release("slow");
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=good-1", "strait.dev/mode=pause"])]);
     world.until(&["east paused"]).await;
     world.until_alive(&[]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3);

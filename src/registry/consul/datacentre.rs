@@ -272,7 +272,10 @@ impl Readers {
         let path = format!("health/service/{}", escape(&name));
         let read = |answer: &Answer| Ok((catalog::instances(&answer.body)?, answer.filtered));
         let tell = |result| Input::Service(Arc::clone(&name), result);
-        self.follow(&path, wait, Some(&self.slots), read, |_| false, tell).await;
+        let emptied = |(instances, _): &(Instances, bool)| {
+            instances.good.is_empty() && instances.odd.is_empty()
+        };
+        self.follow(&path, wait, Some(&self.slots), read, emptied, tell).await;
     }
 
     /// Asks for signs of life, which nothing holds up.

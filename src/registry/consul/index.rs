@@ -39,6 +39,8 @@ struct Held {
     heard: bool,
     failures: u32,
     record: Option<ServiceRecord>,
+    /// Whether the last answer had no instances at all.
+    emptied: bool,
     /// What of the last answer is not used.
     odd: Vec<String>,
     /// Why there is no newer answer.
@@ -133,6 +135,13 @@ impl Index {
         held.failures = 0;
         if instances.good.is_empty() && filtered && held.record.is_some() {
             let fact = "the token may not see its instances any more; the last known are kept";
+            held.trouble = Some(fact.to_owned());
+            return;
+        }
+        let is_empty = instances.good.is_empty() && instances.odd.is_empty();
+        let before = std::mem::replace(&mut held.emptied, is_empty);
+        if held.record.is_some() && is_empty && (!before || self.empty_seen > 0) {
+            let fact = "it has suddenly no instances; the last known are kept, asking again";
             held.trouble = Some(fact.to_owned());
             return;
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Contact;
 use super::index::Kind;
 use crate::apiserver::{ConnectError, Error};
+use crate::codes;
 
 /// Who met something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,7 +77,12 @@ impl Contacts {
             .filter(|kind| self.does_without(*kind) && !self.is_absent(*kind))
             .filter_map(|kind| {
                 let error = self.troubles.get(&Reader::Kind(kind))?;
-                Some(format!("{}: {error} ({})", kind.plural(), kind.optional()?))
+                let code = match error {
+                    Error::Forbidden(_) => &codes::RIGHT_MISSING,
+                    Error::Misbehaving(_) => &codes::MISBEHAVING,
+                    _ => &codes::UNREACHABLE,
+                };
+                Some(format!("{code}: {}: {error} ({})", kind.plural(), kind.optional()?))
             })
             .collect();
         degraded.sort();
@@ -177,6 +183,7 @@ mod tests {
         assert!(contacts.complete());
         assert_eq!(contacts.contact(), Contact::Good);
         assert_eq!(contacts.degraded().len(), 1, "what isn't installed is nobody's fault");
+        assert!(contacts.degraded()[0].starts_with("STR0309: pods"), "{:?}", contacts.degraded());
         contacts.failed(SERVICES, Error::Forbidden("services is forbidden".into()));
         assert_eq!(
             contacts.contact(),

@@ -13,7 +13,7 @@ use crate::model::{Port, Protocol, TargetPort};
 /// The API group.
 pub(super) const GROUP: &str = "multicluster.x-k8s.io";
 /// Its versions that are read here, the best first. What they say alike is all that is read.
-const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
+const VERSIONS: &[&str] = &["v1beta1", "v1alpha1"];
 
 /// A ServiceExport: the service of its name and namespace is for all clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,35 +54,7 @@ pub(super) struct Import {
 /// # Errors
 /// Those of asking; [`Error::NotFound`] where the server has none of them.
 pub(super) async fn served(client: &Client) -> Result<&'static str, Error> {
-    let group = match client.get::<ApiGroup>(&format!("/apis/{GROUP}")).await {
-        Ok(group) => group,
-        // Who may not ask which there are may still read the oldest, which every server has had.
-        Err(Error::Forbidden(_)) => return Ok(VERSIONS[1]),
-        Err(error) => return Err(error),
-    };
-    group.best().ok_or_else(|| {
-        let versions: Vec<_> = group.versions.iter().map(|one| one.version.as_str()).collect();
-        let message = format!("{GROUP} is served in {} only", versions.join(", "));
-        Error::of_status(404, &message, None)
-    })
-}
-
-/// What a server says of an API group.
-#[derive(Debug, Deserialize)]
-struct ApiGroup {
-    versions: Vec<GroupVersion>,
-}
-
-#[derive(Debug, Deserialize)]
-struct GroupVersion {
-    version: String,
-}
-
-impl ApiGroup {
-    fn best(&self) -> Option<&'static str> {
-        let served = |version: &&str| self.versions.iter().any(|one| one.version == *version);
-        VERSIONS.into_iter().find(served)
-    }
+    client.served(GROUP, VERSIONS, Kind::ServiceExports.plural()).await
 }
 
 /// What is decoded of either.
@@ -243,24 +215,5 @@ impl Indexed for Import {
     fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
         let gone = super::index::missing(index.imports(), &list);
         index.exchange(gone, list, touched);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_the_versions_that_a_server_has_the_newest_known_one_is_read() {
-        for (served, read) in [
-            (&["v1alpha1"][..], Some("v1alpha1")),
-            (&["v1alpha1", "v1beta1"], Some("v1beta1")),
-            (&["v1beta1"], Some("v1beta1")),
-            (&["v1"], None),
-            (&[], None),
-        ] {
-            let versions = served.iter().map(|one| GroupVersion { version: (*one).to_owned() });
-            assert_eq!(ApiGroup { versions: versions.collect() }.best(), read, "{served:?}");
-        }
     }
 }

@@ -33,7 +33,7 @@ pub use own_mesh::{Own, OwnMesh};
 pub use run::run;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
@@ -90,6 +90,10 @@ pub struct Status {
     pub objects: usize,
     /// Full lists after the first, of any kind.
     pub relists: u64,
+    /// Questions that failed: lists, watches, probes.
+    pub errors: u64,
+    /// How long it took until everything had been read.
+    pub sync_took: Option<Duration>,
     /// Objects left out because they make no sense, and the last reason.
     pub skipped: Skipped,
     /// What works less well than it should, such as a kind we may not read; sorted.
@@ -139,6 +143,8 @@ impl Status {
             endpoints: 0,
             objects: 0,
             relists: 0,
+            errors: 0,
+            sync_took: None,
             skipped: Skipped::default(),
             degraded: Vec::new(),
             doubted: None,

@@ -25,7 +25,10 @@ use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
 use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
-use crate::model::{DeclaredGateway, Mcs, NETWORK_LABEL, NamespaceFilter};
+use crate::model::{
+    DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
+    NamespaceFilter,
+};
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.
@@ -88,6 +91,7 @@ pub async fn run(config: Config) {
         client: client.clone(),
         trust,
         status: Status::starting(),
+        began: Instant::now(),
         published: config.status,
     };
     let to = Receiver {
@@ -113,7 +117,8 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
             Kind::Gateways => "gateway.networking.k8s.io",
             Kind::ServiceExports | Kind::ServiceImports => mcs::GROUP,
             Kind::WorkloadEntries => {
-                return Selection::all("networking.istio.io", "v1beta1", kind.plural());
+                let versions = ISTIO_NETWORKING_VERSIONS;
+                return Selection::in_best(ISTIO_NETWORKING, versions, kind.plural());
             }
             Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
         };
@@ -297,6 +302,7 @@ struct Member {
     client: Client,
     trust: Trust,
     status: Status,
+    began: Instant,
     published: watch::Sender<Status>,
 }
 
@@ -368,13 +374,17 @@ impl Member {
                 self.contacts.answered(Reader::Probe);
                 self.heard();
             }
-            Input::Probed(Probed(Err(error))) => self.contacts.failed(Reader::Probe, error),
+            Input::Probed(Probed(Err(error))) => {
+                self.status.errors += 1;
+                self.contacts.failed(Reader::Probe, error);
+            }
         }
     }
 
     fn event<T: Indexed>(&mut self, event: Told<T>) {
         match &event {
             Event::Failed(error) => {
+                self.status.errors += 1;
                 return self.contacts.failed(Reader::Kind(T::KIND), error.clone());
             }
             Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),
@@ -459,6 +469,7 @@ impl Member {
             return self.index.contents_but(&pending, waits).map(Change::Update);
         }
         self.status.synced = true;
+        self.status.sync_took = Some(self.began.elapsed());
         Some(Change::Reset(self.index.everything()))
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Members remembered from before: ID, Secret, UID.
-fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, Remembered> {
+pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, Remembered> {
     let one = |(id, secret, uid): &(&str, &str, &str)| {
         let remembered = Remembered {
             secret: Some(format!("strait-system/{secret}").into()),
@@ -71,7 +71,7 @@ async fn a_presumed_member_whose_secret_can_not_be_used_stays_and_says_why() {
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.until(&["east restored a"]).await;
     world.secrets(&[("a", &["east=exec"])]);
-    world.until(&["east restored a: the Secret is not used"]).await;
+    world.until(&["east rejected a: STR0203"]).await;
     world.secrets(&[("a", &["east=good-uid-1"])]);
     world.until(&["east live a"]).await;
 }

@@ -432,7 +432,10 @@ async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
         member.until_cart(&["1"]).await;
         let status = member.until(|status| !status.degraded.is_empty()).await;
         assert_eq!(status.contact, Contact::Good);
-        assert!(status.degraded.iter().any(|one| one.starts_with(resource)), "{status:?}");
+        assert!(
+            status.degraded.iter().any(|one| one.starts_with(&format!("STR0309: {resource}"))),
+            "{status:?}"
+        );
     }
 }
 

@@ -1,0 +1,166 @@
+//! Endpoints that the control plane doesn't send: names that the proxy resolves, sockets on its own host,
+//! whatever address the client asks for. What counts of them is told as the upstream cluster has it
+//! (`xds::generate::cds`).
+
+use std::net::IpAddr;
+
+use super::{ClusterLine, EndpointLine, StepLine, quoted};
+use crate::aggregate::MergedService;
+use crate::codes;
+use crate::model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
+use crate::push::view::{Role, Step, ViewKey};
+
+/// How a proxy finds the endpoints of `service`, where it does so by itself.
+pub(super) fn how(view: &ViewKey, service: &MergedService) -> Option<String> {
+    match (view.role, &service.primary.resolution) {
+        (Role::Client, Resolution::ByName(by_name)) => Some(
+            match (has_sockets(by_name), by_name.just_then) {
+                (true, _) => "sockets on the proxy's own host",
+                (false, true) => {
+                    "the proxy resolves the name itself, and uses the first address that it has just then (DNS_ROUND_ROBIN)"
+                }
+                (false, false) => {
+                    "the proxy resolves names itself, and balances between all their addresses (DNS)"
+                }
+            }
+            .to_owned(),
+        ),
+        (Role::Client, Resolution::Passthrough) => {
+            Some("the proxy passes requests on to the address that the client asks for (NONE)".into())
+        }
+        (_, Resolution::Alias(target)) => {
+            Some(format!("it is another name of {target}: ask about that"))
+        }
+        _ => None,
+    }
+}
+
+fn has_sockets(by_name: &ByName) -> bool {
+    by_name.endpoints.iter().any(NamedEndpoint::is_socket)
+}
+
+/// The lines about those of a port; with `address`, about that one only.
+pub(super) fn lines(
+    view: &ViewKey,
+    service: &MergedService,
+    port: &Port,
+    address: Option<&str>,
+) -> (Vec<ClusterLine>, Vec<EndpointLine>) {
+    let (Role::Client, Resolution::ByName(by_name)) = (view.role, &service.primary.resolution)
+    else {
+        return (Vec::new(), Vec::new());
+    };
+    // They are those of one definition, and all of them are ready: others are left out where they are read.
+    let of =
+        service.shards.iter().find(|shard| shard.service.resolution == service.primary.resolution);
+    let cluster = of.map(|shard| shard.key.cluster.to_string()).unwrap_or_default();
+    let mut told = Told { view, service, by_name, cluster, taken: false };
+    let endpoints: Vec<_> = by_name
+        .endpoints
+        .iter()
+        .filter_map(|one| told.line(one, *one.ports.get(&port.name)?))
+        .collect();
+    let mut clusters: Vec<ClusterLine> = Vec::new();
+    for endpoint in &endpoints {
+        let found = clusters.iter_mut().find(|line| line.network == endpoint.network);
+        let line = match found {
+            Some(line) => line,
+            None => {
+                clusters.push(ClusterLine::empty(&endpoint.cluster, &endpoint.network));
+                let Some(last) = clusters.last_mut() else { continue };
+                last
+            }
+        };
+        line.total += 1;
+        line.ready += 1;
+        match endpoint.steps.iter().find(|step| !step.ok) {
+            None => {
+                line.sent += 1;
+                line.via = Some("direct".to_owned());
+            }
+            Some(refused) if line.reason.is_none() => {
+                line.reason = Some(refused.detail.clone());
+                line.code = Some(codes::NOT_EXPORTED.id);
+            }
+            Some(_) => {}
+        }
+    }
+    clusters.sort_by(|a, b| a.network.cmp(&b.network));
+    let wanted = |line: &EndpointLine| address.is_none_or(|wanted| line.address == wanted);
+    (clusters, endpoints.into_iter().filter(wanted).collect())
+}
+
+struct Told<'a> {
+    view: &'a ViewKey,
+    service: &'a MergedService,
+    by_name: &'a ByName,
+    cluster: String,
+    /// Whether one has been told of, where only the first counts.
+    taken: bool,
+}
+
+impl Told<'_> {
+    fn line(&mut self, one: &NamedEndpoint, port: u16) -> Option<EndpointLine> {
+        let mut steps = Vec::new();
+        for step in Step::ALL {
+            let found = self.step(step, one);
+            let (ok, detail) = match found {
+                Ok(detail) => (true, detail),
+                Err(detail) => (false, detail),
+            };
+            steps.push(StepLine { step: step.as_str(), ok, detail });
+            if !ok {
+                break;
+            }
+        }
+        let passed = steps.iter().all(|step| step.ok);
+        self.taken |= passed;
+        Some(EndpointLine {
+            address: one.address.to_string(),
+            port,
+            cluster: self.cluster.clone(),
+            network: one.network.clone().unwrap_or_default(),
+            verdict: if passed { "direct" } else { "withheld" },
+            via: Vec::new(),
+            priority: None,
+            steps,
+        })
+    }
+
+    fn step(&self, step: Step, one: &NamedEndpoint) -> Result<String, String> {
+        let name = &one.address;
+        match step {
+            Step::Ready if self.by_name.just_then && self.taken => {
+                Err("of several names the first alone counts (DNS_ROUND_ROBIN)".into())
+            }
+            Step::Ready => Ok("ready".into()),
+            Step::Pod => Ok("no pod: the proxy finds it by itself".into()),
+            Step::Export if !self.service.primary.export_to.visible_to(&self.view.namespace) => {
+                Err(format!("not visible to namespace {}", self.view.namespace))
+            }
+            Step::Export => Ok(format!("visible to namespace {}", self.view.namespace)),
+            Step::Network => match &one.network {
+                None => Ok("outside the mesh: reached from every network".into()),
+                Some(network) if *network == self.view.network => {
+                    Ok(format!("same network as the proxy, {}", quoted(network)))
+                }
+                Some(network) => Err(format!(
+                    "in network {}, the proxy is in {}, and no gateway carries what is found by names",
+                    quoted(network),
+                    quoted(&self.view.network)
+                )),
+            },
+            Step::Gateway => Ok("not needed".into()),
+            Step::Family if one.is_socket() => Ok("a socket on the proxy's own host".into()),
+            Step::Family if name.parse::<IpAddr>().is_ok() => Ok("an address as it is".into()),
+            Step::Family if has_sockets(self.by_name) => {
+                Err(format!("beside a socket no names are resolved, so {name} isn't"))
+            }
+            Step::Family => Ok(format!("the proxy resolves {name}")),
+            Step::Mtls => Ok(match one.tls_mode {
+                TlsMode::Istio => "takes mTLS".into(),
+                TlsMode::Disabled => "plain text".into(),
+            }),
+        }
+    }
+}

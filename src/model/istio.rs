@@ -1,0 +1,6 @@
+//! The names of Istio's API that more than one reader needs.
+
+/// The API group of ServiceEntry and WorkloadEntry.
+pub const ISTIO_NETWORKING: &str = "networking.istio.io";
+/// Its versions, the best first. What they say of those two kinds is the same.
+pub const ISTIO_NETWORKING_VERSIONS: &[&str] = &["v1", "v1beta1", "v1alpha3"];
