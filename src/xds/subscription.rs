@@ -7,12 +7,15 @@
 //! Of a wildcard type most is the same for many clients: that is held as one [`List`], and only what is
 //! the client's own, or differs from the list at the moment, has an entry.
 
+mod sweep;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use self::sweep::{Everything, Named, Sweep};
 use super::answers::{Answers, Progress, SentNames};
 use super::list::{self, List, Piece};
 use super::resource::{All, Resource, ResourceSource, ResourceType, Version};
@@ -712,72 +715,9 @@ impl Subscription {
     }
 }
 
-/// What a sorted run is searched by.
-trait Named {
-    fn name(&self) -> &str;
-}
-
-impl Named for Arc<Resource> {
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl Named for Arc<str> {
-    fn name(&self) -> &str {
-        self
-    }
-}
-
 impl Named for Entry {
     fn name(&self) -> &str {
         &self.resource.name
-    }
-}
-
-/// Finds names in a sorted run, one after the other in their order.
-struct Sweep<'a, T> {
-    all: &'a [T],
-    passed: usize,
-}
-
-impl<'a, T: Named> Sweep<'a, T> {
-    fn new(all: &'a [T]) -> Self {
-        Self { all, passed: 0 }
-    }
-
-    /// The one of this name; each name must come after the last one asked for.
-    fn find(&mut self, name: &str) -> Option<&'a T> {
-        self.all.get(self.place(name)?)
-    }
-
-    /// The same by its place.
-    fn place(&mut self, name: &str) -> Option<usize> {
-        let rest = self.all.get(self.passed..).unwrap_or_default();
-        let before = |one: &T| one.name() < name;
-        // Mostly it is the one behind the last.
-        self.passed += match rest {
-            [first, second, ..] if before(first) && !before(second) => 1,
-            [first, ..] if before(first) => rest.partition_point(before),
-            _ => 0,
-        };
-        self.all.get(self.passed).filter(|one| one.name() == name).map(|_| self.passed)
-    }
-}
-
-/// Finds names in all there is of a wildcard type, in their order.
-struct Everything<'a> {
-    shared: Sweep<'a, Arc<Resource>>,
-    own: Sweep<'a, Arc<Resource>>,
-}
-
-impl<'a> Everything<'a> {
-    fn new(all: &'a All) -> Self {
-        Self { shared: Sweep::new(all.shared.resources()), own: Sweep::new(&all.own) }
-    }
-
-    fn find(&mut self, name: &str) -> Option<&'a Arc<Resource>> {
-        self.own.find(name).or_else(|| self.shared.find(name))
     }
 }
 

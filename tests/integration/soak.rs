@@ -289,7 +289,8 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
     let (mut bursts, mut restarts, mut fresh_starts) = (0, 0, 0);
     let mut samples = Vec::new();
     let files = steady.open_files();
-    while began.elapsed() < length {
+    // Where starting took all the time, one burst all the same.
+    while bursts == 0 || began.elapsed() < length {
         bursts += 1;
         story.say(format!("burst {bursts} after {:?}", began.elapsed()));
         story.burst(&setup).await;
@@ -349,5 +350,4 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
         let allowed = early + early / 10 + (2 << 20);
         assert!(late <= allowed, "it grew from {early} to {late} bytes");
     }
-    assert!(bursts > 0);
 }
