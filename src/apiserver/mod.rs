@@ -6,7 +6,7 @@
 //!
 //! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
 //! when, `backoff.rs` for how long to wait, `served.rs` in which version. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
-//! objects as they arrive, `object.rs`, `text.rs`, `walk.rs` and `wire.rs` decode them, and `decode.rs` makes one
+//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, and `decode.rs` makes one
 //! of both forms.
 
 mod access;
@@ -27,7 +27,6 @@ mod served;
 mod tests;
 mod text;
 mod verify;
-mod walk;
 mod watch;
 mod wire;
 
@@ -43,6 +42,5 @@ pub use object::{
 pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
-pub use walk::Walk;
 pub use watch::{Event, Limits, Selection};
 pub use wire::{Malformed, Message, Value};

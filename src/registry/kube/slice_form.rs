@@ -4,14 +4,15 @@
 //! its row; names that rows share stand once in tables, still borrowed, so that who keeps a slice looks up
 //! each of them once and not for each endpoint.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use serde::de::Error as _;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
 
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, Walk, null_as_default,
+    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
 };
 
 /// What is decoded of an EndpointSlice.
@@ -74,7 +75,8 @@ pub(super) const IPV6: u8 = 1 << 7;
 pub(super) const ENDPOINTS_MAX: usize = 60_000;
 
 /// What the API server says of an endpoint; each may be unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Conditions {
     pub(super) ready: Option<bool>,
     pub(super) serving: Option<bool>,
@@ -99,17 +101,23 @@ impl Conditions {
 }
 
 /// An endpoint in the bytes. Text is compared and looked up, hardly ever read.
-#[derive(Default)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
 struct Endpoint<T> {
     /// The first; further ones are the same endpoint once more (EndpointSlice API).
+    #[serde(rename = "addresses", deserialize_with = "first")]
     address: Option<T>,
+    #[serde(deserialize_with = "null_as_default")]
     conditions: Conditions,
+    #[serde(rename = "targetRef", deserialize_with = "null_as_default")]
     target: Target<T>,
+    #[serde(rename = "nodeName")]
     node: T,
     zone: T,
 }
 
-#[derive(Default)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
 struct Target<T> {
     kind: T,
     namespace: T,
@@ -346,87 +354,53 @@ impl<'a> Message<'a> for PortForm<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Rows<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut rows = Self::default();
-        // Serde sees that it is JSON, and where it ends. It is no faster at anything more.
-        if let Some(json) = Option::<&'de RawValue>::deserialize(deserializer)? {
-            rows.reserve(json.get().len() / 300);
-            let read = Walk::through(json).list(|walk| {
-                rows.push(Endpoint::of_json(walk)?);
-                Ok(())
-            });
-            read.map_err(D::Error::custom)?;
-        }
-        Ok(rows)
-    }
-}
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Rows<'de>;
 
-impl<'a> Endpoint<Raw<'a>> {
-    fn of_json(walk: &mut Walk<'a>) -> Result<Self, Malformed> {
-        let mut endpoint = Self::default();
-        walk.object(|name, walk| {
-            match name {
-                b"addresses" => endpoint.address = first(walk)?,
-                b"nodeName" => endpoint.node = walk.text()?,
-                b"zone" => endpoint.zone = walk.text()?,
-                b"conditions" => endpoint.conditions = Conditions::of_json(walk)?,
-                b"targetRef" => endpoint.target = Target::of_json(walk)?,
-                _ => walk.skip(),
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of endpoints")
             }
-            Ok(())
-        })?;
-        Ok(endpoint)
-    }
-}
 
-/// The first of a list of text.
-fn first<'a>(walk: &mut Walk<'a>) -> Result<Option<Raw<'a>>, Malformed> {
-    let mut first = None;
-    if !walk.null() {
-        walk.list(|walk| {
-            match first {
-                None => first = Some(walk.text()?),
-                Some(_) => walk.skip(),
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Rows::default())
             }
-            Ok(())
-        })?;
-    }
-    Ok(first)
-}
 
-impl Conditions {
-    fn of_json(walk: &mut Walk<'_>) -> Result<Self, Malformed> {
-        let mut conditions = Self::default();
-        if !walk.null() {
-            walk.object(|name, walk| {
-                match name {
-                    b"ready" => conditions.ready = walk.flag()?,
-                    b"serving" => conditions.serving = walk.flag()?,
-                    b"terminating" => conditions.terminating = walk.flag()?,
-                    _ => walk.skip(),
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut rows = Rows::default();
+                while let Some(endpoint) = list.next_element::<Endpoint<Raw<'de>>>()? {
+                    rows.push(endpoint);
                 }
-                Ok(())
-            })?;
+                Ok(rows)
+            }
         }
-        Ok(conditions)
+        deserializer.deserialize_any(Each)
     }
 }
 
-impl<'a> Target<Raw<'a>> {
-    fn of_json(walk: &mut Walk<'a>) -> Result<Self, Malformed> {
-        let mut target = Self::default();
-        if !walk.null() {
-            walk.object(|name, walk| {
-                match name {
-                    b"kind" => target.kind = walk.text()?,
-                    b"namespace" => target.namespace = walk.text()?,
-                    b"name" => target.name = walk.text()?,
-                    _ => walk.skip(),
-                }
-                Ok(())
-            })?;
+/// The first of a list; none where there is no list, or nothing in it.
+fn first<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    struct First<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for First<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
         }
-        Ok(target)
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let first = list.next_element()?;
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(first)
+        }
     }
+    deserializer.deserialize_any(First(PhantomData))
 }
 
 impl Rows<'_> {
