@@ -92,12 +92,6 @@ impl<'a> From<&'a [u8]> for Raw<'a> {
     }
 }
 
-impl<'a> From<Cow<'a, [u8]>> for Raw<'a> {
-    fn from(text: Cow<'a, [u8]>) -> Self {
-        Self(text)
-    }
-}
-
 impl AsRef<[u8]> for Raw<'_> {
     #[inline]
     fn as_ref(&self) -> &[u8] {
