@@ -89,11 +89,7 @@ impl View {
         match (self.wire, self.form) {
             (Wire::Json, Form::Full) => object.body(),
             (Wire::Json, Form::Metadata) => Cow::Owned(metadata().to_string().into_bytes()),
-            (Wire::Protobuf(message), Form::Full) => {
-                let mut out = Vec::new();
-                object.write_protobuf(message, &mut out);
-                Cow::Owned(out)
-            }
+            (Wire::Protobuf(message), Form::Full) => object.protobuf(message),
             (Wire::Protobuf(message), Form::Metadata) => {
                 Cow::Owned(protobuf::encode(message, &metadata()))
             }
@@ -156,13 +152,10 @@ impl View {
                 let mut meta = Vec::new();
                 protobuf::open_field(1, &mut meta);
                 protobuf::write_sized(&protobuf::encode(list_meta, metadata), &mut meta);
-                // The length comes first, so everything is written twice: time is cheaper than room.
-                let mut item = Vec::new();
-                let lengths = objects.iter().map(|object| {
-                    item.clear();
-                    self.write_item(0, &self.body(object), &mut item);
-                    item.len()
-                });
+                // The length comes first, so what isn't kept encoded is written twice.
+                let lengths = objects
+                    .iter()
+                    .map(|object| 1 + protobuf::sized_length(self.body(object).len()));
                 let length = meta.len() + lengths.sum::<usize>();
                 let mut out = protobuf::envelope_head(&api_version, &kind, length);
                 out.extend_from_slice(&meta);

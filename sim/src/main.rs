@@ -45,6 +45,10 @@ struct Arguments {
     /// A pod in the mesh for each endpoint; worlds with more than one network need it
     #[arg(long)]
     pods: bool,
+    /// Keeps all objects encoded as protobuf, so that lists cost little CPU while a server starts; takes some
+    /// 6 KB for each pod
+    #[arg(long)]
+    encoded: bool,
     /// Endpoint changes a second, at random in the whole world
     #[arg(long, value_name = "R/s", value_parser = rate)]
     churn: Option<f64>,
@@ -157,6 +161,7 @@ async fn run(arguments: Arguments) -> Result<(), WorldError> {
         seed: arguments.seed,
         same_names: size.same_names,
         pods: arguments.pods,
+        encoded: arguments.encoded,
         system_namespace: arguments.namespace.clone(),
         families: BTreeSet::from_iter(arguments.apis),
         config_cluster: arguments.config_cluster,

@@ -1,11 +1,12 @@
 //! One version of one object, as the store keeps it and as answers show it.
 //!
 //! An object that somebody wrote is kept as its JSON. An object of a generated world is a sketch,
-//! which is written out each time somebody looks: half a million pods fit in little memory.
+//! which is written out each time somebody looks: half a million pods fit in little memory. Where time
+//! is dearer, it is kept encoded as well.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -37,6 +38,9 @@ pub(crate) trait Sketch: Debug + Send + Sync {
     fn write_protobuf(&self, version: u64, out: &mut Vec<u8>);
     /// The little of the object that selectors ask about.
     fn selectable(&self) -> Value;
+    /// The same for all objects like this one, with a [`crate::stencil::mark`] in each text in which
+    /// they differ.
+    fn shared(&self) -> &Value;
 }
 
 /// One version of one object.
@@ -47,6 +51,8 @@ pub struct Object {
     /// The resource version at which it was written.
     pub version: u64,
     body: Body,
+    /// As protobuf without an envelope, if it is to be kept.
+    encoded: OnceLock<Bytes>,
 }
 
 #[derive(Debug, Clone)]
@@ -73,11 +79,15 @@ impl Object {
             text(&value, "/metadata/name").unwrap_or_default(),
         );
         let body = serde_json::to_vec(&value).expect("a JSON value encodes").into();
-        Object { name, version, body: Body::Written(body) }
+        Object::of(name, version, Body::Written(body))
     }
 
     pub(crate) fn sketched(version: u64, name: Name, sketch: Arc<dyn Sketch>) -> Object {
-        Object { name, version, body: Body::Sketched(sketch) }
+        Object::of(name, version, Body::Sketched(sketch))
+    }
+
+    fn of(name: Name, version: u64, body: Body) -> Object {
+        Object { name, version, body, encoded: OnceLock::new() }
     }
 
     /// The JSON object without `kind` and `apiVersion`, as it stands in a list.
@@ -92,12 +102,24 @@ impl Object {
         }
     }
 
-    /// Appends the object as protobuf, without an envelope.
-    pub(crate) fn write_protobuf(&self, message: &Message, out: &mut Vec<u8>) {
-        match &self.body {
-            Body::Written(_) => out.extend(protobuf::encode(message, &self.value())),
-            Body::Sketched(sketch) => sketch.write_protobuf(self.version, out),
+    /// The object as protobuf, without an envelope.
+    pub(crate) fn protobuf(&self, message: &Message) -> Cow<'_, [u8]> {
+        if let Some(encoded) = self.encoded.get() {
+            return Cow::Borrowed(encoded);
         }
+        Cow::Owned(match &self.body {
+            Body::Written(_) => protobuf::encode(message, &self.value()),
+            Body::Sketched(sketch) => {
+                let mut out = Vec::new();
+                sketch.write_protobuf(self.version, &mut out);
+                out
+            }
+        })
+    }
+
+    /// Keeps it encoded from here on.
+    pub(crate) fn keep_protobuf(&self, message: &Message) {
+        self.encoded.get_or_init(|| self.protobuf(message).into_owned().into());
     }
 
     /// The object as a value, without `kind` and `apiVersion`.
@@ -110,6 +132,14 @@ impl Object {
         match &self.body {
             Body::Written(_) => self.value(),
             Body::Sketched(sketch) => sketch.selectable(),
+        }
+    }
+
+    /// What [`Object::selectable`] is for all objects like this one, where there are such.
+    pub(crate) fn shared(&self) -> Option<&Value> {
+        match &self.body {
+            Body::Written(_) => None,
+            Body::Sketched(sketch) => Some(sketch.shared()),
         }
     }
 

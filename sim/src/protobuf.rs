@@ -73,6 +73,12 @@ pub(crate) fn write_sized(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
+/// How many bytes [`write_sized`] writes for so many.
+pub(crate) fn sized_length(length: usize) -> usize {
+    // Seven bits to a byte, and a byte even for nothing.
+    length + (length | 1).ilog2() as usize / 7 + 1
+}
+
 /// The object in an enveloped body, with its kind; nothing if it is none, or of a kind the table lacks.
 pub(crate) fn open(body: &[u8]) -> Option<Value> {
     let (api_version, kind, content) = open_envelope(body).ok()?;

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::object::Object;
 use crate::resource::Resource;
 use crate::status::ApiError;
+use crate::stencil::is_marked;
 
 /// What a list or watch asks for beyond its kind.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,10 +78,24 @@ impl Selector {
         if self.is_plain() {
             return true;
         }
-        let value = object.selectable();
-        let labels = &value["metadata"]["labels"];
+        match object.shared().filter(|shared| !self.asks_for_marks(shared)) {
+            Some(shared) => self.holds_for(shared),
+            None => self.holds_for(&object.selectable()),
+        }
+    }
+
+    fn holds_for(&self, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
         self.labels.iter().all(|requirement| requirement.matches(labels))
-            && self.fields.iter().all(|requirement| requirement.matches(&value))
+            && self.fields.iter().all(|requirement| requirement.matches(object))
+    }
+
+    /// Whether objects that share all but what is marked may differ in what is asked for.
+    fn asks_for_marks(&self, shared: &Value) -> bool {
+        let labels = &shared["metadata"]["labels"];
+        let mut asked = (self.labels.iter().map(|requirement| labels.get(&requirement.key)))
+            .chain(self.fields.iter().map(|requirement| requirement.found_in(shared)));
+        asked.any(|value| value.and_then(Value::as_str).is_some_and(is_marked))
     }
 }
 
@@ -148,13 +163,16 @@ impl FieldRequirement {
     }
 
     fn matches(&self, object: &Value) -> bool {
-        let found = self.field.split('.').try_fold(object, |value, part| value.get(part));
-        let found = match found {
+        let found = match self.found_in(object) {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Null) | None => String::new(),
             Some(other) => other.to_string(),
         };
         (found == self.value) == self.equal
+    }
+
+    fn found_in<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+        self.field.split('.').try_fold(object, |value, part| value.get(part))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::protobuf::write_varint;
+use crate::protobuf::{sized_length, write_varint};
 
 /// Encoded text with places for values, which are filled in as they are: they need no escapes.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +27,11 @@ pub(crate) enum Node {
 /// What stands within a string of an object for value number `i`.
 pub(crate) fn mark(i: usize) -> String {
     format!("@@{i}@@")
+}
+
+/// Whether copies differ in a string of an object.
+pub(crate) fn is_marked(text: &str) -> bool {
+    text.contains("@@")
 }
 
 /// What stands in an object in the place of a whole list that value number `i` brings encoded.
@@ -103,22 +108,18 @@ fn fill(nodes: &[Node], values: &[&[u8]], out: &mut Vec<u8>) {
             Node::Text(text) => out.extend_from_slice(text),
             Node::Value(i) => out.extend_from_slice(values.get(*i).copied().unwrap_or_default()),
             Node::Sized(inner) => {
-                write_varint(size(inner, values), out);
+                write_varint(size(inner, values) as u64, out);
                 fill(inner, values, out);
             }
         }
     }
 }
 
-fn size(nodes: &[Node], values: &[&[u8]]) -> u64 {
+fn size(nodes: &[Node], values: &[&[u8]]) -> usize {
     let of = |node: &Node| match node {
-        Node::Text(text) => text.len() as u64,
-        Node::Value(i) => values.get(*i).map_or(0, |value| value.len() as u64),
-        Node::Sized(inner) => {
-            let inner = size(inner, values);
-            // Seven bits to a byte, and a byte even for nothing.
-            inner + u64::from((inner | 1).ilog2() / 7 + 1)
-        }
+        Node::Text(text) => text.len(),
+        Node::Value(i) => values.get(*i).map_or(0, |value| value.len()),
+        Node::Sized(inner) => sized_length(size(inner, values)),
     };
     nodes.iter().map(of).sum()
 }

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::admit;
 use crate::object::{Name, Object, Sketch};
+use crate::protobuf::Message;
 use crate::resource::{RESOURCES, Resource};
 use crate::select::Selector;
 use crate::status::ApiError;
@@ -502,6 +503,19 @@ impl AtOnce<'_> {
         let before = table.objects.get(&name).cloned();
         let now = Arc::new(Object::sketched(version, name, sketch));
         table.record(Change::new(before, now, false), self.store.history);
+    }
+
+    /// Keeps encoded what is there.
+    pub(crate) fn keep_protobuf(&self) {
+        for (resource, table) in RESOURCES.iter().zip(&self.state.tables) {
+            let message =
+                Message::named(&resource.api_version(resource.versions[0]), resource.kind);
+            for (message, object) in
+                message.iter().flat_map(|m| table.objects.values().map(move |o| (m, o)))
+            {
+                object.keep_protobuf(message);
+            }
+        }
     }
 
     /// Deletes an object, if it is there.

@@ -14,8 +14,8 @@ use crate::changes::{PERIOD, Sightings, Stamps, now_ns};
 use crate::connection::{Meter, Server, Stream};
 use crate::session::{Names, Profile, Session};
 
-/// How long to wait before another try, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long to wait before another try, at first.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the run is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +77,7 @@ pub(crate) struct Thread {
     pub(crate) server: Server,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) connecting: usize,
+    pub(crate) longest_pause: Duration,
     pub(crate) stage: watch::Receiver<Stage>,
     /// Unbounded: holds at most a few words for each proxy.
     pub(crate) in_sync: mpsc::UnboundedSender<InSync>,
@@ -94,6 +95,7 @@ pub(crate) struct Findings {
 struct Shared {
     server: Server,
     connecting: Semaphore,
+    longest_pause: Duration,
     meter: Rc<Meter>,
     names: RefCell<Names>,
     findings: RefCell<Findings>,
@@ -118,6 +120,7 @@ async fn proxies(thread: Thread) -> Findings {
     let shared = Rc::new(Shared {
         server: thread.server,
         connecting: Semaphore::new(thread.connecting),
+        longest_pause: thread.longest_pause,
         meter: Rc::default(),
         names: RefCell::default(),
         findings: RefCell::default(),
@@ -186,9 +189,9 @@ async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
         failures = if ended.worked { 0 } else { failures + 1 };
         shared.count(*stage.borrow(), |counts| *counts.errors.entry(ended.error).or_default() += 1);
         // Each proxy waits a little differently, so that they don't come in waves.
-        let pause = PAUSE.0 * (1 << failures.min(6))
+        let pause = PAUSE * (1 << failures.min(6))
             + Duration::from_millis(u64::from(proxy.profile.number % 97));
-        tokio::time::sleep(pause.min(PAUSE.1)).await;
+        tokio::time::sleep(pause.min(shared.longest_pause)).await;
     }
 }
 

@@ -228,6 +228,7 @@ fn threads(
             server: server.clone(),
             proxies: Vec::new(),
             connecting: options.connecting as usize,
+            longest_pause: options.longest_pause,
             stage: stage.clone(),
             in_sync: in_sync.clone(),
             stamps: stamps.cloned(),

@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Give up waiting for sync after so many seconds
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
     pub(crate) timeout: Duration,
+    /// Wait no longer than this before another try after a failure
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) longest_pause: Duration,
     /// Control port of the strait-sim whose changes are looked for
     #[arg(long, value_name = "http://HOST:PORT", value_parser = control)]
     pub(crate) stamps: Option<SocketAddr>,

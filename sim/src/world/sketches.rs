@@ -46,6 +46,7 @@ struct Forms {
     json: Stencil,
     protobuf: Stencil,
     selectable: Stencil,
+    shared: Value,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +127,7 @@ impl Forms {
             json,
             protobuf: Stencil::of(protobuf.unwrap_or_default()),
             selectable: Stencil::json(&selectable),
+            shared: selectable,
         }
     }
 
@@ -147,6 +149,7 @@ impl Forms {
             json: Stencil::json(&endpoint),
             protobuf: Stencil::of(vec![Node::Text(tag), Node::Sized(inner)]),
             selectable: Stencil::default(),
+            shared: Value::Null,
         }
     }
 
@@ -198,9 +201,24 @@ impl Sketch for Sketched {
         self.write(Form::Selectable, 0, &mut out);
         serde_json::from_slice(&out).expect("a stencil of JSON, filled with plain words")
     }
+
+    fn shared(&self) -> &Value {
+        &self.forms().shared
+    }
 }
 
 impl Sketched {
+    fn forms(&self) -> &Forms {
+        let scene = &*self.scene;
+        let many_ports = usize::from(Plan::ports(self.service as usize).len() > 1);
+        match &self.what {
+            What::Service => &scene.services[many_ports],
+            What::Account => &scene.account,
+            What::Slice(..) => &scene.slices[many_ports],
+            What::Pod(_) => &scene.pod,
+        }
+    }
+
     fn write(&self, form: Form, version: u64, out: &mut Vec<u8>) {
         let (cluster, number) = (self.cluster as usize, self.service as usize);
         let scene = &*self.scene;
@@ -216,20 +234,20 @@ impl Sketched {
         values[SERVICE] = service.as_bytes();
         values[SERVICE_UID] = service_uid.as_bytes();
         values[VERSION] = version.as_bytes();
-        let many_ports = usize::from(Plan::ports(number).len() > 1);
+        let stencil = self.forms().get(form);
         match &self.what {
             What::Service => {
                 let address = plan.cluster_ip(cluster, number);
                 values[NAME] = service.as_bytes();
                 values[UID] = service_uid.as_bytes();
                 values[ADDRESS] = address.as_bytes();
-                scene.services[many_ports].get(form).fill(&values, out);
+                stencil.fill(&values, out);
             }
             What::Account => {
                 let uid = uid("serviceaccounts", service);
                 values[NAME] = service.as_bytes();
                 values[UID] = uid.as_bytes();
-                scene.account.get(form).fill(&values, out);
+                stencil.fill(&values, out);
             }
             What::Slice(slice, places) => {
                 let name = slice_name(service, *slice as usize);
@@ -246,7 +264,7 @@ impl Sketched {
                 values[NAME] = name.as_bytes();
                 values[UID] = uid.as_bytes();
                 values[ENDPOINTS] = &endpoints;
-                scene.slices[many_ports].get(form).fill(&values, out);
+                stencil.fill(&values, out);
             }
             What::Pod(place) => {
                 let name = place.pod.name(service);
@@ -257,7 +275,7 @@ impl Sketched {
                 values[UID] = uid.as_bytes();
                 values[ADDRESS] = address.as_bytes();
                 values[NODE] = node.as_bytes();
-                scene.pod.get(form).fill(&values, out);
+                stencil.fill(&values, out);
             }
         }
     }
@@ -312,8 +330,9 @@ mod tests {
             for kind in ["Service", "EndpointSlice", "Pod", "ServiceAccount"] {
                 let message = Message::called(kind).expect("the table has it");
                 for object in store.all(kind) {
-                    let mut bytes = Vec::new();
-                    object.write_protobuf(message, &mut bytes);
+                    let bytes = object.protobuf(message).into_owned();
+                    object.keep_protobuf(message);
+                    assert_eq!(object.protobuf(message), bytes, "kept, {kind}");
                     let again = protobuf::decode(message, &bytes).expect("it can be read");
                     assert_eq!(bytes, protobuf::encode(message, &object.value()), "{kind}");
                     assert_eq!(again["metadata"], object.value()["metadata"]);
