@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use self::feed::Feed;
 use self::source::ConfigSource;
 use crate::admin::{self, Readiness, Token, TokenError};
-use crate::clusters::reconciler;
+use crate::clusters::{heap, reconciler};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
@@ -314,6 +314,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         tasks: tasks.clone(),
     };
     tasks.spawn("feed", feed.run());
+
+    let read = clusters.statuses.clone();
+    tasks.spawn(
+        "heap",
+        heap::run(read, heap::QUIET, || {
+            strait_heap::give_back();
+        }),
+    );
 
     let connections = Arc::new(xds::connections::Connections::default());
     let stats = Arc::new(xds::Stats::default());

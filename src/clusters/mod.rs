@@ -5,6 +5,7 @@
 
 mod flapping;
 mod guard;
+pub mod heap;
 pub mod kubeconfig;
 pub mod plan;
 pub mod reconciler;

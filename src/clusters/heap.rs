@@ -1,0 +1,127 @@
+//! Gives memory back once clusters have been read or have gone.
+//!
+//! To read a cluster for the first time takes more memory than it leaves in use, and what is left lies
+//! between what is free: `malloc` keeps those pages. Nothing of it is due while more is being read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::status::ClusterStatus;
+
+/// How long nothing should have been read or have gone.
+pub const QUIET: Duration = Duration::from_secs(2);
+
+/// Calls `give_back`, which may take some milliseconds, each time that other clusters than before have
+/// been read, and nothing about that has changed for as long as `quiet`. Until nobody says how they fare.
+pub async fn run(
+    mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    quiet: Duration,
+    give_back: impl Fn() + Clone + Send + 'static,
+) {
+    let mut given_for = Vec::new();
+    loop {
+        let read = read(&statuses.borrow_and_update());
+        if read != given_for {
+            match tokio::time::timeout(quiet, other_than(&mut statuses, &read)).await {
+                Ok(Some(())) => continue,
+                Ok(None) => return,
+                Err(_) => {}
+            }
+            given_for = read;
+            // A panic in it is its own affair.
+            let _ = tokio::task::spawn_blocking(give_back.clone()).await;
+        } else if statuses.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The clusters that have been read.
+fn read(statuses: &[ClusterStatus]) -> Vec<String> {
+    statuses.iter().filter(|status| status.sync_took.is_some()).map(|s| s.id.clone()).collect()
+}
+
+/// Waits until others have been read; `None` if nobody will say.
+async fn other_than(
+    statuses: &mut watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    those: &[String],
+) -> Option<()> {
+    statuses.wait_for(|now| read(now) != those).await.ok().map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::mpsc;
+
+    use super::super::status::State;
+    use super::*;
+
+    /// Clusters by these names, of which those in capitals have been read.
+    fn statuses(ids: &[&str]) -> Arc<Vec<ClusterStatus>> {
+        let status = |id: &&str| ClusterStatus {
+            id: (*id).to_owned(),
+            secret: None,
+            state: State::Live,
+            reason: None,
+            since: None,
+            network: None,
+            trust_domain: String::new(),
+            last_contact: None,
+            services: 0,
+            endpoints: 0,
+            withheld: 0,
+            withheld_by: BTreeMap::new(),
+            objects: 0,
+            relists: 0,
+            errors: 0,
+            sync_took: id.chars().all(char::is_uppercase).then_some(QUIET),
+            ignored_claims: Vec::new(),
+            kept: None,
+        };
+        Arc::new(ids.iter().map(status).collect())
+    }
+
+    /// Runs it beside what says how clusters fare and waits for memory to be given back; returns how often
+    /// it was.
+    async fn count<F: Future<Output = ()>>(
+        quiet: Duration,
+        say: impl FnOnce(watch::Sender<Arc<Vec<ClusterStatus>>>, mpsc::UnboundedReceiver<()>) -> F,
+    ) -> usize {
+        let (said, seen) = watch::channel(statuses(&["a", "b"]));
+        let (given, times) = mpsc::unbounded_channel();
+        let total = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&total);
+        let give_back = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let _ = given.send(());
+        };
+        tokio::join!(run(seen, quiet, give_back), say(said, times));
+        total.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn memory_goes_back_once_after_each_reading() {
+        let times = count(Duration::ZERO, async |said, mut times| {
+            said.send_replace(statuses(&["A", "b"]));
+            times.recv().await.expect("given back after one was read");
+            said.send_replace(statuses(&["A", "c"]));
+            said.send_replace(statuses(&["c"]));
+            times.recv().await.expect("given back after one has gone");
+        });
+        assert_eq!(times.await, 2, "nothing else was new");
+    }
+
+    #[tokio::test]
+    async fn no_memory_goes_back_while_reading_goes_on() {
+        let times = count(QUIET * 1000, async |said, _| {
+            tokio::task::yield_now().await;
+            said.send_replace(statuses(&["A", "B"]));
+        });
+        assert_eq!(times.await, 0);
+    }
+}
