@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
-use crate::model::{ClusterId, Mcs, is_trust_domain};
+use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
 use crate::registry::consul;
 
 /// `strait serve` (interface.md). Environment: `STRAIT_` and the flag's name.
@@ -107,6 +107,10 @@ pub struct ServeArgs {
     /// After this, a cluster that never synced no longer holds up readiness
     #[arg(long, env = "STRAIT_REMOTE_CLUSTER_TIMEOUT", value_name = "D", default_value = "30s", value_parser = parse_duration)]
     pub remote_cluster_timeout: Duration,
+
+    /// What proxies are told of each endpoint: lean, or full, which is what Istio's telemetry needs
+    #[arg(long, env = "STRAIT_ENDPOINT_METADATA", value_name = "FORM", default_value = "lean", value_parser = parse_metadata)]
+    pub endpoint_metadata: EndpointMetadata,
 
     /// Multi-cluster services (ServiceExport, ServiceImport): off, exports, clusterset or strict
     #[arg(long, env = "STRAIT_MCS", value_name = "MODE", default_value = "off", value_parser = parse_mcs)]
@@ -309,6 +313,14 @@ fn parse_log_level(text: &str) -> Result<String, String> {
     match of_ours {
         true => Ok(text.to_owned()),
         false => Err(format!("nothing of it is about strait, which would log nothing; {FORM}")),
+    }
+}
+
+fn parse_metadata(text: &str) -> Result<EndpointMetadata, String> {
+    match text {
+        "lean" => Ok(EndpointMetadata::Lean),
+        "full" => Ok(EndpointMetadata::Full),
+        _ => Err("it is lean or full".into()),
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn settings() -> Arc<Settings> {
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        metadata: Default::default(),
         cluster_aliases: Default::default(),
     })
 }
@@ -116,6 +117,7 @@ pub(crate) fn endpoint(address: &str) -> Endpoint {
         workload: Some(Arc::new(WorkloadKey::new("ns", format!("pod-{address}")))),
         pod: PodState::Known,
         node: None,
+        telemetry: None,
     }
 }
 

@@ -216,6 +216,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             system_namespace: args.namespace.clone(),
             domain: args.domain.clone(),
             trust_domain: trust_domain_seen.clone(),
+            metadata: args.endpoint_metadata,
             mcs: args.mcs,
             shared: shared_seen,
             namespaces: namespaces_seen,
@@ -240,6 +241,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         system_namespace: args.namespace.clone(),
         config_cluster: source.config_cluster_id(),
         allow_direct_cross_network: args.allow_direct_cross_network,
+        metadata: args.endpoint_metadata,
         cluster_aliases: args.cluster_alias.iter().cloned().collect(),
     }));
     let outputs = event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };

@@ -37,7 +37,7 @@ pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
 pub(crate) use error::one_line;
 pub use object::{
-    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, null_as_default,
+    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, Owner, null_as_default,
 };
 pub use probe::Probed;
 pub use request::Patch;

@@ -176,6 +176,23 @@ pub struct Meta<'a> {
     /// Those annotations that may mean something here: the mesh's (`*.istio.io/`) and our own.
     #[serde(borrow, deserialize_with = "meaningful")]
     pub annotations: Pairs<'a>,
+    /// What made it and looks after it.
+    #[serde(borrow, rename = "ownerReferences", deserialize_with = "controller")]
+    pub controller: Owner<'a>,
+}
+
+/// An object that owns another.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Owner<'a> {
+    /// Its kind; empty where there is none.
+    #[serde(borrow)]
+    pub kind: Text<'a>,
+    /// Its name.
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    controller: bool,
 }
 
 impl Meta<'_> {
@@ -202,10 +219,36 @@ impl<'a> Message<'a> for Meta<'a> {
             9 => value.message(&mut self.deletion_timestamp)?,
             11 => self.labels.take(value)?,
             12 => self.annotations.take_wanted(value, means_something)?,
+            13 => {
+                let mut owner = Owner::default();
+                value.message(&mut owner)?;
+                if owner.controller {
+                    self.controller = owner;
+                }
+            }
             _ => {}
         }
         Ok(())
     }
+}
+
+impl<'a> Message<'a> for Owner<'a> {
+    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+        match number {
+            1 => self.kind = value.text()?,
+            3 => self.name = value.text()?,
+            6 => self.controller = value.flag()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The one of a list of owners that is the controller; API servers take no second one.
+fn controller<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<Owner<'a>, D::Error> {
+    let owners: Option<Vec<Owner<'a>>> = Deserialize::deserialize(json)?;
+    let mut owners = owners.unwrap_or_default().into_iter();
+    Ok(owners.rfind(|owner| owner.controller).unwrap_or_default())
 }
 
 fn meaningful<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<Pairs<'a>, D::Error> {

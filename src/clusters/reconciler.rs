@@ -29,7 +29,8 @@ use super::secret::MemberSecret;
 use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
 use crate::apiserver::{Access, Limits, Loopback};
 use crate::model::{
-    ClusterId, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter, NetworkId, SharedServices,
+    ClusterId, EndpointMetadata, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter,
+    NetworkId, SharedServices,
 };
 use crate::policy::{Policy, WhenDark};
 use crate::registry::kube::{self, OwnMesh, Status};
@@ -73,6 +74,8 @@ pub struct Config {
     pub trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// Which namespaces belong to the mesh; `None` until that is known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
+    /// What proxies are told of endpoints.
+    pub metadata: EndpointMetadata,
     /// What exports and imports of services mean.
     pub mcs: Mcs,
     /// What the mesh makes of them.

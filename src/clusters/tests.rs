@@ -54,6 +54,7 @@ impl Mesh {
             system_namespace: SYSTEM.to_owned(),
             domain: "cluster.local".to_owned(),
             trust_domain: watch::channel(Some("cluster.local".into())).1,
+            metadata: Default::default(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
             namespaces: watch::channel(Some(Default::default())).1,

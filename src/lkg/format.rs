@@ -71,6 +71,7 @@ fields!(Profile {
     tls_mode,
     network_label,
     locality,
+    telemetry,
     named_ports,
 });
 fields!(ByName { just_then, endpoints });
@@ -381,11 +382,12 @@ impl Stored for Endpoints {
                 workload,
                 pod,
                 node,
+                telemetry,
             } = endpoint;
             let namespace = workload.map(|workload| workload.namespace);
             let common =
                 (port_name, weight, locality, network_label, tls_mode, service_account, pod);
-            let common = Some((common, namespace));
+            let common = Some((common, namespace, telemetry));
             to.put(address);
             to.number(port.into());
             to.put(health);
@@ -402,6 +404,7 @@ impl Stored for Endpoints {
                 to.option(service_account);
                 to.put(pod);
                 to.option(namespace);
+                to.option(telemetry);
             }
             if let Some(workload) = workload {
                 to.name(&workload.to_key().name);
@@ -437,9 +440,10 @@ impl Stored for Endpoints {
                         service_account: Stored::read(from)?,
                         pod: Stored::read(from)?,
                         workload: None,
+                        telemetry: None,
                     };
                     namespace = Stored::read(from)?;
-                    endpoint
+                    Endpoint { telemetry: Stored::read(from)?, ..endpoint }
                 }
             };
             endpoint.workload = match &namespace {

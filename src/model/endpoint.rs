@@ -33,6 +33,8 @@ pub struct Endpoint {
     pub pod: PodState,
     /// The node it runs on.
     pub node: Option<Arc<str>>,
+    /// What telemetry calls it: [`super::telemetry`]; `None` where that is told to nobody.
+    pub telemetry: Option<Arc<str>>,
 }
 
 /// What a registry knows of the pod behind an endpoint.

@@ -76,6 +76,8 @@ pub struct Kind {
     pub network_label: Option<NetworkId>,
     /// See [`Endpoint::service_account`].
     pub service_account: Option<Arc<str>>,
+    /// See [`Endpoint::telemetry`].
+    pub telemetry: Option<Arc<str>>,
     /// The namespace of the workload, and its name up to the last `-`.
     workload: Option<(Namespace, Arc<str>)>,
 }
@@ -96,6 +98,7 @@ pub struct EndpointRef<'a> {
     pub workload: Option<WorkloadRef<'a>>,
     pub pod: PodState,
     pub node: Option<&'a Arc<str>>,
+    pub telemetry: Option<&'a Arc<str>>,
 }
 
 /// The key of a workload, borrowed in the parts in which it is kept.
@@ -249,6 +252,7 @@ impl Block {
             }),
             pod: kind.pod,
             node: self.node(row),
+            telemetry: kind.telemetry.as_ref(),
         }
     }
 
@@ -361,6 +365,7 @@ impl Kind {
             pod: endpoint.pod,
             network_label: endpoint.network_label.cloned(),
             service_account: endpoint.service_account.cloned(),
+            telemetry: endpoint.telemetry.cloned(),
             workload: endpoint.workload.map(|workload| {
                 let WorkloadRef { namespace, stem, .. } = workload;
                 (namespace.clone(), stem.into())
@@ -377,13 +382,14 @@ impl Kind {
             (None, None) => true,
             _ => false,
         };
-        let same_account = match (&self.service_account, endpoint.service_account) {
+        let same_text = |a: &Option<Arc<str>>, b: Option<&Arc<str>>| match (a, b) {
             (Some(a), Some(b)) => same(a, b),
             (None, None) => true,
             _ => false,
         };
         same_workload
-            && same_account
+            && same_text(&self.service_account, endpoint.service_account)
+            && same_text(&self.telemetry, endpoint.telemetry)
             && same(&self.port_name, endpoint.port_name)
             && self.weight == endpoint.weight
             && self.tls_mode == endpoint.tls_mode
@@ -443,6 +449,7 @@ impl<'a> EndpointRef<'a> {
             workload: workload.map(|key| WorkloadRef::of(&key.namespace, &key.name)),
             pod: endpoint.pod,
             node: endpoint.node.as_ref(),
+            telemetry: endpoint.telemetry.as_ref(),
         }
     }
 
@@ -461,6 +468,7 @@ impl<'a> EndpointRef<'a> {
             workload: self.workload.map(|workload| Arc::new(workload.to_key())),
             pod: self.pod,
             node: self.node.cloned(),
+            telemetry: self.telemetry.cloned(),
         }
     }
 }
@@ -501,6 +509,7 @@ mod tests {
                 }),
                 pod: [PodState::Known, PodState::Missing, PodState::Unnamed][at / 4 % 3],
                 node: (at % 19 != 0).then(|| format!("node-{}", at % 100).into()),
+                telemetry: (at % 23 == 0).then(|| texts[at / 6 % 3].into()),
             })
             .collect()
     }

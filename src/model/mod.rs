@@ -15,6 +15,7 @@ mod namespace_filter;
 mod proxy;
 mod service;
 mod sorted;
+mod telemetry;
 mod workload;
 mod workloads;
 
@@ -36,5 +37,6 @@ pub use service::{
     Service, TargetPort, labels_match,
 };
 pub use sorted::{SortedMap, repack};
+pub use telemetry::{EndpointMetadata, telemetry};
 pub use workload::{Addresses, Profile, Workload, WorkloadKey};
 pub use workloads::{Gathered, Near, Workloads};

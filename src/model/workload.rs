@@ -59,6 +59,8 @@ pub struct Profile {
     pub network_label: Option<NetworkId>,
     /// The locality that their labels claim, which goes before their node's.
     pub locality: Option<Arc<Locality>>,
+    /// What telemetry calls them: [`super::telemetry`]; `None` where that is told to nobody.
+    pub telemetry: Option<Arc<str>>,
     /// Named container ports, for services that target a name.
     pub named_ports: SortedMap<Arc<str>, u16>,
 }

@@ -11,8 +11,8 @@ use imbl::OrdMap;
 use crate::aggregate::{Bar, MergedService, Place, Placed};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, KnownClusters, Locality, Namespace, NetworkId, Proxy,
-    Service, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, EndpointMetadata, Hostname, KnownClusters, Locality, Namespace,
+    NetworkId, Proxy, Service, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
@@ -32,6 +32,8 @@ pub struct Settings {
     pub config_cluster: Option<ClusterId>,
     /// Whether a network without a gateway is reached directly, as the peer does.
     pub allow_direct_cross_network: bool,
+    /// What proxies are told of endpoints.
+    pub metadata: EndpointMetadata,
     /// Other names by which proxies may call a cluster.
     pub cluster_aliases: BTreeMap<ClusterId, ClusterId>,
 }

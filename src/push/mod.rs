@@ -8,6 +8,7 @@ pub mod event_loop;
 pub mod interest;
 mod joins;
 mod near;
+mod origins;
 pub mod proxy;
 pub mod shared;
 mod shares;

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::view::{Assignment, Group, Member, ViewKey};
+use super::view::{Group, Member, ViewKey};
 use crate::aggregate::MergedService;
 use crate::model::{Distribution, Locality};
 
@@ -25,7 +25,7 @@ pub(super) fn by_distance(
     service: &MergedService,
     port: u16,
     groups: Vec<(Group, usize)>,
-) -> Assignment {
+) -> Vec<Group> {
     let prefers = service.primary.prefers;
     let unknown = Arc::default();
     let here = Here {
@@ -62,7 +62,7 @@ pub(super) fn by_distance(
         let priority = ranks.partition_point(|one| *one < rank);
         Group { priority: u32::try_from(priority).unwrap_or(u32::MAX), ..group }
     });
-    Assignment { localities: localities.collect() }
+    localities.collect()
 }
 
 /// The addresses of endpoints on the proxy's node.
@@ -110,6 +110,7 @@ mod tests {
             port: 80,
             weight: 1,
             tls_mode: TlsMode::Istio,
+            origin: 0,
         };
         let distance = |node_counts, text: &str, last, remote| {
             let on_node = [(at(1).address, 80)].into();

@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use super::near;
+pub use super::origins::Origin;
+use super::origins::Origins;
 pub use super::shares::preference;
 use super::weights::{fit, weigh};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
-    ClusterId, Definition, Distribution, EndpointRef, ExportTo, Health, Kind, Locality, Mode,
-    Namespace, NetworkId, Packed, PodState, Port, Proxy, Resolution, TlsMode,
+    ClusterId, Definition, Distribution, EndpointMetadata, EndpointRef, ExportTo, Health, Kind,
+    Locality, Mode, Namespace, NetworkId, Packed, PodState, Port, Proxy, Resolution, TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::policy::Rank;
@@ -548,6 +550,8 @@ pub struct Assignment {
     /// By priority, then in the order of localities, each once, none without members. Priorities count
     /// from 0 without a gap.
     pub localities: Vec<Group>,
+    /// What telemetry calls members, where they are told ([`EndpointMetadata::Full`]).
+    pub origins: Vec<Origin>,
 }
 
 /// The members in one locality.
@@ -572,6 +576,8 @@ pub struct Member {
     pub weight: u32,
     /// Whether it takes mTLS.
     pub tls_mode: TlsMode,
+    /// Its place in [`Assignment::origins`], from 1; 0 where it has none there.
+    pub origin: u16,
 }
 
 /// An address and a port.
@@ -593,7 +599,8 @@ pub fn assignment(
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
     let preference = preference(context, view, service);
-    let mut found = Found::default();
+    let full = context.settings.metadata == EndpointMetadata::Full;
+    let mut found = Found { origins: full.then(Origins::default), ..Found::default() };
     let mut shares = super::shares::Shares::default();
     for (shard, port) in service.shards_of_port(port) {
         let local = local || shard.service.keeps_home;
@@ -616,7 +623,8 @@ pub fn assignment(
             shares.end(before, ranks, &found.groups, &found.remote);
         }
     }
-    let Found { mut groups, order, mut remote } = found;
+    let Found { mut groups, order, mut remote, origins } = found;
+    let Origins { all: origins, gateways } = origins.unwrap_or_default();
     shares.apply(&mut groups, &mut remote);
     for group in &mut groups {
         if !group.members.is_sorted_by(|a, b| order_of(a, b).is_lt()) {
@@ -629,12 +637,13 @@ pub fn assignment(
     let prefers = service.primary.prefers != Distribution::Any && view.role == Role::Client;
     if prefers && (view.locality.is_some() || view.node.is_some()) {
         let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
-        fit(&mut groups, weighed);
+        fit(&mut groups, weighed, &gateways);
         let take = |at: usize| Some((std::mem::take(groups.get_mut(at)?), *direct.get(at)?));
         let groups = order.into_iter().filter_map(take).collect();
-        return near::by_distance(view, service, port, groups);
+        let localities = near::by_distance(view, service, port, groups);
+        return Assignment { localities, origins };
     }
-    fit(&mut groups, weighed);
+    fit(&mut groups, weighed, &gateways);
     let take = |at: usize| groups.get_mut(at).map(std::mem::take);
     let localities = order.into_iter().filter_map(take);
     let mut localities: Vec<_> = localities.filter(|group| !group.members.is_empty()).collect();
@@ -646,7 +655,7 @@ pub fn assignment(
         }
         group.priority = priority;
     }
-    Assignment { localities }
+    Assignment { localities, origins }
 }
 
 /// By address and port, as [`Socket`]s are ordered.
@@ -666,6 +675,8 @@ struct Found {
     /// The groups by place and locality.
     order: Vec<usize>,
     remote: Vec<Remote>,
+    /// Where they are asked for.
+    origins: Option<Origins>,
 }
 
 /// What endpoints of one locality that are reached through the same gateways weigh together.
@@ -680,8 +691,15 @@ impl Found {
     /// Takes the endpoints that one shard has for a port. There is a reach for each of its networks.
     fn collect(&mut self, reaches: &[Reach<'_, '_>], shard: &ShardEndpoints, port: &Port) {
         let endpoints = &shard.endpoints;
-        let kinds: Vec<_> =
-            endpoints.kinds().iter().map(|kind| (kind, kind.port_name == port.name)).collect();
+        let cluster = &shard.key.cluster;
+        let mut origin = |kind: &Kind| match &mut self.origins {
+            Some(origins) => origins
+                .place(Origin { telemetry: kind.telemetry.clone(), cluster: cluster.clone() }),
+            None => 0,
+        };
+        let kinds: Vec<_> = (endpoints.kinds().iter())
+            .map(|kind| (kind, kind.port_name == port.name, origin(kind)))
+            .collect();
         // By reach and locality of the shard: its group, and what lies behind gateways.
         let localities = endpoints.localities().len();
         let groups: Vec<usize> = reaches
@@ -702,7 +720,7 @@ impl Found {
         }
         let mut behind = vec![0_u64; groups.len()];
         for (endpoint, network) in shard.packed() {
-            let (Some((kind, true)), Some(reach)) =
+            let (Some((kind, true, origin)), Some(reach)) =
                 (kinds.get(endpoint.kind()), reaches.get(network))
             else {
                 continue;
@@ -718,6 +736,7 @@ impl Found {
                             port: endpoint.port(),
                             weight,
                             tls_mode: kind.tls_mode,
+                            origin: *origin,
                         });
                     }
                 }
@@ -731,6 +750,9 @@ impl Found {
         }
         for (at, weight) in behind.into_iter().enumerate().filter(|(_, weight)| *weight != 0) {
             if let (Some(reach), Some(group)) = (reaches.get(at / localities), groups.get(at)) {
+                if let Some(origins) = &mut self.origins {
+                    reach.gateways.iter().for_each(|gateway| origins.add(gateway));
+                }
                 self.remote.push(Remote { group: *group, weight, gateways: reach.sockets() });
             }
         }

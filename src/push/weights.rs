@@ -61,7 +61,13 @@ fn rounded(weight: u64) -> u64 {
 /// Puts gateways into their groups. Counts weights in whole endpoints again where the split came out
 /// even, else in the largest unit that fits all; then scales them down, never below 1, so that their
 /// sum fits into 32 bits.
-pub(super) fn fit(groups: &mut [Group], Weighed { gateways, scale }: Weighed) {
+///
+/// `origins` says what each gateway's [`Member::origin`] is.
+pub(super) fn fit(
+    groups: &mut [Group],
+    Weighed { gateways, scale }: Weighed,
+    origins: &BTreeMap<Socket, u16>,
+) {
     // A direct weight counted in units is a multiple of the scale.
     let common = gateways.values().fold(scale, |common, (_, weight)| gcd(common, *weight)).max(1);
     let whole = u128::from(scale / common);
@@ -85,7 +91,8 @@ pub(super) fn fit(groups: &mut [Group], Weighed { gateways, scale }: Weighed) {
     for ((address, port), (home, weight)) in gateways {
         let weight = fitted(u128::from(weight / common));
         if let Some(group) = groups.get_mut(home) {
-            group.members.push(Member { address, port, weight, tls_mode: TlsMode::Istio });
+            let origin = origins.get(&(address, port)).copied().unwrap_or_default();
+            group.members.push(Member { address, port, weight, tls_mode: TlsMode::Istio, origin });
         }
     }
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use objects::NAMESPACE;
 use strait::aggregate::{Aggregate, Place, Placed};
 use strait::apiserver::Encoding::{self, Json, Protobuf};
+use strait::model::EndpointMetadata::{self, Full, Lean};
 use strait::model::{ClusterId, Hostname, KnownCluster, KnownClusters, Mode, NetworkId, Proxy};
 use strait::push::event_loop::{Event, Mesh};
 use strait::push::interest::{Changes, Interest};
@@ -63,10 +64,11 @@ const CASES: &[Listed] = &[
     ("next_context_1k", "change", || next_context(2, 1_000, 10)),
     // Small services: preparing them under callgrind is what takes the time.
     ("next_context_10k", "change", || next_context(1, 10_000, 1)),
-    ("eds_encode_1x100", "endpoint", || eds_encode(100, 1)),
-    ("eds_encode_10x10", "endpoint", || eds_encode(10, 10)),
-    ("eds_encode_100x10", "endpoint", || eds_encode(10, 100)),
-    ("eds_encode_1000x1", "endpoint", || eds_encode(1, 1000)),
+    ("eds_encode_1x100", "endpoint", || eds_encode(Lean, 100, 1)),
+    ("eds_encode_10x10", "endpoint", || eds_encode(Lean, 10, 10)),
+    ("eds_encode_100x10", "endpoint", || eds_encode(Lean, 10, 100)),
+    ("eds_encode_1000x1", "endpoint", || eds_encode(Lean, 1, 1000)),
+    ("eds_encode_full_1000x1", "endpoint", || eds_encode(Full, 1, 1000)),
     ("view_lookup", "look-up", || view_lookup(1000)),
     ("mark_50_of_1000", "woken stream", || mark(1000, 50)),
     ("first_sync_1k", "stream", streams::first_sync),
@@ -121,7 +123,16 @@ fn measured(run: &mut dyn FnMut()) {
 
 /// A cluster of `services` services with `endpoints` endpoints each, and what its registry says of them.
 fn cluster(services: usize, endpoints: usize, salt: usize) -> (Offline, Contents) {
-    let mut cluster = Offline::new(usize::MAX);
+    cluster_that_tells(Lean, services, endpoints, salt)
+}
+
+fn cluster_that_tells(
+    metadata: EndpointMetadata,
+    services: usize,
+    endpoints: usize,
+    salt: usize,
+) -> (Offline, Contents) {
+    let mut cluster = Offline::new(usize::MAX).telling(metadata);
     for service in 0..services {
         tell(&mut cluster, "services", Json, &objects::service(service));
         for number in 0..endpoints {
@@ -174,18 +185,28 @@ fn mesh(
     services: usize,
     endpoints: usize,
 ) -> (Mesh, Vec<Offline>, Arc<PushContext>) {
+    mesh_that_tells(Lean, clusters, services, endpoints)
+}
+
+fn mesh_that_tells(
+    metadata: EndpointMetadata,
+    clusters: usize,
+    services: usize,
+    endpoints: usize,
+) -> (Mesh, Vec<Offline>, Arc<PushContext>) {
     let mut mesh = Mesh::new(Arc::new(Settings {
         domain: DOMAIN.into(),
         trust_domain: DOMAIN.into(),
         system_namespace: "strait-system".into(),
         config_cluster: None,
         allow_direct_cross_network: false,
+        metadata,
         cluster_aliases: Default::default(),
     }));
     mesh.apply(known(clusters));
     let mut registries = Vec::new();
     for number in 0..clusters {
-        let (registry, contents) = cluster(services, endpoints, number);
+        let (registry, contents) = cluster_that_tells(metadata, services, endpoints, number);
         mesh.apply(Event::Registry(update(number, Change::Reset(contents))));
         registries.push(registry);
     }
@@ -290,8 +311,8 @@ fn next_context(clusters: usize, services: usize, endpoints: usize) -> Case {
 }
 
 /// A proxy's first assignments. Named as the peer's benchmark: endpoints x services.
-fn eds_encode(services: usize, endpoints: usize) -> Case {
-    let (_, _, context) = mesh(1, services, endpoints);
+fn eds_encode(metadata: EndpointMetadata, services: usize, endpoints: usize) -> Case {
+    let (_, _, context) = mesh_that_tells(metadata, 1, services, endpoints);
     let (proxy, cache, names) = (proxy(), Cache::default(), names(services));
     let run = move || assignments(&context, &proxy, &cache, &names, endpoints);
     Case::new(services * endpoints, run)

@@ -335,6 +335,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         ca_dir: Some(ca_folder(folder)),
         state_dir: Some(folder.join("state")),
         remote_cluster_timeout: LIMIT,
+        endpoint_metadata: Default::default(),
         mcs: Default::default(),
         mcs_auto_export: false,
         cluster_alias: Vec::new(),

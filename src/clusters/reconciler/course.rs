@@ -45,6 +45,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
             own_mesh: run_how.own_mesh.clone(),
             system_namespace: shared.config.system_namespace.clone(),
             namespaces: shared.config.namespaces.clone(),
+            metadata: shared.config.metadata,
             mcs: shared.config.mcs,
             shared: shared.config.shared.clone(),
             epoch: shared.next_epoch(),

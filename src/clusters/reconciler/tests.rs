@@ -166,6 +166,7 @@ impl World {
             system_namespace: "strait-system".to_owned(),
             domain: "cluster.local".to_owned(),
             trust_domain: mesh_trust_domain_seen,
+            metadata: Default::default(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
             namespaces: watch::channel(Some(Arc::default())).1,

@@ -24,7 +24,7 @@ use super::catalog::{Check, Instance, Place};
 use crate::model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     Locality, NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol,
-    Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
+    Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
 };
 use crate::registry::ServiceRecord;
 
@@ -90,7 +90,7 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
     } else {
         let endpoints = members.iter().filter(named);
         let endpoints =
-            endpoints.filter_map(|member| endpoint(member, &ports, datacentre)).collect();
+            endpoints.filter_map(|member| endpoint(name, member, &ports, datacentre)).collect();
         (Resolution::ClientSide, endpoints)
     };
     let definition = Definition {
@@ -230,6 +230,7 @@ fn ports(members: &[Member<'_>], odd: &mut Vec<String>) -> BTreeMap<u16, Port> {
 }
 
 fn endpoint(
+    name: &str,
     member: &Member<'_>,
     ports: &BTreeMap<u16, Port>,
     datacentre: &str,
@@ -251,6 +252,9 @@ fn endpoint(
         ))),
         pod: PodState::Known,
         node: None,
+        telemetry: Some(
+            telemetry(name, NAMESPACE, |name| member.labels.get(name).map(|value| &**value)).into(),
+        ),
     })
 }
 

@@ -505,6 +505,7 @@ impl Index {
             pod: state,
             // For others it decides nothing, and would take more than all the rest.
             node: node.filter(|_| node_counts).map(|node| &**node),
+            telemetry: pod.and_then(|pod| pod.telemetry.as_ref()),
         }
     }
 

@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Epoch, RegistryUpdate};
 use crate::apiserver::{Access, Limits};
-use crate::model::{ClusterId, Mcs, NamespaceFilter, SharedServices};
+use crate::model::{ClusterId, EndpointMetadata, Mcs, NamespaceFilter, SharedServices};
 
 /// What one run of a cluster's registry needs.
 pub struct Config {
@@ -58,6 +58,8 @@ pub struct Config {
     pub own_mesh: OwnMesh,
     /// The namespace whose label names the cluster's network.
     pub system_namespace: String,
+    /// What proxies are told of endpoints.
+    pub metadata: EndpointMetadata,
     /// Which namespaces belong to the mesh. Nothing is said before that is known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// What exports and imports of services mean.

@@ -15,7 +15,7 @@ use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
 use super::workload_entry::Entry;
 use crate::apiserver::{Encoding, read_list, read_watch};
-use crate::model::DeclaredGateway;
+use crate::model::{DeclaredGateway, EndpointMetadata};
 use crate::registry::Contents;
 
 /// What is known of a cluster from the answers it was given.
@@ -30,10 +30,20 @@ impl Offline {
     /// Nothing yet, in the domain and trust domain `cluster.local`. Answers arrive in pieces of so
     /// many bytes.
     pub fn new(piece: usize) -> Self {
+        Self::with(piece, EndpointMetadata::Lean)
+    }
+
+    /// The same, where proxies are told so much of endpoints.
+    pub fn telling(self, metadata: EndpointMetadata) -> Self {
+        Self::with(self.piece, metadata)
+    }
+
+    fn with(piece: usize, metadata: EndpointMetadata) -> Self {
         let settings = Settings {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
             system_namespace: "strait-system".into(),
+            metadata,
         };
         let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
         Self {

@@ -11,9 +11,11 @@ use super::index::{Kept, PodList, Reads};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
+    Form, Identity, Malformed, Message, Meta, Owner, Raw, Text, Value, null_as_default,
 };
-use crate::model::{Locality, Profile, TLS_MODE_LABEL, TlsMode, Workload};
+use crate::model::{
+    EndpointMetadata, Locality, Profile, TLS_MODE_LABEL, TlsMode, Workload, telemetry,
+};
 
 /// What is decoded of a Pod.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -258,6 +260,16 @@ impl Reads for Pod {
         }
 
         let labels = metadata.labels.sorted();
+        let telemetry = (scope.settings.metadata == EndpointMetadata::Full).then(|| {
+            let label = |name: &str| {
+                labels.iter().find(|(held, _)| **held == *name).map(|(_, value)| &**value)
+            };
+            telemetry(
+                workload_name(&metadata.name, &metadata.controller, label),
+                &metadata.namespace,
+                label,
+            )
+        });
         let mut text = Vec::with_capacity(512);
         // Each part with its length, so that no two profiles are written alike.
         let mut write = |part: &str| {
@@ -272,6 +284,7 @@ impl Reads for Pod {
             write(value);
         }
         write("");
+        write(telemetry.as_deref().unwrap_or_default());
         for (name, number) in &ports {
             write(name);
             write(&number.to_string());
@@ -285,6 +298,7 @@ impl Reads for Pod {
                 tls_mode: TlsMode::from_label(label),
                 network_label: network(&labels),
                 locality: Locality::claimed(&labels).map(Into::into),
+                telemetry: telemetry.as_deref().map(|text| scope.text(text)),
                 named_ports: ports.iter().map(|(name, port)| (scope.text(name), *port)).collect(),
                 labels,
             }
@@ -295,4 +309,33 @@ impl Reads for Pod {
         let workload = Workload { profile, addresses, node };
         Kept { key, value: Some(Self { workload, ready }), odd }
     }
+}
+
+/// What the workload of a pod is called: after what its controller belongs to, where that is known to make
+/// controllers of its own; else after its controller, or itself.
+fn workload_name<'a>(
+    pod: &'a str,
+    controller: &'a Owner<'_>,
+    label: impl Fn(&str) -> Option<&'a str>,
+) -> &'a str {
+    let owner = &*controller.name;
+    let without = |hash: &str| owner.strip_suffix(label(hash)?)?.strip_suffix('-');
+    let found = match &*controller.kind {
+        "" => Some(pod),
+        // A Deployment's, or a Rollout's of Argo.
+        "ReplicaSet" => {
+            without("pod-template-hash").or_else(|| without("rollouts-pod-template-hash"))
+        }
+        // A DeploymentConfig's of OpenShift.
+        "ReplicationController" => label("deploymentconfig"),
+        // A CronJob's: its Jobs are called after the minute, or the second, of their start.
+        "Job" => owner
+            .rsplit_once('-')
+            .filter(|(_, time)| {
+                (8..=10).contains(&time.len()) && time.bytes().all(|byte| byte.is_ascii_digit())
+            })
+            .map(|(name, _)| name),
+        _ => None,
+    };
+    found.filter(|name| !name.is_empty()).unwrap_or(owner)
 }

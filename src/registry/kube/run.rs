@@ -59,6 +59,7 @@ pub async fn run(config: Config) {
         trust_domain,
         own_mesh,
         system_namespace,
+        metadata,
         namespaces,
         ..
     } = config;
@@ -75,7 +76,7 @@ pub async fn run(config: Config) {
     let mesh_namespace = system_namespace.clone();
     let read_own = own_mesh != OwnMesh::Unread;
     let trust = Trust { domain: trust_domain.clone(), own_mesh, own: own_seen };
-    let settings = Settings { domain, trust_domain, system_namespace };
+    let settings = Settings { domain, trust_domain, system_namespace, metadata };
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
     let (wish, wishes) = watch::channel(Vec::new());
     let (version, version_seen) = watch::channel(None);

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 use crate::apiserver::{Identity, Key, Pairs, Text};
-use crate::model::{Definition, Kind, Labels, Locality, Namespace, Profile};
+use crate::model::{Definition, EndpointMetadata, Kind, Labels, Locality, Namespace, Profile};
 
 /// A pool is looked through for what nobody uses any more when it has grown beyond this, and to twice
 /// what was left the last time.
@@ -29,6 +29,8 @@ pub(super) struct Settings {
     pub(super) trust_domain: String,
     /// The namespace whose label names the network.
     pub(super) system_namespace: String,
+    /// Whether anybody is told what telemetry calls workloads.
+    pub(super) metadata: EndpointMetadata,
 }
 
 /// What the names of a set of pods have in common: their namespace, and the name up to what is a pod's
@@ -344,6 +346,7 @@ mod tests {
             domain: String::new(),
             trust_domain: "td".into(),
             system_namespace: String::new(),
+            metadata: EndpointMetadata::Lean,
         };
         let scope = Scope::new(settings, Arc::default());
         let (a, b) = (scope.text("shop"), scope.text("shop"));
@@ -370,7 +373,8 @@ mod tests {
         let common: Arc<Common> = Arc::default();
         let scope = |trust_domain: &str| {
             let (domain, trust_domain) = ("cluster.local".into(), trust_domain.into());
-            let settings = Settings { domain, trust_domain, system_namespace: String::new() };
+            let (system_namespace, metadata) = (String::new(), EndpointMetadata::Lean);
+            let settings = Settings { domain, trust_domain, system_namespace, metadata };
             Scope::new(settings, Arc::clone(&common))
         };
         let (east, west) = (scope("td"), scope("td"));

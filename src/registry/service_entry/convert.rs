@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::model::{
     ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
-    Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey,
+    Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
 };
 
 const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
@@ -90,6 +90,8 @@ pub(super) struct Workload {
     /// The name of the account, in the namespace of the object.
     pub(super) account: Option<Arc<str>>,
     pub(super) health: Health,
+    /// See [`crate::model::Endpoint::telemetry`].
+    pub(super) telemetry: Arc<str>,
 }
 
 /// Where a workload is.
@@ -191,7 +193,9 @@ pub(super) fn service_entry(
     };
     let endpoints = spec.field::<Vec<WorkloadForm>>("endpoints")?.into_iter().enumerate();
     let endpoints: Vec<Workload> = endpoints
-        .map(|(index, form)| workload(None, form, &format!("spec.endpoints[{index}]")))
+        .map(|(index, form)| {
+            workload(None, &name.namespace, form, &format!("spec.endpoints[{index}]"))
+        })
         .collect::<Result<_, _>>()?;
     let selector: Option<SelectorForm> = spec.field("workloadSelector")?;
     if selector.is_some() && !endpoints.is_empty() {
@@ -251,11 +255,12 @@ pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<Worklo
     let metadata: Metadata = metadata(object)?;
     let spec = object.get("spec").unwrap_or(&Value::Null);
     let form = WorkloadForm::deserialize(spec).map_err(|error| Fault::new("spec", error))?;
-    let mut workload = workload(Some(Arc::new(name)), form, "spec")?;
+    let namespace = name.namespace.clone();
+    let mut workload = workload(Some(Arc::new(name)), &namespace, form, "spec")?;
     let labels = workload.labels.iter().chain(metadata.labels.iter());
     let labels = labels.map(|(name, value)| (Arc::clone(name), Arc::clone(value)));
     workload.labels = labels.collect();
-    workload.complete();
+    workload.complete(&namespace);
     let checked = metadata.annotations.get(HEALTH_CHECKED).is_some_and(|text| &**text == "true");
     if checked && !is_healthy(object) {
         workload.health = Health::Unhealthy;
@@ -396,6 +401,7 @@ fn export_to(texts: &[String], own: &Namespace) -> ExportTo {
 
 fn workload(
     name: Option<Arc<WorkloadKey>>,
+    namespace: &Namespace,
     form: WorkloadForm,
     field: &str,
 ) -> Result<Workload, Fault> {
@@ -435,14 +441,18 @@ fn workload(
         weight: form.weight.max(1),
         account: Some(form.service_account).filter(given),
         health: Health::Healthy,
+        telemetry: "".into(),
     };
-    workload.complete();
+    workload.complete(namespace);
     Ok(workload)
 }
 
 impl Workload {
     /// What fields leave open, labels may say.
-    fn complete(&mut self) {
+    fn complete(&mut self, namespace: &Namespace) {
+        let name = self.name.as_ref().map(|name| &*name.name).unwrap_or_default();
+        let label = |name: &str| self.labels.get(name).map(|value| &**value);
+        self.telemetry = telemetry(name, namespace.as_str(), label).into();
         if self.labels.get(DRAINING).is_some_and(|text| !text.is_empty()) {
             self.health = Health::Draining;
         }

@@ -277,6 +277,7 @@ fn pod_endpoints(
         workload: Some(Arc::clone(&name)),
         pod: PodState::Known,
         node: node.clone(),
+        telemetry: pod.telemetry.clone(),
     };
     pod.addresses.iter().map(endpoint).collect()
 }
@@ -315,6 +316,7 @@ impl Workload {
             workload: self.name.clone(),
             pod: if self.name.is_some() { PodState::Known } else { PodState::Unnamed },
             node: None,
+            telemetry: Some(Arc::clone(&self.telemetry)),
         })
     }
 }

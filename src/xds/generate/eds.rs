@@ -13,7 +13,7 @@ use super::cds::{SOCKET_MATCH, TLS_MODE};
 use crate::aggregate::MergedService;
 use crate::model::{Resolution, TlsMode};
 use crate::push::PushContext;
-use crate::push::view::{Group, Member, Role, ViewKey, assignment};
+use crate::push::view::{Assignment, Group, Member, Origin, Role, ViewKey, assignment};
 use crate::xds::resource::Resource;
 
 /// The assignment of the upstream cluster `name`, which is of this port of the service.
@@ -28,23 +28,24 @@ pub(super) fn assigned(
     if alias || service.primary.port(port).is_none() {
         return empty(name);
     }
-    let groups = assignment(context, view, service, port).localities;
-    Resource::new(name, encoded(name, view.role, &groups))
+    Resource::new(name, encoded(name, view.role, &assignment(context, view, service, port)))
 }
 
 /// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an
 /// answer Envoy would wait for one.
 pub(super) fn empty(name: &str) -> Resource {
-    Resource::new(name, encoded(name, Role::Client, &[]))
+    Resource::new(name, encoded(name, Role::Client, &Assignment::default()))
 }
 
 /// A `ClusterLoadAssignment`, in a vector of just its size.
-pub(super) fn encoded(name: &str, role: Role, groups: &[Group]) -> Vec<u8> {
+pub(super) fn encoded(name: &str, role: Role, assignment: &Assignment) -> Vec<u8> {
+    let Assignment { localities: groups, origins } = assignment;
+    let said: Vec<_> = origins.iter().map(|origin| Said::of(role, origin)).collect();
     let count: usize = groups.iter().map(|group| group.members.len()).sum();
     let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
     let mut ends = Vec::with_capacity(groups.len());
     for group in groups {
-        write_group(&mut bodies, role, group);
+        write_group(&mut bodies, role, group, &said);
         ends.push(bodies.len());
     }
     let sizes = || ends.iter().scan(0, |start, end| Some(*end - std::mem::replace(start, *end)));
@@ -69,8 +70,10 @@ const GROUP_BYTES: usize = 128;
 /// A `LocalityLbEndpoints`.
 ///
 /// Says once how all members are spoken to, where all are spoken to alike; else the majority's way
-/// once, and the others' each. A gateway passes bytes on and need not know.
-fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, members }: &Group) {
+/// once, and the others' each. A gateway passes bytes on and need not know. Where more is said of
+/// members, it is said of each.
+fn write_group(out: &mut Vec<u8>, role: Role, group: &Group, said: &[Said]) {
+    let Group { priority, locality, members } = group;
     let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
     let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
     if !locality.is_empty() {
@@ -85,7 +88,12 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, member
     let explicit =
         if is_uniform || role == Role::Gateway { &[][..] } else { metadata(other(common)) };
     for member in members {
-        let metadata = if member.tls_mode == common { &[][..] } else { explicit };
+        let of_origin = said.get(usize::from(member.origin).wrapping_sub(1));
+        let metadata = match of_origin {
+            Some(said) => said.metadata(member.tls_mode),
+            None if member.tls_mode == common => &[][..],
+            None => explicit,
+        };
         write_member(out, member, metadata);
     }
     // Envoy asks for it only when it balances by it; to gRPC a locality without one takes no traffic.
@@ -100,7 +108,7 @@ fn write_group(out: &mut Vec<u8>, role: Role, Group { priority, locality, member
         write_size(out, *priority as usize);
     }
     // Plain text is what an upstream cluster falls back to.
-    if role == Role::Client && common == TlsMode::Istio {
+    if role == Role::Client && common == TlsMode::Istio && said.is_empty() {
         write_block(out, tag(9), metadata(common)); // metadata
     }
 }
@@ -192,6 +200,11 @@ fn metadata(mode: TlsMode) -> &'static [u8] {
 }
 
 fn made_metadata(mode: TlsMode) -> Vec<u8> {
+    made_entry(SOCKET_MATCH, TLS_MODE, mode.as_str())
+}
+
+/// An entry of a `Metadata`: of one filter, with one text.
+fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
     let entry = |key: &str, value: &[u8]| {
         let mut entry = Vec::with_capacity(block_size(key.len()) + block_size(value.len()));
         write_text(&mut entry, tag(1), key); // key
@@ -200,10 +213,42 @@ fn made_metadata(mode: TlsMode) -> Vec<u8> {
         write_block(&mut map, tag(1), &entry); // fields of a Struct, filter_metadata of a Metadata
         map
     };
-    let mut value = Vec::with_capacity(block_size(mode.as_str().len()));
-    write_block(&mut value, tag(3), mode.as_str().as_bytes()); // string_value
-    entry(SOCKET_MATCH, &entry(TLS_MODE, &value))
+    let mut value = Vec::with_capacity(block_size(text.len()));
+    write_block(&mut value, tag(3), text.as_bytes()); // string_value
+    entry(filter, &entry(key, &value))
 }
+
+/// All that is said of members of one origin, as Istio's control plane says it: how to speak to those that
+/// take mTLS, and what telemetry calls them.
+pub(super) struct Said {
+    bytes: Vec<u8>,
+    /// Where what is said of those in plain text begins.
+    plain: usize,
+}
+
+impl Said {
+    fn of(role: Role, Origin { telemetry, cluster }: &Origin) -> Self {
+        let mut bytes = match role {
+            Role::Client => made_metadata(TlsMode::Istio),
+            Role::Gateway => Vec::new(),
+        };
+        let plain = bytes.len();
+        let text = format!("{};{cluster}", telemetry.as_deref().unwrap_or(";;;"));
+        bytes.extend(made_entry(WORKLOAD_FILTER, WORKLOAD, &text));
+        Self { bytes, plain }
+    }
+
+    fn metadata(&self, mode: TlsMode) -> &[u8] {
+        match mode {
+            TlsMode::Istio => &self.bytes,
+            TlsMode::Disabled => self.bytes.get(self.plain..).unwrap_or_default(),
+        }
+    }
+}
+
+/// Where Istio's own filters look for the workload that they report as the destination.
+pub(super) const WORKLOAD_FILTER: &str = "istio";
+pub(super) const WORKLOAD: &str = "workload";
 
 /// The longest text of an address: IPv6 with an IPv4 part.
 const ADDRESS_BYTES_MAX: usize = 45;

@@ -7,22 +7,27 @@ use prost::Message;
 use rand::{Rng, RngCore};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
-use strait_proto::envoy::google::protobuf::UInt32Value;
+use strait_proto::envoy::google::protobuf::value::Kind;
+use strait_proto::envoy::google::protobuf::{Struct, UInt32Value, Value};
 
 use super::cds::{SOCKET_MATCH, tls_mode};
-use super::eds::encoded;
+use super::eds::{WORKLOAD, WORKLOAD_FILTER, encoded};
 use crate::model::{Locality, TlsMode};
-use crate::push::view::{Group, Member, Role};
+use crate::push::view::{Assignment, Group, Member, Origin, Role};
 
-fn message(name: &str, role: Role, groups: &[Group]) -> endpoint::ClusterLoadAssignment {
+fn message(
+    name: &str,
+    role: Role,
+    Assignment { localities, origins }: &Assignment,
+) -> endpoint::ClusterLoadAssignment {
     endpoint::ClusterLoadAssignment {
         cluster_name: name.into(),
-        endpoints: groups.iter().map(|group| locality(role, group)).collect(),
+        endpoints: localities.iter().map(|group| locality(role, group, origins)).collect(),
         ..Default::default()
     }
 }
 
-fn locality(role: Role, group: &Group) -> endpoint::LocalityLbEndpoints {
+fn locality(role: Role, group: &Group, origins: &[Origin]) -> endpoint::LocalityLbEndpoints {
     let Group { locality, priority, members } = group;
     let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
     let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
@@ -30,7 +35,18 @@ fn locality(role: Role, group: &Group) -> endpoint::LocalityLbEndpoints {
         filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
         ..Default::default()
     };
-    let explicit = |mode| (role == Role::Client && mode != common).then(|| metadata(mode));
+    let explicit = |member: &Member| match usize::from(member.origin).checked_sub(1) {
+        Some(at) => {
+            let mtls = role == Role::Client && member.tls_mode == TlsMode::Istio;
+            let mut said = if mtls { metadata(TlsMode::Istio) } else { core::Metadata::default() };
+            said.filter_metadata.insert(WORKLOAD_FILTER.into(), workload(&origins[at]));
+            Some(said)
+        }
+        None => {
+            let mode = member.tls_mode;
+            (role == Role::Client && mode != common).then(|| metadata(mode))
+        }
+    };
     endpoint::LocalityLbEndpoints {
         locality: (!locality.is_empty()).then(|| core::Locality {
             region: locality.region.to_string(),
@@ -44,13 +60,17 @@ fn locality(role: Role, group: &Group) -> endpoint::LocalityLbEndpoints {
             .map(|value| UInt32Value { value }),
         priority: *priority,
         // Plain text is what an upstream cluster falls back to.
-        metadata: (role == Role::Client && common == TlsMode::Istio).then(|| metadata(common)),
-        lb_endpoints: members
-            .iter()
-            .map(|member| lb_endpoint(member, explicit(member.tls_mode)))
-            .collect(),
+        metadata: (role == Role::Client && common == TlsMode::Istio && origins.is_empty())
+            .then(|| metadata(common)),
+        lb_endpoints: members.iter().map(|member| lb_endpoint(member, explicit(member))).collect(),
         ..Default::default()
     }
+}
+
+fn workload(Origin { telemetry, cluster }: &Origin) -> Struct {
+    let telemetry = telemetry.as_deref().unwrap_or(";;;");
+    let text = Kind::StringValue(format!("{telemetry};{cluster}"));
+    Struct { fields: [(WORKLOAD.into(), Value { kind: Some(text) })].into() }
 }
 
 fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::LbEndpoint {
@@ -75,7 +95,7 @@ fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::L
     }
 }
 
-fn any_member(random: &mut dyn RngCore) -> Member {
+fn any_member(random: &mut dyn RngCore, origins: usize) -> Member {
     let address = match random.random_range(0..4) {
         0 => std::net::Ipv6Addr::from_bits(random.random()).into(),
         // Runs of zeros are written short.
@@ -93,17 +113,18 @@ fn any_member(random: &mut dyn RngCore) -> Member {
         port: [0, 1, 80, 127, 128, 8080, 16_383, 16_384, u16::MAX][random.random_range(0..9)],
         weight,
         tls_mode: [TlsMode::Istio, TlsMode::Disabled][usize::from(random.random_bool(0.3))],
+        origin: if origins == 0 { 0 } else { random.random_range(1..=origins) as u16 },
     }
 }
 
-fn any_group(random: &mut dyn RngCore) -> Group {
+fn any_group(random: &mut dyn RngCore, origins: usize) -> Group {
     let long = "r".repeat(200);
     let texts = ["", "region", "region/zone", "region/zone/subzone", "//subzone", "ü/é/ß", &long];
     let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
     Group {
         locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
         priority: [0, 0, 1, 130][random.random_range(0..4)],
-        members: (0..count).map(|_| any_member(random)).collect(),
+        members: (0..count).map(|_| any_member(random, origins)).collect(),
     }
 }
 
@@ -112,15 +133,27 @@ fn any_group(random: &mut dyn RngCore) -> Group {
 /// # Panics
 /// They differ.
 pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
-    let groups: Vec<_> = (0..random.random_range(0..7)).map(|_| any_group(random)).collect();
+    let origins = [0, 0, 1, 3][random.random_range(0..4)];
+    let localities = (0..random.random_range(0..7)).map(|_| any_group(random, origins)).collect();
+    let telemetry = ["web;shop;web;v1", ";;;", &"long".repeat(60)];
+    let origin = |at: usize| Origin {
+        telemetry: telemetry.get(at).map(|text| (*text).into()),
+        cluster: "east".into(),
+    };
+    let assignment =
+        Assignment { localities, origins: (0..origins).map(|at| origin(at + 1)).collect() };
     let role = [Role::Client, Role::Gateway][random.random_range(0..2)];
     let long = "n".repeat(300);
     let name = ["outbound|80||web.ns.svc.cluster.local", "", &long][random.random_range(0..3)];
-    let expected = message(name, role, &groups);
-    let written = encoded(name, role, &groups);
+    let expected = message(name, role, &assignment);
+    let written = encoded(name, role, &assignment);
     let read = endpoint::ClusterLoadAssignment::decode(&*written).expect("well-formed");
     assert_eq!(read, expected);
-    assert_eq!(written, expected.encode_to_vec());
+    // Of a map with two entries prost writes either first.
+    match origins {
+        0 => assert_eq!(written, expected.encode_to_vec()),
+        _ => assert_eq!(written.len(), expected.encoded_len()),
+    }
     assert_eq!(written.len(), written.capacity(), "nothing is kept that is not used");
 }
 

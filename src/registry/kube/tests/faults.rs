@@ -112,6 +112,7 @@ pub(super) fn config(
         trust_domain: "cluster.local".into(),
         own_mesh: OwnMesh::Unread,
         system_namespace: "strait-system".into(),
+        metadata: Default::default(),
         mcs: Default::default(),
         shared: watch::channel(Arc::default()).1,
         namespaces: watch::channel(Some(Arc::default())).1,

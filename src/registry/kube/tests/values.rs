@@ -27,6 +27,7 @@ pub(super) fn index() -> Index {
         domain: "cluster.local".into(),
         trust_domain: "td".into(),
         system_namespace: "strait-system".into(),
+        metadata: Default::default(),
     };
     Index::new(Arc::new(Scope::new(settings, Arc::default())))
 }
