@@ -396,6 +396,13 @@ network. Pods of the client's own network are reached as before.";
 With enableAutoMtls: false clients open mTLS to nobody. An east-west gateway finds the way by the SNI
 of mTLS, so whatever else arrives there is closed. Within a network plain text goes on as before.";
 
+    /// `--probe-gateways`.
+    GATEWAY_DEAD = "STR0409", "a gateway does not answer",
+        "Look at the process and at the way to it: strait network list shows which one.", "\
+Three times in a row nobody took a connection at the gateway's address, or the hello of TLS for a service
+behind it was not answered. Proxies are sent the other gateways of its network until it answers again; where
+no gateway of the network answers all stay in use, for it may be the line from here that is down.";
+
     /// `--mesh-networks` or its ConfigMap.
     MESH_NETWORKS = "STR0410", "the mesh networks can't be used",
         "Correct the field named; they are read again by themselves.", "\

@@ -112,6 +112,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_ENDPOINT_METADATA", value_name = "FORM", default_value = "lean", value_parser = parse_metadata)]
     pub endpoint_metadata: EndpointMetadata,
 
+    /// How often to ask gateways whether they answer; one that doesn't is left out where its network has others [default: never]
+    #[arg(long, env = "STRAIT_PROBE_GATEWAYS", value_name = "D", default_value = "0s", hide_default_value = true, value_parser = parse_duration)]
+    pub probe_gateways: Duration,
+
     /// Multi-cluster services (ServiceExport, ServiceImport): off, exports, clusterset or strict
     #[arg(long, env = "STRAIT_MCS", value_name = "MODE", default_value = "off", value_parser = parse_mcs)]
     pub mcs: Mcs,

@@ -270,12 +270,19 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     }
     let mut gateways = std::collections::BTreeMap::new();
     for gateway in context.networks.iter() {
-        *gateways.entry(gateway.network.clone()).or_insert(0_u64) += 1;
+        let (all, dead) = gateways.entry(gateway.network.clone()).or_insert((0_u64, 0_u64));
+        *all += 1;
+        *dead += u64::from(gateway.dead);
     }
     let mut family =
         Family::gauge(out, "strait_network_gateways", "Gateway addresses by network.")?;
-    for (network, count) in gateways {
+    for (network, (count, _)) in &gateways {
         family.sample(&[("network", network.as_str())], count)?;
+    }
+    let help = "Gateway addresses that don't answer, by network (--probe-gateways).";
+    let mut family = Family::gauge(out, "strait_network_gateways_dead", help)?;
+    for (network, (_, dead)) in &gateways {
+        family.sample(&[("network", network.as_str())], dead)?;
     }
     let mut pending = std::collections::BTreeMap::new();
     for gateway in context.networks.pending() {

@@ -21,24 +21,27 @@ use tracing::{info, warn};
 use self::feed::Feed;
 use self::source::ConfigSource;
 use crate::admin::{self, Readiness, Token, TokenError};
+use crate::aggregate::MergedService;
 use crate::clusters::{heap, reconciler};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::lkg;
 use crate::metrics::Metrics;
-use crate::model::{ClusterIdError, Mcs, SharedServices};
+use crate::model::{ClusterIdError, Mcs, NetworkId, SharedServices};
 use crate::network::ResolvedNames;
+use crate::network::probes::{self, Wanted};
 use crate::network::resolver::{self, Dns};
 use crate::policy::{self, PolicyError};
 use crate::push::event_loop::{self, Figures, Mesh};
 use crate::push::interest::Interest;
+use crate::push::view::is_exported;
 use crate::push::{self, PushContext};
 use crate::registry::{self, consul};
 use crate::sources::Board;
 use crate::store::{self, own_cluster::OwnClusterError};
 use crate::task::Supervisor;
-use crate::xds;
+use crate::xds::{self, names::OutboundName};
 
 /// Where state is kept when nothing else is said.
 const STATE_DIR: &str = "/var/lib/strait";
@@ -266,6 +269,17 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
     }
 
+    let (dead_gateways, dead_gateways_seen) = watch::channel(Arc::default());
+    if !args.probe_gateways.is_zero() {
+        let (every, context) = (args.probe_gateways, context_seen.clone());
+        tasks.spawn_restarting("gateway probes", Duration::from_secs(1), move || {
+            let context = context.clone();
+            let wanted =
+                move || context.borrow().as_deref().map(gateways_to_ask).unwrap_or_default();
+            probes::run(every, wanted, dead_gateways.clone())
+        });
+    }
+
     let (readiness, readiness_seen) = watch::channel(Readiness::default());
     let (faulty, faulty_seen) = watch::channel(0);
     let drain = tokio_util::sync::CancellationToken::new();
@@ -310,6 +324,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         stand_ins,
         board: board.clone(),
         resolved: resolved_seen,
+        dead_gateways: dead_gateways_seen,
         context: context_seen.clone(),
         readiness,
         unread,
@@ -387,6 +402,21 @@ fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<policy::Watched, Polic
     let (watcher, watched) = policy::Watcher::open(path.clone())?;
     tasks.spawn("policy", watcher.run());
     Ok(watched)
+}
+
+/// The gateways, each with a service that is reached through it, where there is one.
+fn gateways_to_ask(context: &PushContext) -> Wanted {
+    let behind = |network: &NetworkId| {
+        let there = |service: &&Arc<MergedService>| {
+            is_exported(context, service)
+                && service.shards.iter().any(|shard| shard.networks().contains(network))
+        };
+        let service = context.services.values().find(there)?;
+        let port = service.primary.ports.first()?.number;
+        Some(OutboundName::sni(service.hostname().clone(), port).to_string())
+    };
+    let gateways = context.networks.iter().filter(|gateway| gateway.port != 0);
+    gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()
 }
 
 /// Tells the registries what the mesh makes of exports and imports.

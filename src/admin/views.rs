@@ -211,6 +211,9 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
         if let Some(hostname) = &gateway.hostname {
             view["hostname"] = json!(hostname);
         }
+        if gateway.dead {
+            view["dead"] = json!(true);
+        }
         if let Some(ttl) = gateway.ttl {
             view["ttlSeconds"] = json!(ttl.as_secs());
         }

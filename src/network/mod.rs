@@ -8,6 +8,7 @@ mod declared;
 mod gateways;
 mod names;
 mod placement;
+pub mod probes;
 pub mod resolver;
 
 pub use gateways::{Inputs, Networks, Pending, ResolvedGateway};

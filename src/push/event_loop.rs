@@ -22,6 +22,7 @@ use crate::model::{
     ClusterFacts, ClusterId, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
     Resolution, Workloads,
 };
+use crate::network::probes::Socket;
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::policy::Policy;
 use crate::registry::RegistryUpdate;
@@ -45,6 +46,8 @@ pub enum Event {
     Policy(Arc<Policy>),
     /// What DNS says of gateways.
     GatewayNames(Arc<ResolvedNames>),
+    /// Gateways that don't answer.
+    DeadGateways(Arc<BTreeSet<Socket>>),
     /// Every source that must be heard has been heard. Versions are published from here on, once DNS
     /// has said something about every gateway name.
     Complete,
@@ -104,6 +107,7 @@ pub struct Mesh {
     clusters: Arc<KnownClusters>,
     policy: Arc<Policy>,
     resolved: Arc<ResolvedNames>,
+    dead_gateways: Arc<BTreeSet<Socket>>,
     networks: Arc<Networks>,
     services: OrdMap<Hostname, Arc<MergedService>>,
     network_labels: OrdMap<ClusterId, Option<NetworkId>>,
@@ -134,6 +138,7 @@ impl Mesh {
             clusters: Arc::default(),
             policy: Arc::default(),
             resolved: Arc::default(),
+            dead_gateways: Arc::default(),
             networks: Arc::default(),
             services: OrdMap::new(),
             network_labels: OrdMap::new(),
@@ -191,6 +196,10 @@ impl Mesh {
                 self.resolved = names;
                 self.networks_stale = true;
             }
+            Event::DeadGateways(dead) if dead != self.dead_gateways => {
+                self.dead_gateways = dead;
+                self.networks_stale = true;
+            }
             Event::Complete => self.heard = true,
             Event::CompleteWithoutNames => {
                 self.heard = true;
@@ -201,7 +210,8 @@ impl Mesh {
             | Event::MeshConfig(_)
             | Event::MeshNetworks(_)
             | Event::Policy(_)
-            | Event::GatewayNames(_) => {}
+            | Event::GatewayNames(_)
+            | Event::DeadGateways(_) => {}
         }
         if self.heard && !self.complete {
             self.refresh_networks();
@@ -325,6 +335,7 @@ impl Mesh {
                 policy: &self.policy,
                 names: &self.resolved,
                 facts: &facts,
+                dead: &self.dead_gateways,
             };
             let networks = Networks::build(services, inputs);
             if networks != *self.networks {

@@ -1,6 +1,7 @@
 //! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
 //! is complete and the process ready.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::lkg::StandIns;
 use crate::mesh;
 use crate::model::{KnownClusters, NamespaceFilter};
 use crate::network::ResolvedNames;
+use crate::network::probes::Socket;
 use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::event_loop::Event;
@@ -62,6 +64,7 @@ pub(super) struct Feed {
     /// How the sources fare that are no member clusters.
     pub(super) board: Board,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
+    pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<Socket>>>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) readiness: watch::Sender<Readiness>,
     /// What keeps the configuration from being read.
@@ -100,6 +103,7 @@ impl Feed {
             lines: self.board.lines(),
             board: self.board,
             resolved: self.resolved,
+            dead_gateways: self.dead_gateways,
             context: self.context,
             readiness: self.readiness,
             heart: self.tasks.heart("feed"),
@@ -128,6 +132,7 @@ struct Feeding {
     board: Board,
     lines: watch::Receiver<Lines>,
     resolved: watch::Receiver<Arc<ResolvedNames>>,
+    dead_gateways: watch::Receiver<Arc<BTreeSet<Socket>>>,
     context: watch::Receiver<Option<Arc<PushContext>>>,
     readiness: watch::Sender<Readiness>,
     heart: Heart,
@@ -205,6 +210,10 @@ impl Feeding {
             Ok(()) = self.policy.changed() => self.policy().await,
             Ok(()) = self.objects.changed() => self.entries().await,
             Ok(()) = self.resolved.changed() => self.gateway_names().await,
+            Ok(()) = self.dead_gateways.changed() => {
+                let dead = Arc::clone(&self.dead_gateways.borrow_and_update());
+                self.events.send(Event::DeadGateways(dead)).await
+            }
             Ok(()) = self.clusters.settled.changed(), if !ready => Ok(()),
             Ok(()) = self.context.changed(), if !ready => Ok(()),
             Ok(()) = self.lines.changed(), if !ready => Ok(()),
@@ -402,6 +411,7 @@ mod tests {
         let (_objects, objects) = watch::channel(None);
         let (faulty, _) = watch::channel(0);
         let (_resolved, resolved) = watch::channel(Arc::default());
+        let (_dead, dead_gateways) = watch::channel(Arc::default());
         let (_context, context) = watch::channel(None);
         let (readiness, _) = watch::channel(Readiness { ready: true, waiting_for: Vec::new() });
         let board = Board::new(Duration::ZERO);
@@ -423,6 +433,7 @@ mod tests {
             lines: board.lines(),
             board,
             resolved,
+            dead_gateways,
             context,
             readiness,
             heart: Supervisor::new().heart("feed"),

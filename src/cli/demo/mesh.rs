@@ -342,6 +342,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,
         allow_direct_cross_network: false,
+        probe_gateways: Duration::ZERO,
         max_connections: 1000,
         log_format: None,
         log_level: "info".into(),

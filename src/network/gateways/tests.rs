@@ -1,0 +1,356 @@
+use super::*;
+use crate::fixtures::member;
+use crate::model::{Definition, ExportTo, Hostname, Labels, Resolution, TargetPort};
+use crate::network::ResolvedName;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn port(name: &str, number: u16) -> Port {
+    let protocol = Protocol::of_port("TCP", None, name, number);
+    Port { name: name.into(), number, protocol, target: TargetPort::Number(number) }
+}
+
+/// A service `gw.ns` at these external addresses, with no label that makes it a gateway.
+fn plain(addresses: &[&str]) -> Service {
+    let mut service = Service::from(Definition {
+        hostname: Hostname::of_kubernetes_service("gw", "ns", "cluster.local"),
+        name: "gw".into(),
+        namespace: "ns".into(),
+        ports: vec![port("tls", 15443)],
+        resolution: Resolution::ClientSide,
+        ranges: Vec::new(),
+        labels: Labels::new(),
+        selector: Labels::new(),
+        service_accounts: Vec::new(),
+        export_to: ExportTo::Public,
+        node_local: false,
+        prefers: Default::default(),
+        keeps_home: false,
+        publish_not_ready: false,
+        affinity_seconds: None,
+        mesh_external: false,
+    });
+    service.external_addresses = addresses.iter().map(|address| Arc::from(*address)).collect();
+    service
+}
+
+/// The same, labelled as a gateway of `network`.
+fn gateway_of(network: &str, addresses: &[&str]) -> Service {
+    let mut service = plain(addresses);
+    service.labels.insert(NETWORK_LABEL.into(), network.into());
+    service
+}
+
+fn build(services: &[(&str, Service)], mesh: &str, names: &ResolvedNames) -> Networks {
+    build_with(services, mesh, names, KnownClusters::default(), &[], &[])
+}
+
+/// The same, with members, and what the labels of system namespaces say.
+fn build_with(
+    services: &[(&str, Service)],
+    mesh: &str,
+    names: &ResolvedNames,
+    clusters: KnownClusters,
+    labels: &[(&str, &str)],
+    dead: &[&str],
+) -> Networks {
+    let services: Vec<_> =
+        services.iter().map(|(id, service)| (ClusterId::from(*id), service)).collect();
+    let labels = labels.iter().map(|(id, label)| ((*id).into(), (*label).into())).collect();
+    let mesh = MeshNetworks::parse(mesh).expect("valid mesh networks");
+    let inputs = Inputs {
+        clusters: &clusters,
+        namespace_labels: &labels,
+        mesh: &mesh,
+        policy: &Policy::default(),
+        names,
+        facts: &[],
+        dead: &dead.iter().map(|address| (ip(address), 15443)).collect(),
+    };
+    Networks::build(services.iter().map(|(id, service)| (id, *service)), inputs)
+}
+
+/// These clusters are members whose Secret fixes the network.
+fn fixed(members: &[(&str, &str)]) -> KnownClusters {
+    let members = members.iter().map(|(id, network)| ((*id).into(), member(Some(network))));
+    KnownClusters { clusters: members.collect() }
+}
+
+/// `network address:port cluster` of every gateway.
+fn shown(networks: &Networks) -> Vec<String> {
+    let line = |gateway: &ResolvedGateway| {
+        let cluster = gateway.cluster.clone().unwrap_or_default();
+        format!("{} {}:{} {cluster}", gateway.network, gateway.address, gateway.port)
+    };
+    networks.iter().map(line).collect()
+}
+
+fn pending(networks: &Networks) -> Vec<&str> {
+    networks.pending().iter().map(|pending| pending.reason.as_str()).collect()
+}
+
+#[test]
+fn a_labelled_service_is_a_gateway_at_each_of_its_external_addresses() {
+    let gateway = gateway_of("n1", &["203.0.113.2", "203.0.113.1"]);
+    let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+    assert_eq!(shown(&networks), ["n1 203.0.113.1:15443 east", "n1 203.0.113.2:15443 east"]);
+    assert_eq!(networks.of_network(&"n1".into()).len(), 2);
+    assert!(networks.of_network(&"n0".into()).is_empty());
+}
+
+#[test]
+fn ports_are_the_labels_else_the_usual_as_seen_from_outside() {
+    // Label, service ports, node ports; mTLS and HBONE port, both 0 where it is no gateway.
+    type Case<'a> = (&'a str, &'a [u16], &'a [(u16, u16)], (u16, u16));
+    let cases: [Case<'_>; 9] = [
+        ("", &[15443], &[], (15443, 0)),
+        ("", &[15443, 15008], &[], (15443, 15008)),
+        ("", &[15008], &[], (0, 15008)),
+        ("443", &[443, 15443], &[], (443, 0)),
+        ("many", &[15443], &[], (15443, 0)),
+        ("0", &[15443], &[], (15443, 0)),
+        ("443", &[443], &[(443, 30443)], (30443, 0)),
+        ("443", &[443], &[(80, 30080)], (0, 0)),
+        ("443", &[15443], &[], (0, 0)),
+    ];
+    for case in cases {
+        let (label, ports, node_ports, expected) = case;
+        let mut gateway = gateway_of("n1", &["203.0.113.1"]);
+        gateway.labels.insert(GATEWAY_PORT_LABEL.into(), label.into());
+        gateway.ports = ports.iter().map(|number| port("tls", *number)).collect();
+        gateway.external_ports = node_ports.iter().copied().collect();
+        let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+        let found = networks.iter().next().map_or((0, 0), |g| (g.port, g.hbone_port));
+        assert_eq!(found, expected, "{case:?}");
+        let usable = networks.gateways_for(&"n1".into(), &"east".into()).len();
+        assert_eq!(usable, usize::from(expected.0 != 0), "{case:?}");
+        assert!(networks.has_any_configured(&"n1".into()), "{case:?}");
+    }
+    let mut datagrams = gateway_of("n1", &["203.0.113.1"]);
+    datagrams.ports[0].protocol = Protocol::Udp;
+    let networks = build(&[("east", datagrams)], "", &ResolvedNames::default());
+    assert!(shown(&networks).is_empty());
+}
+
+#[test]
+fn a_gateway_without_an_address_is_pending() {
+    let gateway = gateway_of("n1", &[]);
+    let networks = build(&[("east", gateway)], "", &ResolvedNames::default());
+    assert!(shown(&networks).is_empty());
+    assert_eq!(pending(&networks), ["the Service has no external address yet"]);
+    assert!(networks.has_any_configured(&"n1".into()));
+    assert!(!networks.has_any_configured(&"n3".into()));
+}
+
+#[test]
+fn a_clusters_own_gateways_come_first_and_the_networks_others_stand_in() {
+    let services = [
+        ("east", gateway_of("n1", &["203.0.113.1"])),
+        ("west", gateway_of("n1", &["203.0.113.2"])),
+    ];
+    let networks = build(&services, "", &ResolvedNames::default());
+    let of = |cluster: &str| -> Vec<IpAddr> {
+        let gateways = networks.gateways_for(&"n1".into(), &cluster.into());
+        gateways.iter().map(|gateway| gateway.address).collect()
+    };
+    assert_eq!(of("east"), [ip("203.0.113.1")]);
+    assert_eq!(of("north"), [ip("203.0.113.1"), ip("203.0.113.2")]);
+}
+
+const BY_SERVICE: &str = "networks:
+  n1:
+    endpoints: [{fromRegistry: east}]
+    gateways:
+    - {registryServiceName: gw.ns.svc.cluster.local, port: 443}
+    - {address: 203.0.113.9, port: 8443}
+  n2:
+    gateways:
+    - {registryServiceName: gw.ns.svc.cluster.local, port: 443}
+";
+
+#[test]
+fn mesh_networks_names_gateways_by_address_and_by_service() {
+    let services = [("east", plain(&["203.0.113.7"])), ("west", plain(&["203.0.113.8"]))];
+    let networks = build(&services, BY_SERVICE, &ResolvedNames::default());
+    assert_eq!(shown(&networks), ["n1 203.0.113.7:443 east", "n1 203.0.113.9:8443 "]);
+    assert!(pending(&networks)[0].contains("fromRegistry"), "{:?}", pending(&networks));
+    assert!(networks.has_any_configured(&"n2".into()));
+}
+
+#[test]
+fn a_label_overrides_the_registry_service_name() {
+    let services = [("east", gateway_of("n3", &["203.0.113.7"]))];
+    let networks = build(&services, BY_SERVICE, &ResolvedNames::default());
+    assert_eq!(shown(&networks), ["n1 203.0.113.9:8443 ", "n3 203.0.113.7:15443 east"]);
+}
+
+#[test]
+fn gateways_of_a_cluster_whose_network_is_fixed_lead_there_and_other_claims_are_shown() {
+    let named = "networks:
+  n1: {endpoints: [{fromRegistry: west}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 443}]}
+  n2: {endpoints: [{fromRegistry: east}]}
+";
+    let (names, none) = (ResolvedNames::default(), KnownClusters::default);
+    let claims = |networks: &Networks| -> Vec<String> {
+        let claims = networks.ignored_claims().iter();
+        claims.map(|(id, one)| format!("{id}: {} {}", one.claim, one.network)).collect()
+    };
+    let labelled = [("east", gateway_of("n9", &["203.0.113.7"]))];
+    let by_label = build_with(&labelled, named, &names, fixed(&[("east", "n2")]), &[], &[]);
+    assert_eq!(shown(&by_label), ["n2 203.0.113.7:15443 east"]);
+    assert!(!by_label.has_any_configured(&"n9".into()));
+    assert_eq!(claims(&by_label), ["east: label topology.istio.io/network of Service ns/gw n9"]);
+
+    // By a name in mesh networks: of the network that it was in, and of the one that it is in.
+    let plain = [("west", plain(&["203.0.113.8"]))];
+    for fixes in ["n2", "n1"] {
+        let label = [("west", "n8")];
+        let members = fixed(&[("west", fixes)]);
+        let networks = build_with(&plain, named, &names, members, &label, &[]);
+        assert_eq!(shown(&networks), [format!("{fixes} 203.0.113.8:443 west")]);
+        let mut expected = vec!["west: label topology.istio.io/network of the system namespace n8"];
+        if fixes == "n2" {
+            expected.push("west: meshNetworks fromRegistry n1");
+        }
+        assert_eq!(claims(&networks), expected);
+    }
+    // Where nothing is fixed, a cluster may have a gateway of a network that it is not in.
+    let free = build_with(&labelled, named, &names, none(), &[("east", "n2")], &[]);
+    assert_eq!(shown(&free), ["n9 203.0.113.7:15443 east"]);
+    assert!(claims(&free).is_empty());
+    let agrees = [("east", gateway_of("n2", &["203.0.113.7"]))];
+    let agrees = build_with(&agrees, named, &names, fixed(&[("east", "n2")]), &[], &[]);
+    assert!(claims(&agrees).is_empty());
+}
+
+#[test]
+fn only_the_network_that_has_the_cluster_gets_its_service_as_a_gateway() {
+    let claimed_twice = "networks:
+  a: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 1}]}
+  b: {endpoints: [{fromRegistry: east}], gateways: [{registryServiceName: gw.ns.svc.cluster.local, port: 1}]}
+";
+    let services = [("east", plain(&["203.0.113.7"]))];
+    let networks = build(&services, claimed_twice, &ResolvedNames::default());
+    assert_eq!(shown(&networks), ["a 203.0.113.7:1 east"]);
+}
+
+#[test]
+fn a_gateway_learned_twice_takes_its_share_once() {
+    let twice = "networks: {n1: {gateways: [{address: 203.0.113.1, port: 15443}]}}";
+    let services = [("east", gateway_of("n1", &["203.0.113.1", "203.0.113.2"]))];
+    let networks = build(&services, twice, &ResolvedNames::default());
+    assert_eq!(networks.iter().count(), 3);
+    let gateways = networks.gateways_for(&"n1".into(), &"west".into());
+    let of: Vec<_> = gateways.iter().map(|g| (g.address, g.cluster.clone())).collect();
+    let east = Some(ClusterId::from("east"));
+    assert_eq!(of, [(ip("203.0.113.1"), east.clone()), (ip("203.0.113.2"), east)]);
+}
+
+#[test]
+fn addresses_that_name_no_other_host_are_an_operators_to_give_and_no_clusters() {
+    let gateway = gateway_of("n1", &["0.0.0.0", "ff02::1", "127.0.0.1", "169.254.0.1"]);
+    let written = "networks: {n2: {gateways: [{address: 127.0.0.1, port: 15443}]}}";
+    let networks = build(&[("east", gateway)], written, &ResolvedNames::default());
+    let all: Vec<_> = networks.iter().map(|one| (one.network.as_str(), one.address)).collect();
+    assert_eq!(all, [("n2", ip("127.0.0.1"))]);
+    assert_eq!(networks.pending().len(), 4);
+}
+
+#[test]
+fn a_name_stands_for_its_addresses_once_resolved() {
+    let services = [("east", gateway_of("n1", &["GW.example.org."]))];
+    let networks = build(&services, "", &ResolvedNames::default());
+    let wanted: Vec<&str> = networks.names_to_resolve().iter().map(|name| &**name).collect();
+    assert_eq!(wanted, ["gw.example.org"]);
+    assert!(shown(&networks).is_empty());
+    assert_eq!(pending(&networks), ["gw.example.org has not been resolved yet"]);
+
+    let with = |answer| [("gw.example.org".into(), answer)].into_iter().collect();
+    let answer = ResolvedName {
+        addresses: vec![ip("203.0.113.1"), ip("2001:db8::1")],
+        ttl: Duration::from_secs(60),
+        ..ResolvedName::default()
+    };
+    let networks = build(&services, "", &with(answer));
+    assert_eq!(shown(&networks), ["n1 203.0.113.1:15443 east", "n1 2001:db8::1:15443 east"]);
+    assert!(networks.pending().is_empty());
+
+    let gone = ResolvedName { problem: Some("NXDOMAIN".to_owned()), ..ResolvedName::default() };
+    let networks = build(&services, "", &with(gone));
+    assert_eq!(pending(&networks), ["gw.example.org does not resolve: NXDOMAIN"]);
+    assert_eq!(networks.names_to_resolve().len(), 1, "it is asked for again");
+}
+
+#[test]
+fn a_cluster_with_a_flood_of_names_leaves_the_others_theirs() {
+    let names: Vec<String> = (0..1000).map(|n| format!("{n:04}.example.org")).collect();
+    let flood: Vec<&str> = names.iter().map(String::as_str).collect();
+    let services =
+        [("east", gateway_of("n1", &flood)), ("west", gateway_of("n2", &["west.example.org"]))];
+    let mesh = "networks: {n3: {gateways: [{address: own.example.org, port: 1}]}}";
+    let networks = build(&services, mesh, &ResolvedNames::default());
+    let wanted = networks.names_to_resolve();
+    assert_eq!(wanted.len(), NAMES_PER_CLUSTER_MAX + 2);
+    assert!(wanted.contains("west.example.org") && wanted.contains("own.example.org"));
+}
+
+#[test]
+fn the_order_of_services_changes_nothing_and_nothing_old_stays() {
+    let services = [
+        ("east", gateway_of("n1", &["203.0.113.1"])),
+        ("west", gateway_of("n2", &["203.0.113.2"])),
+    ];
+    let mut reversed = services.clone();
+    reversed.reverse();
+    let names = ResolvedNames::default();
+    assert_eq!(build(&services, BY_SERVICE, &names), build(&reversed, BY_SERVICE, &names));
+    let mut without = services.clone();
+    without[0].1.external_addresses.clear();
+    assert_eq!(shown(&build(&without, "", &names)), ["n2 203.0.113.2:15443 west"]);
+}
+
+#[test]
+fn only_labelled_and_named_services_concern_gateways() {
+    let mesh = MeshNetworks::parse(BY_SERVICE).expect("valid mesh networks");
+    let none = MeshNetworks::default();
+    assert!(Networks::concerns(&gateway_of("n1", &[]), &none));
+    assert!(Networks::concerns(&plain(&[]), &mesh));
+    assert!(!Networks::concerns(&plain(&[]), &none));
+}
+
+#[test]
+fn dead_gateways_are_left_out_while_their_network_has_others() {
+    let services = [
+        ("east", gateway_of("n1", &["203.0.113.1", "203.0.113.2"])),
+        ("west", gateway_of("n1", &["203.0.113.3"])),
+        ("south", gateway_of("n2", &["203.0.113.4"])),
+    ];
+    let used = |dead: &[&str]| {
+        let networks = build_with(
+            &services,
+            "",
+            &ResolvedNames::default(),
+            KnownClusters::default(),
+            &[],
+            dead,
+        );
+        assert_eq!(networks.iter().filter(|gateway| gateway.dead).count(), dead.len());
+        [("n1", "east"), ("n1", "west"), ("n2", "south")].map(|(network, cluster)| {
+            let gateways = networks.gateways_for(&network.into(), &cluster.into());
+            let last = gateways.iter().map(|gateway| match gateway.address {
+                IpAddr::V4(address) => address.octets()[3],
+                IpAddr::V6(_) => 0,
+            });
+            last.collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(used(&[]), [vec![1, 2], vec![3], vec![4]]);
+    assert_eq!(used(&["203.0.113.1"]), [vec![2], vec![3], vec![4]]);
+    // A cluster without one that answers is reached by its network's others.
+    assert_eq!(used(&["203.0.113.3"]), [vec![1, 2], vec![1, 2], vec![4]]);
+    // The last ones stay.
+    let all = ["203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"];
+    assert_eq!(used(&all), [vec![1, 2], vec![3], vec![4]]);
+}
