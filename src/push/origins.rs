@@ -19,26 +19,25 @@ pub struct Origin {
 /// The origins of an assignment, as they are found.
 #[derive(Default)]
 pub(super) struct Origins {
-    /// Each once.
     pub(super) all: Vec<Origin>,
     /// The places of gateways in it, from 1.
     pub(super) gateways: BTreeMap<Socket, u16>,
 }
 
 impl Origins {
-    /// The place of an origin, from 1; 0 once there are more than can be numbered.
+    /// The place of one more, from 1; 0 once there are more than can be numbered.
     pub(super) fn place(&mut self, origin: Origin) -> u16 {
-        let at = self.all.iter().rposition(|held| *held == origin).unwrap_or_else(|| {
-            self.all.push(origin);
-            self.all.len() - 1
-        });
-        u16::try_from(at + 1).unwrap_or_default()
+        self.all.push(origin);
+        u16::try_from(self.all.len()).unwrap_or_default()
     }
 
     /// Numbers a gateway. Of two that listen at one place the first counts.
     pub(super) fn add(&mut self, gateway: &ResolvedGateway) {
-        let cluster = gateway.cluster.clone().unwrap_or_default();
-        let place = self.place(Origin { telemetry: None, cluster });
-        self.gateways.entry((gateway.address, gateway.port)).or_insert(place);
+        let socket = (gateway.address, gateway.port);
+        if !self.gateways.contains_key(&socket) {
+            let cluster = gateway.cluster.clone().unwrap_or_default();
+            let place = self.place(Origin { telemetry: None, cluster });
+            self.gateways.insert(socket, place);
+        }
     }
 }

@@ -30,6 +30,9 @@ pub(crate) fn pod(service: usize, number: usize, salt: usize) -> Vec<u8> {
             "namespace": NAMESPACE,
             "resourceVersion": "1",
             "labels": {"app": service_name(service), "security.istio.io/tlsMode": "istio"},
+            "ownerReferences": [
+                {"kind": "ReplicaSet", "name": service_name(service), "controller": true},
+            ],
         },
         "spec": {"serviceAccountName": service_name(service), "nodeName": node(number)},
         "status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]},

@@ -200,15 +200,12 @@ impl<T> Table<T> {
     /// The place, from 1, of what `is_it` finds among the latest entries with this mark.
     #[inline]
     fn find(&self, mark: u64, is_it: impl Fn(&T) -> bool) -> Option<u16> {
-        let first = self.marks.len().saturating_sub(LOOK_BACK);
-        let mut marks = self.marks.get(first..)?;
-        while let Some(at) = marks.iter().rposition(|held| *held == mark) {
-            if self.entries.get(first + at).is_some_and(&is_it) {
-                return u16::try_from(first + at + 1).ok();
-            }
-            marks = marks.get(..at)?;
-        }
-        None
+        let latest = self.marks.len().saturating_sub(LOOK_BACK);
+        let marks = self.marks.iter().enumerate().skip(latest).rev();
+        let found = marks.filter(|(_, held)| **held == mark);
+        let is_it = |at: usize| self.entries.get(at).is_some_and(&is_it);
+        let found = found.map(|(at, _)| at).find(|at| is_it(*at))?;
+        u16::try_from(found + 1).ok()
     }
 
     /// The place of a new entry. There are no more of them than endpoints, which fits.

@@ -229,7 +229,7 @@ pub(super) struct Said {
 impl Said {
     fn of(role: Role, Origin { telemetry, cluster }: &Origin) -> Self {
         let mut bytes = match role {
-            Role::Client => made_metadata(TlsMode::Istio),
+            Role::Client => metadata(TlsMode::Istio).to_vec(),
             Role::Gateway => Vec::new(),
         };
         let plain = bytes.len();
