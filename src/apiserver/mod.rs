@@ -32,6 +32,7 @@ mod wire;
 
 pub use access::{Access, Credential, Loopback, Redacted};
 pub(crate) use backoff::Backoff;
+pub(crate) use connect::tcp_to_named;
 pub use connect::{Client, ConnectError, Transport, connector, transport_to};
 pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
