@@ -27,8 +27,8 @@ use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Locality, Namespace, NetworkId, Proxy, ProxyType, Resolution};
-use crate::push::PushContext;
+use crate::model::{ClusterId, Namespace, NetworkId, Proxy, ProxyType, Resolution};
+use crate::push::{PushContext, Whereabouts};
 use crate::push::addresses::{Addresses, addresses};
 use crate::push::proxy::inbound_targets;
 use crate::push::view::{Role, ViewKey, is_exported};
@@ -58,8 +58,8 @@ impl<'a> Picture<'a> {
     }
 
     /// The same, of a proxy that is known to be there.
-    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
-        Self { view: self.view.at(locality), ..self }
+    pub fn at(self, whereabouts: Whereabouts) -> Self {
+        Self { view: self.view.at(whereabouts), ..self }
     }
 
     fn addresses(&self) -> Arc<Addresses> {
