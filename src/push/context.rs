@@ -16,8 +16,8 @@ use crate::model::{
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
+use crate::registry::ShardKey;
 use crate::registry::service_entry::{Machine, Machines, Selections};
-use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl PushContext {
         address: IpAddr,
     ) -> Option<Bar> {
         let placement = self.placement();
-        if shard.provider != Provider::Kubernetes {
+        if !shard.is_claimed() {
             None
         } else if !placement.may_use(&shard.cluster, address) {
             Some(Bar::Address)

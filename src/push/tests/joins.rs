@@ -10,7 +10,7 @@ use crate::registry::service_entry::Index;
 use crate::registry::{Contents, Epoch, ShardKey};
 
 /// The word of these entries: kind, name in namespace `ns`, spec.
-fn entries(objects: &[(&str, &str, Value)]) -> Event {
+pub(super) fn entries(objects: &[(&str, &str, Value)]) -> Event {
     let objects: Vec<Arc<Value>> = objects
         .iter()
         .map(|(kind, name, spec)| {
