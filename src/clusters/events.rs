@@ -105,8 +105,13 @@ struct News {
 impl Told {
     fn look(&mut self, statuses: &[ClusterStatus]) {
         let key = |status: &ClusterStatus| (status.secret.clone(), status.id.clone());
-        // Whatever comes of the first lists is told when they are there.
-        for status in statuses.iter().filter(|status| status.state != State::Syncing) {
+        // Whatever comes of the first lists, or stands in their way, is told when it is known.
+        let passing = |status: &&ClusterStatus| match status.state {
+            State::Syncing => true,
+            State::Restored => status.reason.as_deref().and_then(code).is_none(),
+            _ => false,
+        };
+        for status in statuses.iter().filter(|status| !passing(status)) {
             let code = status.reason.as_deref().and_then(code);
             let summary = (status.state, code.map(|code| code.id.to_owned()));
             if self.last.get(&key(status)) == Some(&summary) {
@@ -145,8 +150,12 @@ fn event(namespace: &str, (secret, id): &Key, news: &News, now: Timestamp) -> Va
     let mut letters = state.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
     let about = match secret.as_deref().and_then(|secret| secret.rsplit('/').next()) {
-        Some(secret) => json!({ "apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": secret }),
-        None => json!({ "apiVersion": "v1", "kind": "Namespace", "namespace": namespace, "name": namespace }),
+        Some(secret) => {
+            json!({ "apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": secret })
+        }
+        None => {
+            json!({ "apiVersion": "v1", "kind": "Namespace", "namespace": namespace, "name": namespace })
+        }
     };
     // The same news is the same event, whichever replica tells it, and after a restart.
     let name = xxh3_64(format!("{secret:?} {id:?} {state}").as_bytes());
