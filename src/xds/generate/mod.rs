@@ -28,10 +28,10 @@ use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Namespace, NetworkId, Proxy, ProxyType, Resolution};
-use crate::push::{PushContext, Whereabouts};
 use crate::push::addresses::{Addresses, addresses};
 use crate::push::proxy::inbound_targets;
 use crate::push::view::{Role, ViewKey, is_exported};
+use crate::push::{PushContext, Whereabouts};
 
 /// What one proxy shall hold at one version of the mesh.
 pub struct Picture<'a> {
