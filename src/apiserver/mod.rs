@@ -22,6 +22,7 @@ mod object;
 mod probe;
 mod protobuf;
 mod request;
+mod sameness;
 mod served;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ pub use object::{
 };
 pub use probe::Probed;
 pub use request::Patch;
+pub use sameness::{Look, Sameness, cluster_uid, look, sameness};
 pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
 pub use watch::{Event, Limits, Selection};
 pub use wire::{Malformed, Message, Value};

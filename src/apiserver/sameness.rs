@@ -1,7 +1,8 @@
 //! Whether it is still the same cluster that answers at an address. A load balancer, a DNS name or a rebuilt
 //! cluster can lead to another one without any word; its objects would be taken for changes of the old one's.
 //!
-//! Whenever a reader begins anew, nothing is said until the UID of `kube-system` has been compared.
+//! Whenever a reader begins anew, whoever uses this says nothing until the UID of `kube-system` has been compared.
+//! Owns the question and the answer; what follows from them is the user's.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::apiserver::{Client, Error};
+use super::{Client, Error};
 
 /// How long a server may fail to tell its UID while it answers readers; then it is believed.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,7 +27,7 @@ struct Found {
 }
 
 /// Asks, and compares.
-pub(super) struct Sameness {
+pub struct Sameness {
     asked: watch::Sender<u64>,
     found: watch::Receiver<Found>,
     /// The cluster that was read first, once that is known.
@@ -34,13 +35,13 @@ pub(super) struct Sameness {
 }
 
 /// Finds out what [`Sameness`] asks.
-pub(super) struct Look {
+pub struct Look {
     asked: watch::Receiver<u64>,
     found: watch::Sender<Found>,
 }
 
 /// The question and whoever answers it.
-pub(super) fn sameness() -> (Sameness, Look) {
+pub fn sameness() -> (Sameness, Look) {
     let (asked, seen) = watch::channel(0);
     let (found, answers) = watch::channel(Found::default());
     (Sameness { asked, found: answers, uid: None }, Look { asked: seen, found })
@@ -48,30 +49,35 @@ pub(super) fn sameness() -> (Sameness, Look) {
 
 impl Sameness {
     /// From here on it has to be the cluster with this UID.
-    pub(super) fn expect(&mut self, uid: Option<&str>) {
+    pub fn expect(&mut self, uid: Option<&str>) {
         self.uid = uid.map(str::to_owned);
     }
 
     /// Somebody may answer who didn't before.
-    pub(super) fn doubt(&self) {
+    pub fn doubt(&self) {
         if self.uid.is_some() {
             self.asked.send_modify(|count| *count += 1);
         }
     }
 
     /// Whether it is open who answers.
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.found.borrow().asked < *self.asked.borrow()
     }
 
     /// Whether another cluster was found.
-    pub(super) fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         let found = self.found.borrow();
         found.uid.is_some() && self.uid.is_some() && found.uid != self.uid
     }
 
+    /// The cluster that was read first, and the one that answers now.
+    pub fn both(&self) -> (Option<String>, Option<String>) {
+        (self.uid.clone(), self.found.borrow().uid.clone())
+    }
+
     /// Waits for an answer; for ever where none can come any more.
-    pub(super) async fn answered(&mut self) {
+    pub async fn answered(&mut self) {
         if self.found.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -89,15 +95,16 @@ struct Metadata {
 }
 
 /// Answers for as long as anybody asks.
-pub(super) async fn look(client: &Client, mut look: Look) {
+pub async fn look(client: &Client, mut look: Look) {
     while look.asked.changed().await.is_ok() {
         let asked = *look.asked.borrow_and_update();
-        let uid = timeout(LIMIT, uid(client)).await.unwrap_or_default();
+        let uid = timeout(LIMIT, cluster_uid(client)).await.unwrap_or_default();
         look.found.send_replace(Found { asked, uid });
     }
 }
 
-async fn uid(client: &Client) -> Option<String> {
+/// The UID of the cluster that answers, however long that takes; `None` where it may not be read.
+pub async fn cluster_uid(client: &Client) -> Option<String> {
     let mut patience = TRY;
     loop {
         let asked = client.get::<Namespace>("/api/v1/namespaces/kube-system");

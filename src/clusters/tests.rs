@@ -180,3 +180,31 @@ async fn another_cluster_behind_the_same_address_is_not_followed() {
     mesh.hub.store().apply(secret).expect("a Secret");
     mesh.until(&live).await;
 }
+
+#[tokio::test]
+async fn another_cluster_in_the_place_of_the_config_cluster_takes_no_member_away() {
+    let (east, other) = (sim("east").await, sim("other").await);
+    let mut mesh = Mesh::start().await;
+    mesh.join(&east);
+    mesh.until_held(&["east", "hub"]).await;
+    let live = [("hub", State::Live), ("east", State::Live)];
+    mesh.until(&live).await;
+    let own = mesh.hub.store().snapshot();
+    let hub = mesh.hub.clone();
+    let swap = async |contents| {
+        hub.stop().await;
+        hub.store().restore(contents);
+        hub.restart().await;
+    };
+    swap(other.store().snapshot()).await;
+    mesh.until(&[("hub", State::IdentityChanged), ("east", State::Live)]).await;
+    // Longer than what a Secret that goes leaves behind.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    mesh.until(&[("hub", State::IdentityChanged), ("east", State::Live)]).await;
+    swap(own).await;
+    mesh.until(&live).await;
+    let west = sim("west").await;
+    mesh.join(&west);
+    mesh.until_held(&["east", "hub", "west"]).await;
+    assert!(mesh.held.contains("east"));
+}

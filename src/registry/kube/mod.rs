@@ -20,7 +20,6 @@ mod own_mesh;
 mod patience;
 mod pod;
 mod run;
-mod sameness;
 mod scope;
 mod service;
 mod slice_form;

@@ -19,13 +19,14 @@ use super::namespace::NamespaceFacts;
 use super::node::Node;
 use super::patience::Patience;
 use super::pod::Pod;
-use super::sameness::{self, Sameness, sameness};
 use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
 use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
-use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
+use crate::apiserver::{
+    Backoff, Client, Event, Key, Limits, Probed, Sameness, Selection, look, sameness,
+};
 use crate::model::{
     DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
     NamespaceFilter,
@@ -106,7 +107,7 @@ pub async fn run(config: Config) {
     tokio::select! {
         () = member.serve(inputs, namespaces, &to) => {}
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
-        () = Box::pin(sameness::look(&client, doubts)) => {}
+        () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &own)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
         // It ends with whoever wishes.
