@@ -249,7 +249,7 @@ pub fn explain(
     lines.splice(0..0, named);
     endpoints.splice(0..0, names);
     Ok(Explanation {
-        found: by_name::how(view, service),
+        found: by_name::how(context, view, service),
         notes: notes(context, service),
         proxy: proxy.to_owned(),
         hostname: service.hostname().clone(),

@@ -22,7 +22,7 @@ use self::feed::Feed;
 use self::source::ConfigSource;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::aggregate::MergedService;
-use crate::clusters::{heap, reconciler};
+use crate::clusters::{events, heap, reconciler};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
@@ -233,6 +233,13 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         },
         &tasks,
     );
+
+    if let Some(config_cluster) = source.config_cluster() {
+        let (namespace, statuses) = (args.namespace.clone(), clusters.statuses.clone());
+        tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
+            events::run(config_cluster.access.clone(), namespace.clone(), statuses.clone())
+        });
+    }
 
     let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
     let (names, names_wanted) = watch::channel(Default::default());

@@ -383,8 +383,8 @@ fn view_of(context: &PushContext, connection: &Connection) -> ViewKey {
     let proxy = connection.proxy();
     let is_gateway = east_west_port(context, proxy).is_some();
     let role = if is_gateway { Role::Gateway } else { Role::Client };
-    let (network, locality) = connection.place();
-    ViewKey::of(proxy, network, role).at(locality)
+    let (network, whereabouts) = connection.place();
+    ViewKey::of(proxy, network, role).at(whereabouts)
 }
 
 fn bad(text: &str) -> Failure {

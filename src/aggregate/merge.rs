@@ -218,7 +218,7 @@ impl ShardEndpoints {
         place: &dyn Place,
     ) -> Self {
         // What an operator writes into an entry is no claim of a cluster.
-        let claims = (key.provider == Provider::Kubernetes).then_some(place);
+        let claims = key.is_claimed().then_some(place);
         Self::placed(key, record, claims, |label, address| {
             place.network_of(&key.cluster, system_label, label, address)
         })
@@ -341,8 +341,7 @@ pub(super) fn merge<'a>(
     let mut records: Vec<_> = records
         .map(|(key, record, label)| {
             // What an operator writes into an entry is nobody's claim.
-            let refused = key.provider == Provider::Kubernetes
-                && !place.may_export(&key.cluster, &record.service);
+            let refused = key.is_claimed() && !place.may_export(&key.cluster, &record.service);
             (refused, key, record, label)
         })
         .collect();

@@ -51,7 +51,7 @@ type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// Resolves names as the host does, anew for each connection, and leaves out what is not dialled.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resolver {
+pub(crate) struct Resolver {
     loopback: Loopback,
     look_up: fn(Name) -> Found,
 }

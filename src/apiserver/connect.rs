@@ -165,8 +165,13 @@ pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, Co
     transport(&config, Loopback::Named)
 }
 
-/// Connections with our deadlines, to addresses that may be dialled.
-fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, ConnectError> {
+/// TCP connections to a server that the operator names, which end soon after the other side is gone.
+pub(crate) fn tcp_to_named() -> HttpConnector<Resolver> {
+    tcp(Loopback::Named)
+}
+
+/// TCP connections with our deadlines, to addresses that may be dialled.
+fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
     let mut tcp = HttpConnector::new_with_resolver(Resolver::new(loopback));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -176,8 +181,12 @@ fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, Con
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
+    tcp
+}
 
-    let tls = connector(config, tcp)?.map_future(|connecting| {
+/// Connections with our deadlines, to addresses that may be dialled.
+fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, ConnectError> {
+    let tls = connector(config, tcp(loopback))?.map_future(|connecting| {
         // The connector's own limit leaves out the handshake.
         Box::pin(async {
             match tokio::time::timeout(CONNECT_LIMIT, connecting).await {

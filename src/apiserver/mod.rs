@@ -22,6 +22,7 @@ mod object;
 mod probe;
 mod protobuf;
 mod request;
+mod sameness;
 mod served;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ mod wire;
 
 pub use access::{Access, Credential, Loopback, Redacted};
 pub(crate) use backoff::Backoff;
+pub(crate) use connect::tcp_to_named;
 pub use connect::{Client, ConnectError, Transport, connector, transport_to};
 pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
@@ -41,6 +43,7 @@ pub use object::{
 };
 pub use probe::Probed;
 pub use request::Patch;
+pub use sameness::{Look, Sameness, cluster_uid, look, sameness};
 pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
 pub use watch::{Event, Limits, Selection};
 pub use wire::{Malformed, Message, Value};

@@ -12,7 +12,7 @@ use super::client::Client;
 use super::cluster::{api, is_well};
 use super::failure::{Exit, Failure, Outcome};
 use super::list::Ask;
-use super::output::{self, Cell, Column, Format, Listing, Look, items, text};
+use super::output::{self, Cell, Column, Format, Listing, Look, items, speakers, text};
 use super::proxy;
 use crate::apiserver::Loopback;
 use crate::clusters::kubeconfig;
@@ -186,8 +186,8 @@ fn problems(answers: &Answers) -> Vec<Value> {
     }
     for row in items(&answers.services) {
         for conflict in items(&row["conflicts"]) {
-            let [field, winner, losers] =
-                ["field", "winner", "losers"].map(|part| text(&conflict[part]));
+            let field = text(&conflict["field"]);
+            let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
             let fact = format!("{field}: {winner} decides, {losers} say otherwise");
             let object = format!("service/{}", text(&row["hostname"]));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));

@@ -261,6 +261,15 @@ pub(crate) fn text(value: &Value) -> String {
     if shown.is_empty() { "<none>".into() } else { shown }
 }
 
+/// Who says something of a service: clusters, or the entries that belong to none.
+pub(crate) fn speakers(value: &Value) -> String {
+    let one = |one: &Value| if one == "" { "entries".to_owned() } else { text(one) };
+    match value {
+        Value::Array(all) => all.iter().map(one).collect::<Vec<_>>().join(", "),
+        value => one(value),
+    }
+}
+
 /// `text` with control characters, and those that turn the writing around, made visible.
 pub(crate) fn clean(text: &str) -> String {
     let hidden = |c: char| {
@@ -341,6 +350,7 @@ mod tests {
         assert_eq!(text(&json!("a\u{1b}[2Jb\u{202e}\n")), "a\\u{1b}[2Jb\\u{202e}\\u{a}");
         assert_eq!(text(&json!(["a", 1, null])), "a,1,<none>");
         assert_eq!(text(&json!("")), "<none>");
+        assert_eq!(speakers(&json!(["east", ""])), "east, entries");
     }
 
     #[test]

@@ -9,11 +9,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::failure::{Exit, Failure, Outcome};
 use crate::admin::TokenError;
 use crate::config::{LogFormat, ServeArgs};
+use crate::model::Mcs;
 use crate::policy::PolicyError;
 use crate::server::{self, ServeError};
 use crate::store::own_cluster::OwnClusterError;
 
 pub(super) async fn run(args: &ServeArgs) -> Outcome {
+    if args.mcs_auto_export && args.mcs == Mcs::Off {
+        let text = "--mcs-auto-export does nothing while --mcs is off";
+        return Err(Failure::usage(text).next("say what exports mean: --mcs exports"));
+    }
     start_logging(args)?;
     match server::run(args).await {
         Ok(()) => Ok(Exit::Fine),

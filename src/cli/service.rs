@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::client::Answer;
 use super::failure::{Exit, Failure, Outcome};
 use super::list::Ask;
-use super::output::{self, Cell, Column, Listing, Look, Show, items, text};
+use super::output::{self, Cell, Column, Listing, Look, Show, items, speakers, text};
 
 /// Services, merged over all clusters.
 #[derive(Debug, Subcommand)]
@@ -111,8 +111,8 @@ pub(super) fn get(
         ("Service accounts", text(&row["serviceAccounts"]).into()),
     ];
     for conflict in items(&row["conflicts"]) {
-        let [field, winner, losers] =
-            ["field", "winner", "losers"].map(|part| text(&conflict[part]));
+        let field = text(&conflict["field"]);
+        let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
         fields.push(("Conflict", Cell::doubtful(format!("{field}: {winner} wins over {losers}"))));
     }
     // A cluster that has the service without endpoints is worth a line too.

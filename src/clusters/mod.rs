@@ -3,6 +3,7 @@
 //! Owns which clusters there are and their tasks. A cluster that is down, slow, forbidden or nonsense
 //! changes nothing for any other. Never reads a member's objects: that is its registry's work.
 
+pub mod events;
 mod flapping;
 mod guard;
 pub mod heap;

@@ -440,6 +440,7 @@ impl Reconciler {
             let frozen = matches!(member.flapping.stage(now.into_std()), Some(Stage::Frozen(_)))
                 || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
+            member.drop_replaced();
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Presumed), _) => member.freeze(),
                 _ if frozen => member.freeze(),

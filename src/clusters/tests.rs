@@ -145,3 +145,66 @@ async fn a_dead_api_server_is_stale_within_20_s_and_nothing_is_lost() {
         assert!(!matches!(word.change, Change::Removed), "{word:?}");
     }
 }
+
+#[tokio::test]
+async fn another_cluster_behind_the_same_address_is_not_followed() {
+    let (east, other) = (sim("east").await, sim("other").await);
+    let mut mesh = Mesh::start().await;
+    mesh.join(&east);
+    mesh.until_held(&["east", "hub"]).await;
+    let live = [("hub", State::Live), ("east", State::Live)];
+    mesh.until(&live).await;
+    let own = east.store().snapshot();
+    let swap = async |contents| {
+        east.stop().await;
+        east.store().restore(contents);
+        east.restart().await;
+    };
+    while mesh.words.try_recv().is_ok() {}
+    swap(other.store().snapshot()).await;
+    mesh.until(&[("hub", State::Live), ("east", State::IdentityChanged)]).await;
+    while let Ok(word) = mesh.words.try_recv() {
+        assert_ne!(word.shard.cluster.as_str(), "east", "{word:?}");
+    }
+
+    // The one that is meant is back.
+    swap(own).await;
+    mesh.until(&live).await;
+
+    // The other one is meant.
+    swap(other.store().snapshot()).await;
+    mesh.until(&[("hub", State::Live), ("east", State::IdentityChanged)]).await;
+    let uid = other.store().get("Namespace", "", "kube-system").expect("it is there").value();
+    let mut secret = east.member_secret(SYSTEM);
+    secret["metadata"]["annotations"]["strait.dev/cluster-uid"] = uid["metadata"]["uid"].clone();
+    mesh.hub.store().apply(secret).expect("a Secret");
+    mesh.until(&live).await;
+}
+
+#[tokio::test]
+async fn another_cluster_in_the_place_of_the_config_cluster_takes_no_member_away() {
+    let (east, other) = (sim("east").await, sim("other").await);
+    let mut mesh = Mesh::start().await;
+    mesh.join(&east);
+    mesh.until_held(&["east", "hub"]).await;
+    let live = [("hub", State::Live), ("east", State::Live)];
+    mesh.until(&live).await;
+    let own = mesh.hub.store().snapshot();
+    let hub = mesh.hub.clone();
+    let swap = async |contents| {
+        hub.stop().await;
+        hub.store().restore(contents);
+        hub.restart().await;
+    };
+    swap(other.store().snapshot()).await;
+    mesh.until(&[("hub", State::IdentityChanged), ("east", State::Live)]).await;
+    // Longer than what a Secret that goes leaves behind.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    mesh.until(&[("hub", State::IdentityChanged), ("east", State::Live)]).await;
+    swap(own).await;
+    mesh.until(&live).await;
+    let west = sim("west").await;
+    mesh.join(&west);
+    mesh.until_held(&["east", "hub", "west"]).await;
+    assert!(mesh.held.contains("east"));
+}

@@ -8,10 +8,15 @@ use super::{ClusterLine, EndpointLine, StepLine, quoted};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
+use crate::push::PushContext;
 use crate::push::view::{Role, Step, ViewKey};
 
 /// How a proxy finds the endpoints of `service`, where it does so by itself.
-pub(super) fn how(view: &ViewKey, service: &MergedService) -> Option<String> {
+pub(super) fn how(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+) -> Option<String> {
     match (view.role, &service.primary.resolution) {
         (Role::Client, Resolution::ByName(by_name)) => Some(
             match (has_sockets(by_name), by_name.just_then) {
@@ -28,9 +33,12 @@ pub(super) fn how(view: &ViewKey, service: &MergedService) -> Option<String> {
         (Role::Client, Resolution::Passthrough) => {
             Some("the proxy passes requests on to the address that the client asks for (NONE)".into())
         }
-        (_, Resolution::Alias(target)) => {
+        (_, Resolution::Alias(target)) if context.services.contains_key(target) => {
             Some(format!("it is another name of {target}: ask about that"))
         }
+        (_, Resolution::Alias(target)) => Some(format!(
+            "it is another name of {target}, which no cluster has as a service: the client's resolver follows it, and the proxy treats it as any host that it doesn't know"
+        )),
         _ => None,
     }
 }

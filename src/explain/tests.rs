@@ -121,6 +121,7 @@ fn endpoints_that_the_proxy_finds_by_itself_are_told_as_it_finds_them() {
         ),
         (by_name(false, sockets), "own host", &["/run/db direct", "a.example family"]),
         (Resolution::Passthrough, "(NONE)", &[]),
+        (Resolution::Alias("www.example.org".into()), "no cluster has as a service", &[]),
     ] {
         let told = found(resolution);
         let how = told.found.as_deref().expect("it says how");

@@ -18,3 +18,4 @@ pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
 pub use sources::{ConfigSource, Place, SourceTls};
 pub use watch::{Problem, Settings, Source, Watcher};
 pub use yaml::Invalid;
+pub(crate) use yaml::plain;

@@ -82,5 +82,13 @@ fn fact_of(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     let end = line.find(" at line ").unwrap_or(line.len());
-    line.get(..end).unwrap_or(line).to_owned()
+    plain(line.get(..end).unwrap_or(line)).to_owned()
+}
+
+/// What the parser says, without its advice to programmers.
+pub(crate) fn plain(fact: &str) -> &str {
+    let fact = fact.strip_prefix("error: ").unwrap_or(fact);
+    let advice = [", set DuplicateKeyPolicy", "; use from_str_multiple"];
+    let end = advice.iter().filter_map(|words| fact.find(words)).min();
+    end.and_then(|end| fact.get(..end)).unwrap_or(fact)
 }

@@ -149,7 +149,9 @@ pub enum NodeError {
         found: String,
     },
     /// The metadata claims another namespace than the id.
-    #[error("node {id} claims namespace {claimed:?} in its metadata")]
+    #[error(
+        "node {id} claims namespace {claimed:?} in its metadata and another in its id; let a bootstrap say one: strait proxy bootstrap"
+    )]
     Namespace {
         /// The id.
         id: String,

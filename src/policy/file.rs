@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::preference::{Preference, Tier};
 use super::{Budget, MassWithdrawal, Names, Owner, Policy, Rules, WhenDark};
-use crate::mesh::parse_duration;
+use crate::mesh::{parse_duration, plain};
 use crate::model::{ClusterId, Mode, NetworkId};
 
 /// The largest file that is read: far more than people write.
@@ -118,7 +118,7 @@ pub(super) fn parse(text: &str) -> Result<Policy, Invalid> {
     let file: File = serde_saphyr::from_str(text).map_err(|error| Invalid {
         field: String::new(),
         // What follows the first line is a picture of the text.
-        fact: error.to_string().lines().next().unwrap_or_default().to_owned(),
+        fact: plain(error.to_string().lines().next().unwrap_or_default()).to_owned(),
     })?;
     if file.api_version != API_VERSION {
         return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));

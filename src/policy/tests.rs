@@ -153,6 +153,7 @@ fn a_preference_gives_everybody_a_place() {
 fn what_is_misspelt_is_told_with_its_place() {
     for (text, field, fact) in [
         ("mesh: {whendark: keep}", "", "unknown field"),
+        ("mesh: {}\nmesh: {}", "", "column 1: duplicate mapping key: mesh"),
         ("mesh: {whenDark: never}", "mesh.whenDark", "neither 'keep' nor"),
         ("mesh: {whenDark: withdraw after soon}", "mesh.whenDark", "soon"),
         ("mesh: {mode: off}", "mesh.mode", "none of normal"),
@@ -185,6 +186,7 @@ fn what_is_misspelt_is_told_with_its_place() {
         let found = Policy::parse(&format!("{HEAD}{text}")).expect_err(text);
         assert_eq!(found.field, field, "{text}: {found}");
         assert!(found.fact.contains(fact), "{text}: {found}");
+        assert!(!found.fact.contains("Policy in Options"), "{found}");
     }
     assert_eq!(Policy::parse("kind: Policy\napiVersion: v1").expect_err("v1").field, "apiVersion");
     assert!(Policy::parse("").is_err(), "a file that is empty by mistake allows nothing silently");

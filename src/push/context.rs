@@ -16,8 +16,8 @@ use crate::model::{
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
+use crate::registry::ShardKey;
 use crate::registry::service_entry::{Machine, Machines, Selections};
-use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl PushContext {
         address: IpAddr,
     ) -> Option<Bar> {
         let placement = self.placement();
-        if shard.provider != Provider::Kubernetes {
+        if !shard.is_claimed() {
             None
         } else if !placement.may_use(&shard.cluster, address) {
             Some(Bar::Address)
@@ -151,18 +151,23 @@ impl PushContext {
         fixed.or(label).or(self.mesh_networks.of_registry(cluster)).cloned().unwrap_or_default()
     }
 
-    /// Where a proxy is: where its pod says it is, else its node, else its machine, else as it says itself.
-    pub fn locality_of(&self, proxy: &Proxy) -> Option<Arc<Locality>> {
+    /// Where a proxy is. Its node is its pod's, else the one that it names; its locality that of its pod, else of
+    /// its node, else of its machine, else what it says itself.
+    pub fn whereabouts(&self, proxy: &Proxy) -> Whereabouts {
         let pod = self.workload_of(proxy);
-        let node = || match pod {
-            Some(pod) => pod.node.as_ref().map(|node| &***node),
-            None => proxy.node_name.as_deref(),
+        let node = match pod {
+            Some(pod) => pod.node.as_deref().cloned(),
+            None => proxy.node_name.clone(),
         };
-        let of_node = || self.facts.get(&proxy.cluster)?.localities.get(node()?).cloned();
+        let of_node = || {
+            let localities = &self.facts.get(&proxy.cluster)?.localities;
+            localities.get(node.as_deref()?).cloned()
+        };
         let claimed = || Some(Arc::new(proxy.locality.clone())).filter(|one| !one.is_empty());
         let of_machine = || self.machine_of(proxy)?.locality().cloned();
         let of_pod = pod.and_then(|pod| pod.locality.clone());
-        of_pod.or_else(of_node).or_else(of_machine).or_else(claimed)
+        let locality = of_pod.or_else(of_node).or_else(of_machine).or_else(claimed);
+        Whereabouts { node, locality }
     }
 
     /// The WorkloadEntry of a proxy's name, its cluster's own first, where its cluster has no such pod.
@@ -180,6 +185,15 @@ impl PushContext {
         let WorkloadKey { namespace, name } = &proxy.workload;
         self.workloads.get(&proxy.cluster)?.get(namespace.as_str(), name)
     }
+}
+
+/// Where a proxy runs, as far as that is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Its node.
+    pub node: Option<Arc<str>>,
+    /// Its region, zone and so on.
+    pub locality: Option<Arc<Locality>>,
 }
 
 /// The inputs by which the event loop places endpoints.

@@ -18,4 +18,4 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
-pub use context::{PushContext, Settings};
+pub use context::{PushContext, Settings, Whereabouts};

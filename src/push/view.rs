@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::context::PushContext;
+use super::context::{PushContext, Whereabouts};
 use super::near;
 pub use super::origins::Origin;
 use super::origins::Origins;
@@ -208,15 +208,15 @@ impl ViewKey {
             namespace: proxy.namespace().clone(),
             ipv4: proxy.has_ipv4(),
             ipv6: proxy.has_ipv6(),
-            node: proxy.node_name.clone(),
+            node: None,
             locality: None,
             role,
         }
     }
 
     /// The same, of a proxy that is known to be there.
-    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
-        Self { locality, ..self }
+    pub fn at(self, Whereabouts { node, locality }: Whereabouts) -> Self {
+        Self { node, locality, ..self }
     }
 
     /// The view with all left out that can't matter for the endpoints of `service`, so that more

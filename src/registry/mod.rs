@@ -66,6 +66,13 @@ impl ShardKey {
         Self { provider: Provider::ServiceEntry, cluster: ClusterId::default() }
     }
 
+    /// Whether a member cluster says it, be it what an entry selects there: an operator's own word belongs to no
+    /// cluster, and Consul is none.
+    pub fn is_claimed(&self) -> bool {
+        let of_cluster = self.provider == Provider::Kubernetes || self.is_joined();
+        of_cluster && !self.cluster.is_empty()
+    }
+
     /// Whether a proxy of `cluster` finds this at home, as it does what belongs to no cluster.
     pub fn is_at_home_in(&self, cluster: &ClusterId) -> bool {
         self.cluster.is_empty() || self.cluster == *cluster

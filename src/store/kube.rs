@@ -22,7 +22,8 @@ use super::{
     Secret, Warning,
 };
 use crate::apiserver::{
-    Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, null_as_default,
+    Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, cluster_uid, look,
+    null_as_default, sameness,
 };
 use crate::codes;
 use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
@@ -35,6 +36,8 @@ const EVENTS_MAX: usize = 64;
 const OBJECTS_MAX: usize = 10_000;
 /// Far more entries, and namespaces, than any mesh has.
 const ENTRIES_MAX: usize = 200_000;
+/// The pause between two looks whether the cluster that is meant answers again.
+const BACK_PAUSE: Duration = Duration::from_secs(2);
 /// The version that is written into an entry that is kept, whichever it was read in: they say the same.
 const KEPT_VERSION: &str = "v1";
 
@@ -81,6 +84,8 @@ async fn run(
     told: Told,
 ) {
     let mut index = Index::knowing(&known);
+    // The cluster that was read first, where that may be known.
+    let mut uid: Option<String> = None;
     loop {
         let current = access.borrow_and_update().clone();
         let client = match Client::new(&current) {
@@ -97,10 +102,31 @@ async fn run(
             }
         };
         let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
+        let (mut same, doubts) = sameness();
+        same.expect(uid.as_deref());
+        same.doubt();
         let serve = async {
-            while let Some(input) = inputs.recv().await {
-                contact::note(&told.contact, &input);
-                if let Some(new) = index.apply(input) {
+            let mut learn = std::pin::pin!(cluster_uid(&client));
+            let mut learning = uid.is_none();
+            let mut news = None;
+            loop {
+                tokio::select! {
+                    input = inputs.recv() => {
+                        let input = input?;
+                        contact::note(&told.contact, &input);
+                        if matches!(input.event, Event::Answered | Event::Restarted { .. }) {
+                            same.doubt();
+                        }
+                        news = index.apply(input).or(news);
+                    }
+                    found = &mut learn, if learning => {
+                        learning = false;
+                        same.expect(found.as_deref());
+                        uid = found;
+                    }
+                    () = same.answered() => if same.is_lost() { return Some(same.both()) },
+                }
+                if let Some(new) = news.take_if(|_| !same.is_open()) {
                     told.objects.send_if_modified(|held| {
                         let modified = held.as_deref() != Some(&new);
                         if modified {
@@ -117,12 +143,34 @@ async fn run(
                 });
             }
         };
+        let lost = tokio::select! {
+            lost = serve => lost,
+            () = Box::pin(read(&client, &system_namespace, &sink)) => None,
+            () = Box::pin(contact::probe(&client, &told.contact)) => None,
+            () = Box::pin(look(&client, doubts)) => None,
+            () = renewed(&mut access) => None,
+        };
+        let Some((was, is)) = lost else { continue };
+        let [was, is] = [was, is].map(Option::unwrap_or_default);
+        let fact = format!(
+            "another cluster answers: its UID was {was} and is {is}; what was last known stays. To accept it start strait serve anew"
+        );
+        let code = &codes::IDENTITY_CHANGED;
+        warn!(server = %current.server, %code, reason = fact, "the config cluster is another one");
+        told.contact.send_modify(|facts| facts.failed(SystemTime::now(), fact, code));
         tokio::select! {
-            () = serve => {}
-            () = Box::pin(read(&client, &system_namespace, &sink)) => {}
-            () = Box::pin(contact::probe(&client, &told.contact)) => {}
+            () = until_back(&client, &uid) => {}
             () = renewed(&mut access) => {}
         }
+        // What the other one said is forgotten.
+        index = Index::default();
+    }
+}
+
+/// Waits until the cluster of this UID answers.
+async fn until_back(client: &Client, uid: &Option<String>) {
+    while cluster_uid(client).await != *uid {
+        tokio::time::sleep(BACK_PAUSE).await;
     }
 }
 

@@ -4,13 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::codes::{self, Code};
 use crate::identity::SpiffeId;
-use crate::model::{Locality, NETWORK_LABEL, NetworkId, Proxy, Workload};
+use crate::model::{NETWORK_LABEL, NetworkId, Proxy, Workload};
 use crate::network::PlacedBy;
-use crate::push::PushContext;
+use crate::push::{PushContext, Whereabouts};
 use crate::registry::service_entry::Machine;
 
 /// What a proxy is let in as.
@@ -20,8 +19,8 @@ pub struct Admitted {
     pub network: NetworkId,
     /// Whether its cluster's registry has its pod, or an entry its machine, and that agrees.
     pub verified: bool,
-    /// Where it is, where that is known.
-    pub locality: Option<Arc<Locality>>,
+    /// Where it runs.
+    pub whereabouts: Whereabouts,
 }
 
 /// A claim that doesn't hold.
@@ -119,9 +118,9 @@ pub fn admit(
         ),
         _ => {
             let network = network(context, proxy);
-            let locality = context.locality_of(proxy);
+            let whereabouts = context.whereabouts(proxy);
             let verified = workload.is_some() || stands_on_machine(context, proxy, identity);
-            Ok(Admitted { network, verified, locality })
+            Ok(Admitted { network, verified, whereabouts })
         }
     }
 }
@@ -146,7 +145,7 @@ pub fn readmit(
                 Some(pod) => matches_pod(proxy, identity, pod).is_ok(),
                 None => stands_on_machine(context, proxy, identity),
             },
-        locality: context.locality_of(proxy),
+        whereabouts: context.whereabouts(proxy),
     }
 }
 
@@ -350,7 +349,8 @@ mod tests {
     fn a_proxy_that_says_the_truth_is_let_in() {
         let context = context(None, None);
         let web = admit(&context, &sidecar("web.ns", "east"), &own()).expect("let in");
-        let expected = Admitted { network: "by-namespace".into(), verified: true, locality: None };
+        let whereabouts = Whereabouts::default();
+        let expected = Admitted { network: "by-namespace".into(), verified: true, whereabouts };
         assert_eq!(web, expected);
         let unknown = admit(&context, &sidecar("other.ns", "east"), &own()).expect("let in");
         assert!(!unknown.verified);

@@ -14,7 +14,8 @@ use super::resource::{ResourceType, Version};
 use super::session::{Form, Session, joined};
 use super::subscription::Held;
 use crate::identity::SpiffeId;
-use crate::model::{Locality, NetworkId, Proxy};
+use crate::model::{NetworkId, Proxy};
+use crate::push::Whereabouts;
 
 /// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while.
 const PER_NODE_MAX: usize = 4;
@@ -114,9 +115,9 @@ impl Connection {
     }
 
     /// The network it is in, and where it runs, where that is known.
-    pub fn place(&self) -> (NetworkId, Option<Arc<Locality>>) {
+    pub fn place(&self) -> (NetworkId, Whereabouts) {
         let admitted = lock(&self.admitted);
-        (admitted.network.clone(), admitted.locality.clone())
+        (admitted.network.clone(), admitted.whereabouts.clone())
     }
 
     /// A name for this stream alone: `name.namespace-number`.

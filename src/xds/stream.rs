@@ -88,8 +88,8 @@ struct AdmittedStream {
 impl AdmittedStream {
     /// What the proxy shall hold.
     fn picture<'a>(&'a self, context: &'a Arc<PushContext>, cache: &'a Cache) -> Picture<'a> {
-        let (network, locality) = self.entry.connection().place();
-        Picture::new(context, &self.proxy, network, cache).at(locality)
+        let (network, whereabouts) = self.entry.connection().place();
+        Picture::new(context, &self.proxy, network, cache).at(whereabouts)
     }
 
     /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its

@@ -89,6 +89,7 @@ fn a_server_that_can_not_start_tells_kinds_of_trouble_apart() {
         (64, [&files[..], &["--xds-address", "15012"]].concat(), "HOST:PORT"),
         (64, [&files[..], &["--log-level", "a=b=c"]].concat(), "--log-level"),
         (64, [&files[..], &["--tls-cert", &junk]].concat(), "--tls-key"),
+        (64, [&files[..], &["--mcs-auto-export"]].concat(), "--mcs exports"),
         (64, [&files[..], &["--ca-dir", "/nowhere/ca"]].concat(), "STR0705"),
         (64, [&files[..], &["--client-ca", "/nowhere/ca.pem"]].concat(), "STR0701"),
         (64, [&files[..], &["--admin-token-file", "/nowhere/token"]].concat(), "/nowhere/token"),

@@ -124,6 +124,15 @@ impl Member {
         }
     }
 
+    /// Ends runs that another cluster answers now; what they said stays. A new run finds out which it is.
+    pub(super) fn drop_replaced(&mut self) {
+        let replaced = |run: &mut Run| run.status.borrow().replaced;
+        let runs = [self.serving.take_if(replaced), self.next.take_if(replaced)];
+        for run in runs.into_iter().flatten() {
+            self.end(Some(run));
+        }
+    }
+
     /// Sees to it that the newest run reads as `how` says. There are never more than two.
     pub(super) fn align(&mut self, how: &How, start: impl FnOnce() -> Run) {
         if self.next.as_ref().is_some_and(|next| next.how == *how) {

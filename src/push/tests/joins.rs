@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fixtures::{sidecar, workload};
 use crate::model::{ClusterFacts, Hostname, WorkloadKey};
+use crate::push::Whereabouts;
 use crate::registry::service_entry::Index;
 use crate::registry::{Contents, Epoch, ShardKey};
 
 /// The word of these entries: kind, name in namespace `ns`, spec.
-fn entries(objects: &[(&str, &str, Value)]) -> Event {
+pub(super) fn entries(objects: &[(&str, &str, Value)]) -> Event {
     let objects: Vec<Arc<Value>> = objects
         .iter()
         .map(|(kind, name, spec)| {
@@ -145,10 +146,17 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
         contents.facts = Some(facts);
     }
     let context = context(vec![word]);
-    let at = |proxy| context.locality_of(&proxy).map(|locality| locality.to_string());
-    assert_eq!(at(sidecar("web-0.ns", "east")), Some("r1/a".into()));
-    assert_eq!(at(sidecar("web-0.ns", "west")), None);
-    let node_name = Some("node-a".into());
-    let unknown = crate::model::Proxy { node_name, ..sidecar("new.ns", "east") };
-    assert_eq!(at(unknown), Some("r1/a".into()));
+    let at = |proxy| {
+        let Whereabouts { node, locality } = context.whereabouts(&proxy);
+        (node, locality.map(|locality| locality.to_string()))
+    };
+    let there = (Some("node-a".into()), Some("r1/a".into()));
+    assert_eq!(at(sidecar("web-0.ns", "east")), there);
+    assert_eq!(at(sidecar("web-0.ns", "west")), (None, None));
+    let saying = |name, node: &str| {
+        let node_name = Some(node.into());
+        crate::model::Proxy { node_name, ..sidecar(name, "east") }
+    };
+    assert_eq!(at(saying("new.ns", "node-a")), there);
+    assert_eq!(at(saying("web-0.ns", "node-b")), there);
 }

@@ -1,12 +1,21 @@
 //! What policy refuses, withdraws and prefers, as proxies are given it and as it is explained.
 
+use serde_json::json;
+
+use super::joins::entries;
 use super::*;
+use crate::fixtures::workload;
+use crate::model::{ClusterFacts, Hostname, WorkloadKey};
 use crate::policy::Policy;
 
-fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
+fn parsed(policy: &str) -> Policy {
     let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");
+    Policy::parse(&text).expect("a sound policy")
+}
+
+fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
     let mut mesh = mesh(words);
-    mesh.apply(Event::Policy(Arc::new(Policy::parse(&text).expect("a sound policy"))));
+    mesh.apply(Event::Policy(Arc::new(parsed(policy))));
     mesh.next_version().expect("a version").0
 }
 
@@ -19,6 +28,52 @@ fn one_network(endpoints: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
         words.push(shard(cluster, epoch).with(service("web.ns"), endpoints).said());
     }
     words
+}
+
+/// What a ServiceEntry finds in a cluster, and a WorkloadEntry there says, is the cluster's claim.
+#[test]
+fn what_entries_find_in_a_cluster_is_held_to_its_rules() {
+    let policy = "clusters: {west: {addresses: [10.2.0.0/16]}}\n\
+                  owners: [{hosts: [bank.internal], clusters: [east]}]\n";
+    let pod = |address| workload("db-0.ns", address, &[("app", "db")]);
+    let machine = |name: &str, address: &str| {
+        let spec = json!({"address": address, "labels": {"app": "db"}});
+        let object = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec});
+        (WorkloadKey::new("ns", name), Arc::new(object))
+    };
+    let machines = [machine("far", "10.3.0.1"), machine("self", "127.0.0.1")];
+    let facts = ClusterFacts { entries: Arc::new(machines.into()), ..ClusterFacts::default() };
+    let mut west = shard("west", 2).pod(pod("10.2.0.1")).said();
+    if let Change::Reset(contents) = &mut west.change {
+        contents.facts = Some(facts);
+    }
+    let mut mesh = mesh(vec![shard("east", 1).pod(pod("10.0.0.1")).said(), west]);
+    mesh.apply(Event::Policy(Arc::new(parsed(policy))));
+    let entry = |host: &str, location: &str| {
+        let spec = json!({"hosts": [host], "ports": [{"name": "tcp", "number": 80}],
+            "location": location, "resolution": "STATIC",
+            "workloadSelector": {"labels": {"app": "db"}}});
+        ("ServiceEntry", host.split('.').next().expect("a word").to_owned(), spec)
+    };
+    let all = [
+        entry("inside.internal", "MESH_INTERNAL"),
+        entry("outside.internal", "MESH_EXTERNAL"),
+        entry("bank.internal", "MESH_INTERNAL"),
+    ];
+    let all: Vec<_> =
+        all.iter().map(|(kind, name, spec)| (*kind, name.as_str(), spec.clone())).collect();
+    mesh.apply(entries(&all));
+    let context = mesh.next_version().expect("a version").0;
+    let passed = |host: &str| {
+        let merged = &context.services[&Hostname::from(host)];
+        let all = merged.endpoints_of_port(80).filter(|(shard, endpoint, network)| {
+            decide(&context, &of("east"), merged, shard, *endpoint, network).is_ok()
+        });
+        all.map(|(_, endpoint, _)| endpoint.address.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(passed("inside.internal"), ["10.0.0.1", "10.2.0.1"]);
+    assert_eq!(passed("outside.internal"), ["10.0.0.1", "10.2.0.1"]);
+    assert_eq!(passed("bank.internal"), ["10.0.0.1"]);
 }
 
 fn of(cluster: &str) -> ViewKey {

@@ -104,6 +104,9 @@ pub struct Status {
     pub doubted: Option<String>,
     /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
     pub cluster_uid: Option<String>,
+    /// Another cluster than the one that was read first answers now. Nothing of it has been told, and nothing
+    /// more will be.
+    pub replaced: bool,
     /// What it says of itself, once it has been asked.
     pub own: Option<Own>,
 }
@@ -151,6 +154,7 @@ impl Status {
             degraded: Vec::new(),
             doubted: None,
             cluster_uid: None,
+            replaced: false,
             own: None,
         }
     }

@@ -24,7 +24,9 @@ use super::service::KubeService;
 use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
-use crate::apiserver::{Backoff, Client, Event, Key, Limits, Probed, Selection};
+use crate::apiserver::{
+    Backoff, Client, Event, Key, Limits, Probed, Sameness, Selection, look, sameness,
+};
 use crate::model::{
     DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
     NamespaceFilter,
@@ -80,12 +82,14 @@ pub async fn run(config: Config) {
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
     let (wish, wishes) = watch::channel(Vec::new());
     let (version, version_seen) = watch::channel(None);
+    let (sameness, doubts) = sameness();
     let member = Member {
         write_back: WriteBack::new(cluster.clone(), config.shared, wish),
         index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
         contacts: Contacts::without(config.mcs == Mcs::Off),
         pending: Touched::default(),
         patience: Patience::default(),
+        sameness,
         doubts: BTreeMap::new(),
         limits,
         over_budget: None,
@@ -103,6 +107,7 @@ pub async fn run(config: Config) {
     tokio::select! {
         () = member.serve(inputs, namespaces, &to) => {}
         () = Box::pin(read(&client, &scope, limits, &sink)) => {}
+        () = Box::pin(look(&client, doubts)) => {}
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &own)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
         // It ends with whoever wishes.
@@ -294,6 +299,8 @@ struct Member {
     pending: Touched,
     /// What of it waits for pods.
     patience: Patience,
+    /// Whether all of it is about the cluster that was read first.
+    sameness: Sameness,
     /// Lists that were hard to believe, since when, and what about them.
     doubts: BTreeMap<Kind, (Instant, String)>,
     limits: Limits,
@@ -316,7 +323,9 @@ impl Member {
     ) {
         let mut known = self.filter(&mut namespaces);
         loop {
-            let something_to_say = if self.status.synced {
+            let something_to_say = if !self.may_speak() {
+                false
+            } else if self.status.synced {
                 !self.pending.is_empty()
             } else {
                 known && self.contacts.complete() && self.trust.is_right()
@@ -332,6 +341,7 @@ impl Member {
                 }
                 () = changed(&mut namespaces) => known |= self.filter(&mut namespaces),
                 Ok(()) = self.trust.own.changed() => {}
+                () = self.sameness.answered() => self.status.replaced |= self.sameness.is_lost(),
                 room = to.updates.reserve(), if something_to_say => {
                     let Ok(room) = room else { return };
                     if let Some(change) = self.change() {
@@ -340,7 +350,7 @@ impl Member {
                 }
                 over = self.patience.over(), if !something_to_say => self.pending.services(over),
                 () = to.updates.closed(), if !something_to_say => return,
-                () = self.write_back.due(), if self.status.synced => self.write_back.look(&self.index),
+                () = self.write_back.due(), if self.may_speak() && self.status.synced => self.write_back.look(&self.index),
             }
             self.publish();
         }
@@ -388,8 +398,12 @@ impl Member {
                 self.status.errors += 1;
                 return self.contacts.failed(Reader::Kind(T::KIND), error.clone());
             }
-            Event::Answered => self.contacts.answered(Reader::Kind(T::KIND)),
+            Event::Answered => {
+                self.sameness.doubt();
+                self.contacts.answered(Reader::Kind(T::KIND));
+            }
             Event::Restarted { objects, .. } => {
+                self.sameness.doubt();
                 if self.doubts(T::KIND, objects.count()) {
                     return self.heard();
                 }
@@ -470,6 +484,7 @@ impl Member {
             return self.index.contents_but(&pending, waits).map(Change::Update);
         }
         self.status.synced = true;
+        self.sameness.expect(self.index.cluster_uid());
         self.status.sync_took = Some(self.began.elapsed());
         Some(Change::Reset(self.index.everything()))
     }
@@ -483,11 +498,9 @@ impl Member {
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
         self.status.own = self.trust.own.borrow().clone();
-        self.status.services = self.index.service_count();
-        self.status.endpoints = self.index.endpoint_count();
-        self.status.objects = self.index.object_count();
-        self.status.skipped = self.index.skipped();
-        self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
+        if self.may_speak() {
+            self.count();
+        }
         self.published.send_if_modified(|published| {
             let changed = *published != self.status;
             if changed {
@@ -495,5 +508,19 @@ impl Member {
             }
             changed
         });
+    }
+
+    /// Whether what is held is known to be of the cluster that was read first.
+    fn may_speak(&self) -> bool {
+        !self.sameness.is_open() && !self.status.replaced
+    }
+
+    /// Puts what is held into the status.
+    fn count(&mut self) {
+        self.status.services = self.index.service_count();
+        self.status.endpoints = self.index.endpoint_count();
+        self.status.objects = self.index.object_count();
+        self.status.skipped = self.index.skipped();
+        self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
     }
 }

@@ -1,6 +1,5 @@
 //! The stream: connects, asks, answers, and begins again when it ends.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,24 +10,29 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
+use tower::{BoxError, ServiceExt as _};
 use tracing::{info, warn};
 
 use super::state::State;
 use super::{Node, Server, Tls};
-use crate::apiserver::{Backoff, Error, one_line};
+use crate::apiserver::{Backoff, Error, one_line, tcp_to_named};
 use crate::codes::{self, Code};
 use crate::sources::Facts;
 use crate::store::combined::Line;
 
 /// How long connecting and the handshake may take together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// A connection that is quiet for so long is tried, and given up after as long again.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+/// A connection that is quiet for so long is pinged. Dead peers are found by TCP's own probes long before.
+const PING_AFTER: Duration = Duration::from_secs(330);
+/// Servers of gRPC that aren't told otherwise end connections that are pinged more often ("too many pings").
+const PINGS_BORNE: Duration = Duration::from_secs(300);
+const _: () = assert!(PING_AFTER.as_secs() > PINGS_BORNE.as_secs());
+/// How long the answer to a ping may take.
+const PONG_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server may take to answer each type; what it doesn't answer by then it doesn't serve.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The most bytes of one answer.
@@ -173,28 +177,22 @@ async fn connect(server: &Server) -> Result<Channel, Ended> {
             Some((TlsConnector::from(config), name))
         }
     };
-    let address = server.address.clone();
-    let connector = tower::service_fn(move |_: http::Uri| {
-        let (address, tls) = (address.clone(), tls.clone());
+    let tcp = tcp_to_named();
+    let connector = tower::service_fn(move |uri: http::Uri| {
+        let (tcp, tls) = (tcp.clone(), tls.clone());
         async move {
-            let stream = TcpStream::connect(&address).await?;
-            stream.set_nodelay(true)?;
+            let stream = tcp.oneshot(uri).await?.into_inner();
             let stream: Box<dyn Io> = match tls {
                 None => Box::new(stream),
                 Some((connector, name)) => Box::new(connector.connect(name, stream).await?),
             };
-            io::Result::Ok(TokioIo::new(stream))
+            Ok::<_, BoxError>(TokioIo::new(stream))
         }
     });
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.address));
-    let endpoint = endpoint.map_err(|error| Ended {
+    let endpoint = endpoint(&server.address).map_err(|error| Ended {
         fact: one_line(&error.to_string()),
         code: &codes::MCP_UNREACHABLE,
     })?;
-    let endpoint = endpoint
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
-        .keep_alive_while_idle(true);
     let connecting = endpoint.connect_with_connector(connector);
     let connected = tokio::time::timeout(CONNECT_LIMIT, connecting).await;
     connected.map_or_else(
@@ -204,6 +202,14 @@ async fn connect(server: &Server) -> Result<Channel, Ended> {
         },
         |connected| connected.map_err(|error| of_transport(&error)),
     )
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+    Ok(endpoint
+        .http2_keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PONG_LIMIT)
+        .keep_alive_while_idle(true))
 }
 
 /// A connection, plain or not.

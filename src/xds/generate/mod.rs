@@ -27,11 +27,11 @@ use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Locality, Namespace, NetworkId, Proxy, ProxyType, Resolution};
-use crate::push::PushContext;
+use crate::model::{ClusterId, Namespace, NetworkId, Proxy, ProxyType, Resolution};
 use crate::push::addresses::{Addresses, addresses};
 use crate::push::proxy::inbound_targets;
 use crate::push::view::{Role, ViewKey, is_exported};
+use crate::push::{PushContext, Whereabouts};
 
 /// What one proxy shall hold at one version of the mesh.
 pub struct Picture<'a> {
@@ -58,8 +58,8 @@ impl<'a> Picture<'a> {
     }
 
     /// The same, of a proxy that is known to be there.
-    pub fn at(self, locality: Option<Arc<Locality>>) -> Self {
-        Self { view: self.view.at(locality), ..self }
+    pub fn at(self, whereabouts: Whereabouts) -> Self {
+        Self { view: self.view.at(whereabouts), ..self }
     }
 
     fn addresses(&self) -> Arc<Addresses> {

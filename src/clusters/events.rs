@@ -1,0 +1,182 @@
+//! What becomes of members, as Kubernetes events in the config cluster, for those who look with kubectl.
+//!
+//! A courtesy beside `/debug/clusters`: one event for each cluster and state it has come to, about its Secret. Where
+//! events may not be written, nothing else suffers. Needs `create` and `patch` of events in the system namespace.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::debug;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::status::{ClusterStatus, State};
+use crate::apiserver::{Access, Client, Error, Patch};
+use crate::codes;
+
+/// The least time between two looks at what there is to tell: a state that passes sooner is no news.
+const PACE: Duration = Duration::from_secs(1);
+/// How long nothing is written where it may not be.
+const REST: Duration = Duration::from_secs(600);
+/// How long nothing is written after a fault that may pass.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Who we are, as the events' source and to server-side apply.
+const COMPONENT: &str = "strait";
+
+/// A cluster and the Secret that names it; none for the config cluster.
+type Key = (Option<String>, String);
+
+/// Tells what becomes of the clusters, for as long as there are statuses.
+pub async fn run(
+    access: watch::Receiver<Access>,
+    namespace: String,
+    mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+) {
+    let mut told = Told::default();
+    loop {
+        told.look(&statuses.borrow_and_update().clone());
+        let mut rest = PACE;
+        while let Some((key, news)) = told.due.pop_first() {
+            let event = event(&namespace, &key, &news, Timestamp::now());
+            match write(&access, &namespace, &event).await {
+                Ok(()) => {}
+                Err(error @ (Error::Forbidden(_) | Error::Unauthorized(_))) => {
+                    debug!(%error, "events may not be written");
+                    rest = REST;
+                }
+                // It is not taken as it is.
+                Err(error @ (Error::NotFound(_) | Error::Rejected(_))) => {
+                    debug!(%error, cluster = key.1, "an event was not written");
+                }
+                Err(error) => {
+                    debug!(%error, "events can't be written now");
+                    rest = PAUSE;
+                }
+            }
+            if rest != PACE {
+                told.due.insert(key, news);
+                break;
+            }
+        }
+        sleep(rest).await;
+        if told.due.is_empty() && statuses.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write(
+    access: &watch::Receiver<Access>,
+    namespace: &str,
+    event: &Value,
+) -> Result<(), Error> {
+    let access = access.borrow().clone();
+    let client = Client::new(&access).map_err(|error| Error::Unreachable(error.to_string()))?;
+    let name = event["metadata"]["name"].as_str().unwrap_or_default();
+    let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
+    client.patch::<IgnoredAny>(&path, Patch::Apply(COMPONENT), event).await.map(drop)
+}
+
+/// What was told, and what is to be.
+#[derive(Debug, Default)]
+struct Told {
+    last: BTreeMap<Key, Summary>,
+    /// The latest news of each cluster.
+    due: BTreeMap<Key, News>,
+}
+
+/// What makes a status news: its state and the code of the reason, not ages and counts.
+type Summary = (State, Option<String>);
+
+/// One thing to tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct News {
+    /// None where the cluster is no member any more.
+    state: Option<State>,
+    warning: bool,
+    message: String,
+}
+
+impl Told {
+    fn look(&mut self, statuses: &[ClusterStatus]) {
+        let key = |status: &ClusterStatus| (status.secret.clone(), status.id.clone());
+        // Whatever comes of the first lists, or stands in their way, is told when it is known.
+        let passing = |status: &&ClusterStatus| match status.state {
+            State::Syncing => true,
+            State::Restored => status.reason.as_deref().and_then(code).is_none(),
+            _ => false,
+        };
+        for status in statuses.iter().filter(|status| !passing(status)) {
+            let code = status.reason.as_deref().and_then(code);
+            let summary = (status.state, code.map(|code| code.id.to_owned()));
+            if self.last.get(&key(status)) == Some(&summary) {
+                continue;
+            }
+            self.last.insert(key(status), summary);
+            let meant = matches!(status.state, State::Live | State::Draining | State::Paused);
+            let reason = status.reason.as_ref().map(|reason| format!(": {reason}"));
+            let next = code.map(|code| format!(" ({})", code.next));
+            let message = format!(
+                "cluster {} is {}{}{}",
+                status.id,
+                status.state.as_str(),
+                reason.unwrap_or_default(),
+                next.unwrap_or_default()
+            );
+            let news =
+                News { state: Some(status.state), warning: !meant || code.is_some(), message };
+            self.due.insert(key(status), news);
+        }
+        let there: Vec<Key> = statuses.iter().map(key).collect();
+        let gone: Vec<Key> =
+            self.last.keys().filter(|key| !there.contains(*key)).cloned().collect();
+        for gone in gone {
+            self.last.remove(&gone);
+            let message = format!("cluster {} is no member any more", gone.1);
+            self.due.insert(gone, News { state: None, warning: false, message });
+        }
+    }
+}
+
+/// The code that a reason begins with.
+fn code(reason: &str) -> Option<&'static codes::Code> {
+    codes::find(reason.split(':').next()?)
+}
+
+fn event(namespace: &str, (secret, id): &Key, news: &News, now: Timestamp) -> Value {
+    let state = news.state.map_or("removed", State::as_str);
+    let mut letters = state.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    let about = match secret.as_deref().and_then(|secret| secret.rsplit('/').next()) {
+        Some(secret) => {
+            json!({ "apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": secret })
+        }
+        None => {
+            json!({ "apiVersion": "v1", "kind": "Namespace", "namespace": namespace, "name": namespace })
+        }
+    };
+    // The same news is the same event, whichever replica tells it, and after a restart.
+    let name = xxh3_64(format!("{secret:?} {id:?} {state}").as_bytes());
+    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": format!("strait.{name:016x}"), "namespace": namespace },
+        "involvedObject": about,
+        "reason": first.into_iter().chain(letters).collect::<String>(),
+        "message": news.message,
+        "type": if news.warning { "Warning" } else { "Normal" },
+        "source": { "component": COMPONENT },
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    })
+}

@@ -1,0 +1,95 @@
+//! Which states are told, and that they reach the config cluster.
+
+use strait_sim::{Options, SimCluster, objects};
+use tokio::time::Instant;
+
+use super::*;
+use crate::apiserver::{Credential, Loopback, Redacted};
+use crate::task::Supervisor;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const REFUSED: &str = "STR0203: users[0].user.exec runs a program";
+
+fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
+    ClusterStatus {
+        id: id.to_owned(),
+        secret: Some(format!("strait-system/{id}")),
+        state,
+        reason: reason.map(str::to_owned),
+        since: None,
+        network: None,
+        trust_domain: "cluster.local".to_owned(),
+        last_contact: None,
+        services: 0,
+        endpoints: 0,
+        withheld: 0,
+        withheld_by: BTreeMap::new(),
+        objects: 0,
+        relists: 0,
+        errors: 0,
+        sync_took: None,
+        ignored_claims: Vec::new(),
+        kept: None,
+    }
+}
+
+#[test]
+fn a_state_is_told_once_however_its_reason_ages() {
+    let mut told = Told::default();
+    let mut said = |statuses: &[ClusterStatus]| {
+        told.look(statuses);
+        let news = std::mem::take(&mut told.due).into_values();
+        news.map(|news| (news.warning, news.message)).collect::<Vec<_>>()
+    };
+    let plain = |text: &str| (false, text.to_owned());
+    assert!(said(&[status("east", State::Syncing, None)]).is_empty());
+    let live = [status("east", State::Live, None)];
+    assert_eq!(said(&live), [plain("cluster east is live")]);
+    assert!(said(&live).is_empty());
+    let draining = |left: &str| [status("east", State::Draining, Some(left))];
+    let text = "cluster east is draining: withdrawn in 30 s";
+    assert_eq!(said(&draining("withdrawn in 30 s")), [plain(text)]);
+    assert!(said(&draining("withdrawn in 29 s")).is_empty());
+    assert_eq!(said(&[]), [plain("cluster east is no member any more")]);
+
+    let refused = said(&[status("east", State::Rejected, Some(REFUSED))]);
+    let [(true, text)] = &refused[..] else { panic!("{refused:?}") };
+    assert!(text.starts_with(&format!("cluster east is rejected: {REFUSED} (")), "{text}");
+}
+
+#[tokio::test]
+async fn news_reach_the_config_cluster_and_wait_while_it_is_away() {
+    let sim = SimCluster::start("config", Options::default()).await.expect("a cluster");
+    sim.store().apply(objects::namespace("strait-system")).expect("a namespace");
+    let (_access, access) = watch::channel(Access {
+        server: sim.url().parse().expect("a URI"),
+        ca_pem: Some(sim.certificate_authority().into()),
+        tls_server_name: None,
+        credential: Credential::Token(Redacted::new(sim.token())),
+        loopback: Loopback::Allowed,
+    });
+    let bad = status("west", State::Rejected, Some(REFUSED));
+    let (statuses, seen) = watch::channel(Arc::new(vec![bad]));
+    let tasks = Supervisor::new();
+    tasks.spawn("events", run(access, "strait-system".into(), seen));
+    let until = async |reason: &str| {
+        let started = Instant::now();
+        loop {
+            let events = sim.store().all("events");
+            let mut found = events.iter().map(|event| event.value());
+            if let Some(found) = found.find(|event| event["reason"] == reason) {
+                return found;
+            }
+            assert!(started.elapsed() < LIMIT, "{reason}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let event = until("Rejected").await;
+    assert_eq!(event["type"], "Warning");
+    let about = json!({
+        "apiVersion": "v1", "kind": "Secret", "namespace": "strait-system", "name": "west",
+    });
+    assert_eq!(event["involvedObject"], about);
+    statuses.send_replace(Arc::new(vec![status("west", State::Live, None)]));
+    assert_eq!(until("Live").await["type"], "Normal");
+}
