@@ -362,6 +362,7 @@ impl Mesh {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
+            config_cluster: self.settings.config_cluster.as_ref(),
         };
         let new = self.aggregate.merge(host, &placement);
         if let Some((host, namespace)) = host.split_private() {
