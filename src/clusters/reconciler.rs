@@ -8,6 +8,7 @@
 
 mod course;
 mod member;
+mod presumed;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -281,6 +282,9 @@ impl Reconciler {
         if let Some(objects) = news {
             self.read(&objects.secrets);
         }
+            if let Some(place) = &objects.partial {
+                self.presume_unread(place);
+            }
         if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
             self.plan(now).await;
         }
@@ -305,31 +309,6 @@ impl Reconciler {
                 _ => MemberSecret::read(secret, self.context.config.loopback),
             };
             self.read.insert(secret.name.clone(), (Arc::clone(secret), read));
-        }
-    }
-
-    /// Takes the members to be those that are remembered, until the Secrets can be read.
-    fn presume(&mut self) {
-        self.presume_at = None;
-        self.presumed = true;
-        warn!("the configuration can't be read yet; the members of before are presumed until then");
-        for (id, remembered) in &self.remembered {
-            if let Some(cluster) = remembered.presumed() {
-                self.running.clusters.insert(id.clone(), cluster);
-            }
-        }
-    }
-
-    /// Takes up members whose Secret turned bad while nobody looked: of them what was last known counts.
-    fn resume(&mut self) {
-        for (id, remembered) in &self.remembered {
-            let Some(cluster) = remembered.presumed() else { continue };
-            let secret = self.read.get(&cluster.secret).map(|(_, secret)| secret);
-            let turned_bad =
-                secret.and_then(|secret| secret.clusters.get(id)).is_some_and(Result::is_err);
-            if turned_bad && !self.members.contains_key(id) {
-                self.running.clusters.entry(id.clone()).or_insert(cluster);
-            }
         }
     }
 
