@@ -576,6 +576,15 @@ fresh lists are held back, never what a watch tells; massWithdrawal in the polic
 A rule for a cluster that isn't there does nothing now, and counts as soon as one by that ID joins. Often it
 is a spelling.";
 
+    /// A member's own mesh ConfigMap.
+    TRUST_DOMAIN_REFUSED = "STR0608", "the cluster may not name the trust domain itself",
+        "Name it on the Secret (strait.dev/trust-domain), or in trustDomains in the policy file.", "\
+Who names a cluster's trust domain decides under which names its workloads answer, and with which
+certificates proxies are let in as its. A cluster may name it in its own mesh ConfigMap, where it lets
+Strait read that, but not one that policy doesn't give it, nor, where no policy says so, one that the
+annotation of another cluster's Secret names. Its workloads are of the mesh's trust domain then, and all
+else works on.";
+
     /// Certificates and keys on disk.
     TLS_FILE = "STR0701", "a certificate or key file can't be read or written",
         "Check that the path exists and who may read it.", "\
