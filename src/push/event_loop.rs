@@ -471,9 +471,10 @@ pub async fn run(
         tokio::select! {
             biased;
             () = wait => {
-                waiting_since = None;
+                let since = waiting_since.take();
                 let begun = Instant::now();
                 if let Some((context, changes)) = mesh.next_version() {
+                    let changes = Changes { since, ..changes };
                     figures.version = context.version;
                     figures.published = Some(std::time::SystemTime::now());
                     figures.woken = publish(&outputs, context, &changes);
