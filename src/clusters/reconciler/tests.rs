@@ -420,6 +420,20 @@ async fn a_removed_secret_drops_its_credential_at_once_and_its_data_after_the_gr
 }
 
 #[tokio::test]
+async fn a_cluster_that_goes_while_its_kubeconfig_changes_leaves_nothing() {
+    let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=slow-2"])]);
+    world.until_alive(&["east good-1", "east slow-2"]).await;
+    world.secrets(&[]);
+    world.until(&[]).await;
+    world.until_alive(&[]).await;
+    world.release("slow-2");
+    assert_eq!(world.words(), ["+east", "-east"]);
+}
+
+#[tokio::test]
 async fn without_grace_a_removed_secret_takes_its_cluster_along() {
     let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
     world.secrets(&[("a", &["east=good-1"])]);
