@@ -83,7 +83,7 @@ pub struct Sources {
 pub struct Lately(Mutex<Option<(Instant, Arc<Withheld>)>>);
 
 impl Lately {
-    /// What was counted within the last minute, else what is counted now, by a thread that nobody waits for.
+    /// What was counted within the last minute, else what is counted now, by a thread that may block.
     async fn counted(&self, count: impl FnOnce() -> Withheld + Send + 'static) -> Arc<Withheld> {
         let fresh = |(at, _): &&(Instant, Arc<Withheld>)| at.elapsed() < WITHHELD_LASTS;
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
