@@ -445,7 +445,7 @@ fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
     };
     let (a, b) = (with("shop/a", "10.0.0.1"), with("shop/b", "10.0.0.2"));
     let mut index = Index::new("cluster.local");
-    let both = index.apply(&[a.clone(), b.clone()]).expect("heard for the first time");
+    let both = index.apply(&[a, b.clone()]).expect("heard for the first time");
     assert_eq!(sockets(&both, "db.example.com"), ["10.0.0.1:5432", "10.0.0.2:5432"]);
     let one = index.apply(&[b]).expect("something else");
     assert_eq!(sockets(&one, "db.example.com"), ["10.0.0.2:5432"]);
