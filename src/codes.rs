@@ -195,8 +195,10 @@ broadcast addresses are never dialled. k3d writes 0.0.0.0: use the host's addres
     /// A file of --config-dir.
     CONFIG_FILE = "STR0219", "a configuration file can't be read",
         "Correct the file; it is read again at once.", "\
-The file keeps its last good objects; those of other files are not affected. The warning names the file,
-the document in it (from 1) and the line.";
+The file keeps its last good objects; those of other files are not affected. A file that was never good
+since the start gives those of its documents that are; member clusters that are known from before, and
+whose Secrets are not found, are taken to be in the rest: what was last known of them serves on, and
+they are shown as rejected. The warning names the file, the document in it (from 1) and the line.";
 
     /// Two IDs, one cluster.
     SAME_CLUSTER_TWICE = "STR0220", "the cluster is a member already, under another ID",
@@ -580,6 +582,15 @@ fresh lists are held back, never what a watch tells; massWithdrawal in the polic
         "Correct the ID, or add the cluster: strait cluster list", "\
 A rule for a cluster that isn't there does nothing now, and counts as soon as one by that ID joins. Often it
 is a spelling.";
+
+    /// A member's own mesh ConfigMap.
+    TRUST_DOMAIN_REFUSED = "STR0608", "the cluster may not name the trust domain itself",
+        "Name it on the Secret (strait.dev/trust-domain), or in trustDomains in the policy file.", "\
+Who names a cluster's trust domain decides under which names its workloads answer, and with which
+certificates proxies are let in as its. A cluster may name it in its own mesh ConfigMap, where it lets
+Strait read that, but not one that policy doesn't give it, nor, where no policy says so, one that the
+annotation of another cluster's Secret names. Its workloads are of the mesh's trust domain then, and all
+else works on.";
 
     /// Certificates and keys on disk.
     TLS_FILE = "STR0701", "a certificate or key file can't be read or written",

@@ -498,15 +498,15 @@ impl Asked<'_> {
 
     /// Whether the way there crosses no border between networks.
     fn same_network(&self) -> bool {
-        self.is_outside() || *self.network == self.view.network
+        self.is_everywhere() || *self.network == self.view.network
     }
 
     fn is_entry(&self) -> bool {
         self.shard.provider == Provider::ServiceEntry
     }
 
-    fn is_outside(&self) -> bool {
-        self.view.role == Role::Client && self.service.is_outside(self.shard, self.network)
+    fn is_everywhere(&self) -> bool {
+        self.view.role == Role::Client && self.service.is_everywhere(self.shard, self.network)
     }
 
     /// The fact by which a step let the endpoint pass.
@@ -528,8 +528,10 @@ impl Asked<'_> {
                 Role::Gateway => "exported to everybody".into(),
                 Role::Client => format!("visible to namespace {}", self.view.namespace),
             },
-            Step::Network if self.is_outside() => {
-                "outside the mesh: reached from every network".into()
+            Step::Network if self.is_everywhere() => {
+                let external = self.service.primary.mesh_external;
+                let why = if external { "outside the mesh" } else { "nothing names its network" };
+                format!("{why}: reached from every network")
             }
             Step::Network => {
                 let (_, by) = self.context.place(

@@ -3,6 +3,7 @@
 //! Made from what others own at the moment of asking: gauges from the statuses and the context,
 //! counters from the servers' own counts. Owns no count itself.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,12 +11,13 @@ use std::time::SystemTime;
 use crate::clusters::status::{ClusterStatus, State};
 use crate::identity::ServerIdentity;
 use crate::lkg::Writes;
+use crate::model::ClusterId;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::sources::Board;
 use crate::task::Supervisor;
-use crate::xds::Stats;
 use crate::xds::connections::Connections;
+use crate::xds::{Histogram, Stats};
 
 /// Where counts come from.
 pub struct Metrics {
@@ -34,6 +36,9 @@ pub struct Metrics {
     /// How writing what was last known fares, where it is written.
     pub writes: Option<tokio::sync::watch::Receiver<Writes>>,
 }
+
+/// By cluster, how many of its endpoints are withheld, by the code of the reason.
+pub type Withheld = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
 
 /// One family of samples.
 struct Family<'a> {
@@ -78,6 +83,7 @@ impl Metrics {
         &self,
         context: Option<&PushContext>,
         clusters: &[ClusterStatus],
+        withheld: &Withheld,
         figures: Figures,
     ) -> Result<String, fmt::Error> {
         let mut text = String::new();
@@ -89,6 +95,13 @@ impl Metrics {
         self.sources(out)?;
         if let Some(context) = context {
             mesh(out, context)?;
+        }
+        let help = "Ready endpoints that proxies of some connected network can't be given, by cluster and code; up to a minute old.";
+        let mut family = Family::gauge(out, "strait_endpoints_withheld", help)?;
+        for (cluster, reasons) in withheld {
+            for (reason, count) in reasons {
+                family.sample(&[("cluster", cluster.as_str()), ("reason", reason)], count)?;
+            }
         }
         Family::gauge(
             out,
@@ -139,7 +152,7 @@ impl Metrics {
     }
 
     fn clusters(&self, out: &mut String, clusters: &[ClusterStatus]) -> fmt::Result {
-        let mut states = std::collections::BTreeMap::new();
+        let mut states = BTreeMap::new();
         for cluster in clusters {
             *states.entry(cluster.state.as_str()).or_insert(0) += 1;
         }
@@ -199,7 +212,7 @@ impl Metrics {
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.errors)?;
         }
-        let mut rejected = std::collections::BTreeMap::new();
+        let mut rejected = BTreeMap::new();
         for cluster in clusters.iter().filter(|one| one.state == State::Rejected) {
             // A refusal begins with its code.
             let code = cluster.reason.as_deref().and_then(|reason| reason.get(..7));
@@ -244,6 +257,8 @@ impl Metrics {
                 family.sample(labels, value)?;
             }
         }
+        let help = "From the moment a change is heard to the response that tells a proxy of it.";
+        histogram(out, "strait_propagation_seconds", help, &self.xds.propagation)?;
         let identity = self.identity.borrow();
         let name = "strait_cert_expiry_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a certificate in use expires.")?;
@@ -254,10 +269,21 @@ impl Metrics {
     }
 }
 
+fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) -> fmt::Result {
+    writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram")?;
+    let counts = of.cumulative();
+    for (bound, count) in &counts {
+        let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
+        writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {count}")?;
+    }
+    let count = counts.last().map_or(0, |(_, count)| *count);
+    writeln!(out, "{name}_sum {}\n{name}_count {count}", of.sum())
+}
+
 fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     Family::gauge(out, "strait_services", "Merged services.")?
         .sample(&[], context.services.len())?;
-    let mut endpoints = std::collections::BTreeMap::new();
+    let mut endpoints = BTreeMap::new();
     for service in context.services.values() {
         for (shard, _, network) in service.endpoints() {
             *endpoints.entry((shard.cluster.clone(), network.clone())).or_insert(0_u64) += 1;
@@ -268,7 +294,7 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     for ((cluster, network), count) in endpoints {
         family.sample(&[("cluster", cluster.as_str()), ("network", network.as_str())], count)?;
     }
-    let mut gateways = std::collections::BTreeMap::new();
+    let mut gateways = BTreeMap::new();
     for gateway in context.networks.iter() {
         let (all, dead) = gateways.entry(gateway.network.clone()).or_insert((0_u64, 0_u64));
         *all += 1;
@@ -284,7 +310,7 @@ fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {
     for (network, (_, dead)) in &gateways {
         family.sample(&[("network", network.as_str())], dead)?;
     }
-    let mut pending = std::collections::BTreeMap::new();
+    let mut pending = BTreeMap::new();
     for gateway in context.networks.pending() {
         *pending.entry(gateway.network.clone()).or_insert(0_u64) += 1;
     }

@@ -387,6 +387,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         figures: figures_seen,
         readiness: readiness_seen.clone(),
         metrics: Arc::new(metrics),
+        withheld: admin::Lately::default(),
         token,
     });
     tasks.spawn("admin", admin::serve(admin_listener, sources));

@@ -8,8 +8,8 @@ mod views;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::{Query, Request, State};
@@ -27,7 +27,7 @@ pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::explain::{explain, find_service};
 use crate::mesh::watch::Problem;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Withheld};
 use crate::model::ClusterId;
 use crate::policy::Watched;
 use crate::push::PushContext;
@@ -37,6 +37,9 @@ use crate::push::view::{Role, ViewKey};
 use crate::sources::Board;
 use crate::task::Supervisor;
 use crate::xds::connections::{Connection, Connections, rfc3339};
+
+/// For how long a count of endpoints that are withheld will do for `/metrics`.
+const WITHHELD_LASTS: Duration = Duration::from_secs(60);
 
 /// Whether the process is ready, and what it waits for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,8 +72,28 @@ pub struct Sources {
     pub readiness: watch::Receiver<Readiness>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// What was counted last of endpoints that are withheld, and when.
+    pub withheld: Lately,
     /// What `/debug/*` asks for.
     pub token: Token,
+}
+
+/// What was last counted, and when. Counting looks at every endpoint: not at each scrape.
+#[derive(Debug, Default)]
+pub struct Lately(Mutex<Option<(Instant, Arc<Withheld>)>>);
+
+impl Lately {
+    /// What was counted within the last minute, else what is counted now, by a thread that may block.
+    async fn counted(&self, count: impl FnOnce() -> Withheld + Send + 'static) -> Arc<Withheld> {
+        let fresh = |(at, _): &&(Instant, Arc<Withheld>)| at.elapsed() < WITHHELD_LASTS;
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counts)) = lock().as_ref().filter(fresh) {
+            return Arc::clone(counts);
+        }
+        let counts = Arc::new(tokio::task::spawn_blocking(count).await.unwrap_or_default());
+        *lock() = Some((Instant::now(), Arc::clone(&counts)));
+        counts
+    }
 }
 
 /// A failure, as JSON with a status.
@@ -181,28 +204,31 @@ async fn readyz(
 
 async fn metrics(State(sources): Shared) -> Answer {
     let context = sources.context.borrow().clone();
+    let counted = Arc::clone(&sources);
+    let withheld = sources.withheld.counted(move || withheld(&counted)).await;
+    let clusters = Arc::clone(&sources.clusters.borrow());
     let text = sources
         .metrics
-        .render(context.as_deref(), &sources.clusters.borrow(), *sources.figures.borrow())
+        .render(context.as_deref(), &clusters, &withheld, *sources.figures.borrow())
         .map_err(|_| Failure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
+/// How many endpoints some connected proxy can't be given because of networks.
+fn withheld(sources: &Sources) -> Withheld {
+    let Some(context) = sources.context.borrow().clone() else { return Withheld::new() };
+    let connections = sources.connections.list();
+    let views = connections.iter().map(|connection| view_of(&context, connection));
+    // A gateway is meant to hold its own network only.
+    let views: BTreeSet<ViewKey> = views.filter(|view| view.role == Role::Client).collect();
+    views::withheld(&context, &views)
+}
+
 async fn clusters(State(sources): Shared) -> Answer {
     let statuses = Arc::clone(&sources.clusters.borrow());
     let context = sources.context.borrow().clone();
-    let counts = context.as_ref().map_or_else(Default::default, |context| {
-        let views: BTreeSet<ViewKey> = sources
-            .connections
-            .list()
-            .iter()
-            .map(|connection| view_of(context, connection))
-            // A gateway is meant to hold its own network only.
-            .filter(|view| view.role == Role::Client)
-            .collect();
-        views::withheld(context, &views)
-    });
+    let counts = withheld(&sources);
     // Of several entries of an ID the first is the one that holds it.
     let mut seen = BTreeSet::new();
     let rows: Vec<ClusterStatus> = statuses

@@ -10,12 +10,14 @@ use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
 use crate::explain::code;
+use crate::metrics::Withheld;
 use crate::model::{
-    ClusterId, Distribution, Health, Hostname, IgnoredClaim, Mode, NetworkId, Resolution,
+    ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, NetworkId,
+    Resolution,
 };
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
-use crate::push::view::{ViewKey, decide};
+use crate::push::view::{ViewKey, decide, is_by_node};
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -274,18 +276,29 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
 
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given
 /// because of networks, by the code of the first such view's reason.
-pub(super) fn withheld(
-    context: &PushContext,
-    views: &BTreeSet<ViewKey>,
-) -> BTreeMap<ClusterId, BTreeMap<&'static str, usize>> {
-    let mut counts: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> Withheld {
+    let mut counts = Withheld::new();
     for service in context.services.values() {
+        // Views that are given the same, and endpoints that are alike, are looked at once.
+        let views: BTreeSet<_> = views.iter().map(|view| view.narrowed(context, service)).collect();
+        let by_node = is_by_node(service);
+        let mut known = Vec::new();
         for (shard, endpoint, network) in service.endpoints() {
-            let reason = views.iter().find_map(|view| {
-                decide(context, view, service, shard, endpoint, network)
-                    .err()
-                    .filter(|reason| reason.is_of_networks())
-            });
+            let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
+            let node = node.filter(|_| by_node);
+            let bar = context.bar(shard, network, address);
+            let alike = (shard, network, health, pod, tls_mode, address.is_ipv4(), node, bar);
+            let reason = match known.iter().find(|(one, _)| *one == alike) {
+                Some((_, reason)) => *reason,
+                None => {
+                    let reason = views.iter().find_map(|view| {
+                        let decided = decide(context, view, service, shard, endpoint, network);
+                        decided.err().filter(|reason| reason.is_of_networks())
+                    });
+                    known.push((alike, reason));
+                    reason
+                }
+            };
             if let Some(reason) = reason {
                 let of_cluster = counts.entry(shard.cluster.clone()).or_default();
                 *of_cluster.entry(code(reason)).or_default() += 1;

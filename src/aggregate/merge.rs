@@ -193,11 +193,14 @@ impl MergedService {
         self.shards.iter().any(|shard| shard.key.is_at_home_in(cluster))
     }
 
-    /// Whether endpoints that `shard` has in `network` are outside the mesh and in none of its
-    /// networks, so that everybody reaches them. (interface.md, "Networks".)
-    pub fn is_outside(&self, shard: &ShardKey, network: &NetworkId) -> bool {
-        let own = self.by_cluster.get(&shard.cluster);
-        network.is_empty() && !shard.is_joined() && own.is_some_and(|own| own.mesh_external)
+    /// Whether endpoints that `shard` has in `network` are in none of the mesh's networks, so that
+    /// everybody reaches them: what is outside the mesh, and what an operator wrote into an entry of
+    /// which nothing names a network. Only what a cluster has is in the network without a name.
+    /// (interface.md, "Networks".)
+    pub fn is_everywhere(&self, shard: &ShardKey, network: &NetworkId) -> bool {
+        let is_external =
+            || self.by_cluster.get(&shard.cluster).is_some_and(|own| own.mesh_external);
+        network.is_empty() && (shard.cluster.is_empty() || (!shard.is_joined() && is_external()))
     }
 
     /// Every endpoint with its shard and network.

@@ -144,13 +144,15 @@ impl Aggregate {
         )
     }
 
-    /// What the system namespace of a shard's cluster names as its network.
+    /// What the system namespace of a shard's cluster names as its network; of what belongs to no cluster
+    /// that is the config cluster's, where there is one: that is where it is written.
     fn system_label<'a>(&'a self, key: &ShardKey, shard: &'a Shard) -> Option<&'a NetworkId> {
-        if !key.is_joined() {
-            return shard.network_label.as_ref();
-        }
-        let own = self.shards.get(&ShardKey::kubernetes(key.cluster.clone()))?;
-        own.network_label.as_ref()
+        let own = match &self.config_cluster {
+            Some(config) if key.cluster.is_empty() => config,
+            _ if key.is_joined() => &key.cluster,
+            _ => return shard.network_label.as_ref(),
+        };
+        self.shards.get(&ShardKey::kubernetes(own.clone()))?.network_label.as_ref()
     }
 
     /// Every name that any shard has.
@@ -158,9 +160,11 @@ impl Aggregate {
         self.shards.values().flat_map(|shard| shard.services.keys().cloned()).collect()
     }
 
-    /// The names that a cluster's shards have.
+    /// The names that a cluster's shards have, those of no cluster with the config cluster's.
     pub fn hosts_of(&self, cluster: &ClusterId) -> BTreeSet<Hostname> {
-        let of_cluster = self.shards.iter().filter(|(key, _)| key.cluster == *cluster);
+        let is_config = self.config_cluster.as_ref() == Some(cluster);
+        let is_of = |key: &ShardKey| key.cluster == *cluster || is_config && key.cluster.is_empty();
+        let of_cluster = self.shards.iter().filter(|(key, _)| is_of(key));
         of_cluster.flat_map(|(_, shard)| shard.services.keys().cloned()).collect()
     }
 

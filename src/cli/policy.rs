@@ -38,6 +38,9 @@ pub(crate) struct TestArgs {
     /// ... claim this network
     #[arg(long, value_name = "NET", requires = "cluster")]
     network: Option<String>,
+    /// ... name this trust domain in its own mesh ConfigMap
+    #[arg(long, value_name = "TD", requires = "cluster")]
+    trust_domain: Option<String>,
     /// ... use this address
     #[arg(long, value_name = "A", requires = "cluster")]
     address: Option<IpAddr>,
@@ -132,14 +135,21 @@ fn claims(policy: &Policy, cluster: &ClusterId, args: &TestArgs) -> Result<Vec<V
     {
         found.push(line(id, format!("network {network}"), &codes::NETWORK_REFUSED, &refused));
     }
+    if let Some(domain) = &args.trust_domain
+        && let Some(Err(refused)) = policy.may_name(cluster, domain)
+    {
+        let what = format!("trust domain {domain}");
+        found.push(line(id, what, &codes::TRUST_DOMAIN_REFUSED, &refused));
+    }
     if let Some(address) = args.address
         && let Err(refused) = policy.may_use(cluster, address)
     {
         found.push(line(id, address.to_string(), &codes::ADDRESS_REFUSED, &refused));
     }
-    if args.host.is_none() && args.network.is_none() && args.address.is_none() {
+    let asked = [&args.host, &args.network, &args.trust_domain];
+    if asked.iter().all(|one| one.is_none()) && args.address.is_none() {
         return Err(Failure::usage("--cluster asks for nothing yet")
-            .next("add --host, --network or --address"));
+            .next("add --host, --network, --trust-domain or --address"));
     }
     Ok(found)
 }

@@ -8,6 +8,7 @@
 
 mod course;
 mod member;
+mod presumed;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -28,6 +29,7 @@ use super::remembered::Remembered;
 use super::secret::MemberSecret;
 use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
 use crate::apiserver::{Access, Limits, Loopback};
+use crate::codes;
 use crate::model::{
     ClusterId, EndpointMetadata, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter,
     NetworkId, SharedServices,
@@ -280,6 +282,9 @@ impl Reconciler {
         });
         if let Some(objects) = news {
             self.read(&objects.secrets);
+            if let Some(place) = &objects.partial {
+                self.presume_unread(place);
+            }
         }
         if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
             self.plan(now).await;
@@ -305,31 +310,6 @@ impl Reconciler {
                 _ => MemberSecret::read(secret, self.context.config.loopback),
             };
             self.read.insert(secret.name.clone(), (Arc::clone(secret), read));
-        }
-    }
-
-    /// Takes the members to be those that are remembered, until the Secrets can be read.
-    fn presume(&mut self) {
-        self.presume_at = None;
-        self.presumed = true;
-        warn!("the configuration can't be read yet; the members of before are presumed until then");
-        for (id, remembered) in &self.remembered {
-            if let Some(cluster) = remembered.presumed() {
-                self.running.clusters.insert(id.clone(), cluster);
-            }
-        }
-    }
-
-    /// Takes up members whose Secret turned bad while nobody looked: of them what was last known counts.
-    fn resume(&mut self) {
-        for (id, remembered) in &self.remembered {
-            let Some(cluster) = remembered.presumed() else { continue };
-            let secret = self.read.get(&cluster.secret).map(|(_, secret)| secret);
-            let turned_bad =
-                secret.and_then(|secret| secret.clusters.get(id)).is_some_and(Result::is_err);
-            if turned_bad && !self.members.contains_key(id) {
-                self.running.clusters.entry(id.clone()).or_insert(cluster);
-            }
         }
     }
 
@@ -494,29 +474,62 @@ impl Reconciler {
         let cluster = self.running.clusters.get(id);
         let claimed = member.claimed.as_ref();
         let mesh = self.trust_domain.borrow().clone();
-        let (Some(trust_domain), Some(mesh)) = (self.trust_domain_of(cluster, claimed), mesh)
+        let (Some(trust_domain), Some(mesh)) = (self.trust_domain_of(id, cluster, claimed), mesh)
         else {
             return;
         };
-        let own_mesh = match cluster {
+        let refused = || claimed.and_then(|claimed| self.may_name(id, claimed).err());
+        let own_mesh = match cluster.map(|cluster| &cluster.trust_domain) {
             None => OwnMesh::Unread,
-            Some(cluster) if cluster.trust_domain.is_some() => OwnMesh::Shown,
-            Some(_) => OwnMesh::Counts(mesh),
+            Some(Some(named)) => {
+                OwnMesh::Overruled(format!("the Secret's annotation {named} counts").into())
+            }
+            Some(None) => match refused() {
+                Some(why) => OwnMesh::Overruled(why.into()),
+                None => OwnMesh::Counts(mesh),
+            },
         };
         let how = How { access: access.clone(), limits, trust_domain, own_mesh };
         let passed = member.passed.clone();
         member.align(&how, || start_run(&self.context, id, &how, &passed));
     }
 
-    /// The trust domain of the workloads of a cluster: its Secret's word, else its own, else the mesh's. Of
-    /// the config cluster its own is the mesh's.
+    /// The trust domain of the workloads of a cluster: its Secret's word, else its own where it may name
+    /// that, else the mesh's. Of the config cluster its own is the mesh's.
     fn trust_domain_of(
         &self,
+        id: &ClusterId,
         cluster: Option<&Cluster>,
         claimed: Option<&Arc<str>>,
     ) -> Option<Arc<str>> {
-        let own = cluster.and_then(|cluster| cluster.trust_domain.as_ref().or(claimed).cloned());
+        let own = cluster.and_then(|cluster| {
+            let claimed = || claimed.filter(|claimed| self.may_name(id, claimed).is_ok());
+            cluster.trust_domain.as_ref().or_else(claimed).cloned()
+        });
         own.or_else(|| self.trust_domain.borrow().clone())
+    }
+
+    /// Whether a cluster may say itself that its workloads are of a trust domain: where no policy says so,
+    /// it may not be one that an operator has named as that of another.
+    fn may_name(&self, id: &ClusterId, domain: &str) -> Result<(), String> {
+        if self.trust_domain.borrow().as_deref() == Some(domain) {
+            return Ok(());
+        }
+        if let Some(ruled) = self.policy.borrow().may_name(id, domain) {
+            return ruled.map_err(|refused| format!("{}: {refused}", codes::TRUST_DOMAIN_REFUSED));
+        }
+        let is_named = |other: &ClusterId, cluster: &Cluster| {
+            other != id
+                && cluster.hold != Hold::Presumed
+                && cluster.trust_domain.as_deref() == Some(domain)
+        };
+        match self.running.clusters.iter().find(|(other, cluster)| is_named(other, cluster)) {
+            Some((other, _)) => {
+                let code = &codes::TRUST_DOMAIN_REFUSED;
+                Err(format!("{code}: it is {other}'s, by the annotation of that Secret"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// What an operator asks for a cluster, and where: its Secret's word goes before the policy's.
@@ -604,7 +617,7 @@ impl Reconciler {
             let secret = cluster.map(|cluster| cluster.secret.to_string());
             let fixed_network = network.clone();
             let claimed = member.claimed.as_ref();
-            let trust_domain = self.trust_domain_of(cluster, claimed).unwrap_or_default();
+            let trust_domain = self.trust_domain_of(id, cluster, claimed).unwrap_or_default();
             known.clusters.insert(
                 id.clone(),
                 KnownCluster {
@@ -651,7 +664,8 @@ impl Reconciler {
         let state = if idle.on_standby() { State::Conflict } else { State::Rejected };
         let reason = Some(idle.refusal.to_string());
         let secret = Some(idle.secret.to_string());
-        let trust_domain = idle.trust_domain.clone().or_else(|| self.trust_domain_of(None, None));
+        let mesh = || self.trust_domain.borrow().clone();
+        let trust_domain = idle.trust_domain.clone().or_else(mesh);
         let place = (idle.network.clone(), trust_domain.unwrap_or_default());
         self.entry(&idle.key, secret, (state, reason), place, &Status::starting())
     }

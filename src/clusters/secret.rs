@@ -2,7 +2,7 @@
 //!
 //! Each data key is a cluster ID, each value a kubeconfig; what is wrong with one costs only that one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -78,6 +78,17 @@ impl Member {
 }
 
 impl MemberSecret {
+    /// One that is thought to be there, and of which no more is known than its clusters.
+    pub(super) fn unread(name: ObjectName, ids: BTreeSet<ClusterId>, refusal: &Refusal) -> Self {
+        Self {
+            name,
+            created: None,
+            clusters: ids.into_iter().map(|id| (id, Err(refusal.clone()))).collect(),
+            invalid_keys: BTreeMap::new(),
+            settings: None,
+        }
+    }
+
     /// Reads `secret`. Loopback addresses in it are judged by `loopback`.
     pub fn read(secret: &Secret, loopback: Loopback) -> Self {
         let settings = settings(&secret.annotations);

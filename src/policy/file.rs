@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::preference::{Preference, Tier};
 use super::{Budget, MassWithdrawal, Names, Owner, Policy, Rules, WhenDark};
 use crate::mesh::{parse_duration, plain};
-use crate::model::{ClusterId, Mode, NetworkId};
+use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// The largest file that is read: far more than people write.
 const BYTES_MAX: usize = 1 << 20;
@@ -65,6 +65,7 @@ struct RulesText {
     budget: Option<BudgetText>,
     exports: Option<NamesText>,
     networks: Option<Vec<String>>,
+    trust_domains: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
 }
 
@@ -167,6 +168,10 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, Invalid> {
         networks: text
             .networks
             .map(|list| list.into_iter().map(NetworkId::from).collect::<BTreeSet<_>>()),
+        trust_domains: text
+            .trust_domains
+            .map(|list| trust_domains(&of("trustDomains"), list))
+            .transpose()?,
         addresses: text.addresses.map(|list| ranges(&of("addresses"), &list)).transpose()?,
     })
 }
@@ -267,6 +272,15 @@ fn ranges(field: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
         })
     });
     ranges.collect()
+}
+
+fn trust_domains(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, Invalid> {
+    match list.iter().position(|name| !is_trust_domain(name)) {
+        Some(at) => {
+            invalid(format!("{field}[{at}]"), format!("{:?} is no trust domain", list.get(at)))
+        }
+        None => Ok(list.into_iter().collect()),
+    }
 }
 
 fn names(field: &str, text: NamesText) -> Result<Names, Invalid> {

@@ -43,6 +43,7 @@ struct Rules {
     budget: Budget,
     exports: Option<Names>,
     networks: Option<BTreeSet<NetworkId>>,
+    trust_domains: Option<BTreeSet<String>>,
     addresses: Option<Vec<IpNet>>,
 }
 
@@ -206,6 +207,20 @@ impl Policy {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether a cluster may say itself that its workloads are of a trust domain; `None` where no rule says.
+    ///
+    /// # Errors
+    /// The rule that says no.
+    pub fn may_name(&self, cluster: &ClusterId, domain: &str) -> Option<Result<(), Refused>> {
+        let (domains, own) = self.find(cluster, |rules| rules.trust_domains.as_ref())?;
+        if domains.contains(domain) {
+            return Some(Ok(()));
+        }
+        let named: Vec<_> = domains.iter().map(String::as_str).collect();
+        let fact = format!("cluster {cluster} may name {}", listed(&named));
+        Some(Err(Refused { rule: place(own, cluster, "trustDomains"), fact }))
     }
 
     /// Whether an endpoint or a gateway of a cluster may have an address. What is the host's own or the

@@ -94,6 +94,19 @@ clusters:
 }
 
 #[test]
+fn a_cluster_names_the_trust_domains_that_its_rule_gives_it() {
+    let policy =
+        policy("mesh: {trustDomains: []}\nclusters: {east: {trustDomains: [old.example]}}");
+    let said = |cluster: &str, domain: &str| {
+        policy.may_name(&id(cluster), domain).expect("a rule").map_err(|one| one.rule)
+    };
+    assert_eq!(said("east", "old.example"), Ok(()));
+    assert_eq!(said("east", "new.example"), Err("clusters.east.trustDomains".to_owned()));
+    assert_eq!(said("west", "old.example"), Err("mesh.trustDomains".to_owned()));
+    assert_eq!(Policy::default().may_name(&id("east"), "any.example"), None);
+}
+
+#[test]
 fn endpoints_stay_within_the_ranges_of_their_cluster() {
     let policy = policy("clusters: {east: {addresses: [10.1.0.0/16, 'fd00::/8', 192.0.2.7]}}");
     for (address, good) in [

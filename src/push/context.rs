@@ -113,17 +113,14 @@ impl PushContext {
         label: Option<&NetworkId>,
         address: IpAddr,
     ) -> (NetworkId, PlacedBy) {
-        let system_label = self.network_labels.get(cluster).and_then(Option::as_ref);
-        self.placement().place(cluster, system_label, label, address)
+        let placement = self.placement();
+        let system_label =
+            self.network_labels.get(placement.home(cluster)).and_then(Option::as_ref);
+        placement.place(cluster, system_label, label, address)
     }
 
     /// What bars an endpoint of `shard` from everybody, by its address or by its network.
-    pub(super) fn bar(
-        &self,
-        shard: &ShardKey,
-        network: &NetworkId,
-        address: IpAddr,
-    ) -> Option<Bar> {
+    pub fn bar(&self, shard: &ShardKey, network: &NetworkId, address: IpAddr) -> Option<Bar> {
         let placement = self.placement();
         if !shard.is_claimed() {
             None
@@ -139,6 +136,7 @@ impl PushContext {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
+            config_cluster: self.settings.config_cluster.as_ref(),
         }
     }
 
@@ -201,9 +199,15 @@ pub(super) struct Placement<'a> {
     pub(super) clusters: &'a KnownClusters,
     pub(super) mesh_networks: &'a MeshNetworks,
     pub(super) policy: &'a Policy,
+    pub(super) config_cluster: Option<&'a ClusterId>,
 }
 
 impl Placement<'_> {
+    /// The cluster by whose network something is placed: its own, else the one where it is written.
+    fn home<'a>(&'a self, cluster: &'a ClusterId) -> &'a ClusterId {
+        self.config_cluster.filter(|_| cluster.is_empty()).unwrap_or(cluster)
+    }
+
     fn place(
         &self,
         cluster: &ClusterId,
@@ -211,6 +215,7 @@ impl Placement<'_> {
         label: Option<&NetworkId>,
         address: IpAddr,
     ) -> (NetworkId, PlacedBy) {
+        let cluster = self.home(cluster);
         let fixed =
             self.clusters.clusters.get(cluster).and_then(|known| known.fixed_network.as_ref());
         network_of(fixed, label, system_label, self.mesh_networks, cluster, address)

@@ -373,6 +373,7 @@ impl Mesh {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
+            config_cluster: self.settings.config_cluster.as_ref(),
         };
         let new = self.aggregate.merge(host, &placement);
         if let Some((host, namespace)) = host.split_private() {
@@ -481,9 +482,10 @@ pub async fn run(
         tokio::select! {
             biased;
             () = wait => {
-                waiting_since = None;
+                let since = waiting_since.take();
                 let begun = Instant::now();
                 if let Some((context, changes)) = mesh.next_version() {
+                    let changes = Changes { since, ..changes };
                     figures.version = context.version;
                     figures.published = Some(std::time::SystemTime::now());
                     figures.woken = publish(&outputs, context, &changes);

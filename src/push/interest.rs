@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Instant;
 
 use futures::task::AtomicWaker;
 
@@ -24,6 +25,8 @@ pub struct Dirty {
     pub accounts: bool,
     /// Of the names that the stream watches, those of services whose endpoints changed; in no order.
     pub endpoints: Vec<Arc<str>>,
+    /// When the first of it was heard, where that is known.
+    pub since: Option<Instant>,
 }
 
 impl Dirty {
@@ -46,6 +49,8 @@ pub struct Changes {
     pub endpoints: BTreeSet<Hostname>,
     /// Pods whose record changed: their own proxies look at everything again.
     pub workloads: BTreeSet<(ClusterId, WorkloadKey)>,
+    /// When the first event of it was taken.
+    pub since: Option<Instant>,
 }
 
 impl Changes {
@@ -104,6 +109,7 @@ struct Unread {
     accounts: bool,
     /// Sorted.
     names: Vec<u32>,
+    since: Option<Instant>,
 }
 
 /// One stream's entry in the table; dropping it takes the stream out.
@@ -172,6 +178,10 @@ impl Interest {
         }
         for stream in &marked {
             if let Some(pending) = table.streams.get(*stream) {
+                if let Some(since) = changes.since {
+                    // Nobody takes it meanwhile: that needs the table.
+                    lock(&pending.dirty).since.get_or_insert(since);
+                }
                 pending.wake.wake();
             }
         }
@@ -223,6 +233,7 @@ impl Subscription {
             definitions: unread.definitions,
             accounts: unread.accounts,
             endpoints: unread.names.iter().filter_map(name).collect(),
+            since: unread.since,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
 use crate::fixtures::{
     endpoint, host, ip, member, port, removed, service, settings, shard, sidecar,
 };
+use crate::mesh::MeshNetworks;
 use crate::model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, Resolution,
     TlsMode,
@@ -456,4 +457,21 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
     let endpoints = [host("web.ns")].into();
     assert_eq!(changes, Changes { accounts: true, endpoints, ..Changes::default() });
     assert_eq!(context.definitions, definitions);
+}
+
+#[test]
+fn networks_that_are_taken_back_place_nothing_any_more() {
+    let mut mesh =
+        mesh(vec![shard("east", 1).with(service("web.ns"), vec![endpoint("10.7.0.1")]).said()]);
+    let network = |mesh: &mut Mesh| {
+        let (context, _) = mesh.next_version().expect("something else");
+        let web = &context.services[&host("web.ns")];
+        web.endpoints().map(|(_, _, network)| network.to_string()).collect::<String>()
+    };
+    let text = "networks:\n  n1: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n";
+    let networks = MeshNetworks::parse(text).expect("valid");
+    mesh.apply(Event::MeshNetworks(Arc::new(networks)));
+    assert_eq!(network(&mut mesh), "n1");
+    mesh.apply(Event::MeshNetworks(Arc::default()));
+    assert_eq!(network(&mut mesh), "");
 }

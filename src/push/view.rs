@@ -420,8 +420,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             needs_mtls: false,
             gateways: Vec::new(),
         };
-        if view.role == Role::Client && service.is_outside(shard, network) {
-            // The way out of the mesh is the same from everywhere.
+        if view.role == Role::Client && service.is_everywhere(shard, network) {
+            // The way there is the same from everywhere.
         } else if *network == view.network {
             reach.needs_mtls = view.role == Role::Gateway;
         } else if view.role == Role::Gateway {

@@ -1,7 +1,8 @@
 //! Objects from a directory of YAML and JSON files (`--config-dir`), watched.
 //!
 //! Owns what was last good of each file: a file that can't be read, or in which any document is wrong,
-//! keeps the objects it had before, and a warning says where and why. Not recursive; hidden files are
+//! keeps the objects it had before, and a warning says where and why. One that was never good since the start
+//! gives what documents of it are good, and what is not among them may be there nevertheless. Not recursive; hidden files are
 //! left alone, so that a ConfigMap volume (`..data`, swapped as a whole) reads as its files.
 
 use std::collections::BTreeMap;
@@ -125,7 +126,9 @@ struct Files {
 struct File {
     /// Changes whenever the content may have.
     stamp: Option<Stamp>,
-    /// The last good content.
+    /// Whether all of it has been good once.
+    was_good: bool,
+    /// The last good content; before there was any, what is good of the present one.
     objects: Vec<(Key, Object)>,
     /// About the present content.
     warnings: Vec<Warning>,
@@ -198,23 +201,29 @@ impl Files {
                 return self.files.remove(name).is_some();
             }
             Ok(Some((stamp, bytes))) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
-            Err(error) => (None, Err(warning(name, None, &format!("can't be read ({error})")))),
+            Err(error) => {
+                let wrong = warning(name, None, &format!("can't be read ({error})"));
+                (None, Err(Bad { wrong, good: Vec::new() }))
+            }
         };
         let file = self.files.entry(name.to_owned()).or_default();
         file.stamp = read.0;
         let before = file.warnings.clone();
         match read.1 {
             Ok((objects, warnings)) => {
-                file.objects = objects;
-                file.warnings = warnings;
+                (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
                 true
             }
-            Err(mut warning) => {
-                let held = file.objects.len();
-                let kept = format!("; its last good objects ({held}) are kept");
-                warning.text = format!("STR0219: {}{kept}", warning.text);
-                file.warnings = vec![warning];
-                file.warnings != before
+            Err(Bad { mut wrong, good }) => {
+                let fate = if file.was_good {
+                    format!("its last good objects ({}) are kept", file.objects.len())
+                } else {
+                    file.objects = good;
+                    format!("what is good of it ({} objects) counts", file.objects.len())
+                };
+                wrong.text = format!("STR0219: {}; {fate}", wrong.text);
+                file.warnings = vec![wrong];
+                !file.was_good || file.warnings != before
             }
         }
     }
@@ -262,6 +271,8 @@ impl Files {
         }
         warnings.sort();
         objects.warnings = warnings;
+        let mut never_good = self.files.iter().filter(|(_, file)| !file.was_good);
+        objects.partial = never_good.next().map(|(name, _)| name.as_str().into());
         objects
     }
 }
@@ -300,9 +311,47 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, Vec<u8>)
 
 type Parsed = (Vec<(Key, Object)>, Vec<Warning>);
 
-/// The objects of one file, or the first thing that is wrong in it.
-fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<Parsed, Warning> {
-    let text = std::str::from_utf8(bytes).map_err(|_| warning(name, None, "is not UTF-8"))?;
+/// The first thing that is wrong in a file, and what of it is good.
+struct Bad {
+    wrong: Warning,
+    good: Vec<(Key, Object)>,
+}
+
+/// The objects of one file.
+fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<Parsed, Bad> {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Err(Bad { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
+    };
+    parse_text(name, text, system_namespace).map_err(|wrong| {
+        let each = documents(text).into_iter();
+        let good = each.filter_map(|one| parse_text(name, one, system_namespace).ok());
+        Bad { wrong, good: good.flat_map(|(objects, _)| objects).collect() }
+    })
+}
+
+/// The documents of a text, each by itself.
+fn documents(text: &str) -> Vec<&str> {
+    let mut documents = Vec::new();
+    let mut start = 0;
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if is_marker(line.trim_end()) {
+            documents.push((start, at));
+            start = at + line.len();
+        }
+        at += line.len();
+    }
+    documents.push((start, at));
+    documents.into_iter().filter_map(|(start, end)| text.get(start..end)).collect()
+}
+
+/// Whether a line begins a document.
+fn is_marker(line: &str) -> bool {
+    line == "---" || line.starts_with("--- ")
+}
+
+/// The objects of a text, or the first thing that is wrong in it.
+fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<Parsed, Warning> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: 64 },
         with_snippet: false,
@@ -344,7 +393,7 @@ fn warning(file: &str, at: Option<(usize, u64)>, text: &str) -> Warning {
 fn document_at(text: &str, line: u64) -> usize {
     let mut documents = 0;
     for line in text.lines().take(usize::try_from(line).unwrap_or(usize::MAX)) {
-        let marker = line == "---" || line.starts_with("--- ");
+        let marker = is_marker(line);
         let says_nothing = line.trim().is_empty() || line.starts_with(['#', '%']);
         if marker || (documents == 0 && !says_nothing) {
             documents += 1;

@@ -42,13 +42,16 @@ pub struct Objects {
     pub others: Vec<Arc<serde_json::Value>>,
     /// What could not be read and is replaced by what it was before, or left out.
     pub warnings: Vec<Warning>,
+    /// Where there may be more objects than these: a file that could not be read, or not all of it, and of
+    /// which nobody knows what it said before.
+    pub partial: Option<Arc<str>>,
     /// What of several stores counts for nothing, since a store before has it: each with the hosts that it
     /// names, in words.
     pub shadowed: Vec<(Vec<Arc<str>>, String)>,
 }
 
 /// A namespace and a name in it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectName {
     /// The namespace; empty for objects that have none.
     pub namespace: Arc<str>,
@@ -70,7 +73,7 @@ impl fmt::Display for ObjectName {
 }
 
 /// A Secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Secret {
     /// Its name.
     pub name: ObjectName,

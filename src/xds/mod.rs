@@ -32,4 +32,4 @@ pub mod server;
 mod stats;
 mod stream;
 
-pub use stats::{Counter, Stats};
+pub use stats::{Counter, Histogram, Stats};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use super::resource::ResourceType;
 
@@ -17,6 +18,8 @@ pub struct Stats {
     pub requests: AtomicU64,
     /// Streams whose proxy was refused.
     pub refused: AtomicU64,
+    /// From a change to the responses that tell it.
+    pub propagation: Histogram,
     by_type: [ByType; ResourceType::ALL.len()],
     handshakes_failed: Mutex<BTreeMap<&'static str, u64>>,
     closed: Mutex<BTreeMap<&'static str, u64>>,
@@ -28,6 +31,52 @@ struct ByType {
     resources: AtomicU64,
     bytes: AtomicU64,
     nacks: AtomicU64,
+}
+
+/// How often something took how long.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// By the first of [`Self::BOUNDS`] that it took no longer than; the last took longer than all.
+    counts: [AtomicU64; Self::BOUNDS.len() + 1],
+    micros: AtomicU64,
+}
+
+impl Histogram {
+    /// Bounds of the buckets, in microseconds.
+    const BOUNDS: [u64; 14] = [
+        1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+        2_500_000, 5_000_000, 10_000_000, 30_000_000,
+    ];
+
+    /// Counts one.
+    pub(super) fn observe(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        if let Some(count) = self.counts.get(Self::BOUNDS.partition_point(|bound| *bound < micros))
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+            self.micros.fetch_add(micros, Ordering::Relaxed);
+        }
+    }
+
+    /// How many took no longer than each bound, in seconds, and at last how many there are at all.
+    pub fn cumulative(&self) -> Vec<(Option<f64>, u64)> {
+        let mut sum = 0;
+        let bounds = Self::BOUNDS.iter().map(|bound| Some(seconds(*bound))).chain([None]);
+        let counted = bounds.zip(&self.counts).map(|(bound, count)| {
+            sum += count.load(Ordering::Relaxed);
+            (bound, sum)
+        });
+        counted.collect()
+    }
+
+    /// What all of them took together, in seconds.
+    pub fn sum(&self) -> f64 {
+        seconds(self.micros.load(Ordering::Relaxed))
+    }
+}
+
+fn seconds(micros: u64) -> f64 {
+    Duration::from_micros(micros).as_secs_f64()
 }
 
 /// A family of counters, for `/metrics`.

@@ -74,6 +74,8 @@ pub(super) struct Stream {
     hold_until: Instant,
     /// What is due was looked at, and there is nothing to send before something else happens.
     idle: bool,
+    /// When the first change was heard that nothing has been sent of.
+    untold_since: Option<std::time::Instant>,
     budget: Budget,
 }
 
@@ -114,6 +116,7 @@ impl Stream {
             opened: now,
             hold_until: now,
             idle: false,
+            untold_since: None,
             budget: Budget::full(now),
         }
     }
@@ -157,6 +160,11 @@ impl Stream {
             response.encode_message(&mut rope);
         }
         self.idle = rope.is_empty();
+        if let Some(since) = self.untold_since.take()
+            && !self.idle
+        {
+            self.shared.stats.propagation.observe(since.elapsed());
+        }
         rope
     }
 
@@ -319,7 +327,12 @@ impl Stream {
             let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
             admitted.entry.readmit(now);
         }
-        lock(&self.session).on_change(&dirty);
+        let mut session = lock(&self.session);
+        session.on_change(&dirty);
+        if session.is_due() {
+            self.untold_since = self.untold_since.or(dirty.since);
+        }
+        drop(session);
         self.hold_until = Instant::now() + CHANGES_SPACING;
         Ok(())
     }

@@ -316,5 +316,8 @@ async fn explanations_say_what_was_sent() {
     // A standby holds nothing.
     assert_eq!((&entries[1]["withheld"], &entries[1]["state"]), (&json!(0), &json!("conflict")));
     assert_eq!(server.cluster("lost").await["withheld"], 1);
+    let (_, metrics) = server.admin.text("/metrics").await;
+    let counted = "strait_endpoints_withheld{cluster=\"lost\",reason=\"STR04";
+    assert!(metrics.contains(counted), "{metrics}");
     assert_eq!(server.cluster("east").await["withheld"], 3, "of n7's and west's: db 2, private 1");
 }

@@ -127,6 +127,29 @@ async fn a_damaged_file_costs_a_generation_and_is_told() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_broken_at_a_restart_costs_neither_its_good_documents_nor_its_clusters() {
+    let (setup, _east, west, before) = served().await;
+    let of_east = std::fs::read_to_string(setup.path("config").join("east.json")).expect("read");
+    setup.take_out("east");
+    setup.take_out("west");
+    let all = setup.path("config").join("all.yaml");
+    replace(&all, &format!("kind: Secret\ndata: [\n---\n{of_east}\n"));
+    let second = setup.start_ready().await;
+    second.cluster_in("east", "restored").await;
+    let entry = second.cluster_in("west", "rejected").await;
+    let reason = entry["reason"].as_str().expect("a reason");
+    assert!(reason.contains("STR0219") && reason.contains("all.yaml"), "{reason}");
+    assert!(reason.contains("from disk"), "{reason}");
+    assert_eq!(given(&setup, &second).await, before);
+
+    west.api.restart().await;
+    replace(&all, &format!("{}\n---\n{of_east}\n", west.secret()));
+    second.cluster_in("west", "live").await;
+    replace(&all, &of_east);
+    second.cluster_in("west", "draining").await;
+}
+
+#[tokio::test]
 async fn a_state_that_cannot_be_written_changes_nothing_else() {
     let (east, west) = members().await;
     let setup = Setup::new();

@@ -440,6 +440,7 @@ async fn answers_have_the_fields_of_the_contract() {
         "strait_cluster_sync_duration_seconds{cluster=\"east\"}",
         "strait_cluster_watch_errors_total{cluster=\"east\"}",
         "strait_snapshot_age_seconds",
+        "strait_propagation_seconds_bucket{le=\"+Inf\"}",
     ] {
         assert!(metrics.contains(name), "{name}");
     }

@@ -60,14 +60,12 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
         lock(&doubles.trust_domain).clone_from(&config.trust_domain);
         Alive(Arc::clone(&doubles), format!("{cluster} {host}"))
     };
-    if let Some((_, domain)) = host.split_once("says-")
-        && let OwnMesh::Counts(_) = config.own_mesh
-    {
+    if let Some((_, domain)) = host.split_once("says-") {
         let domain = domain.trim_end_matches(".example.org");
         let trust_domain = Some(Arc::from(domain));
         let own = Some(kube::Own { trust_domain, problem: None });
         config.status.send_modify(|status| status.own = own);
-        if config.trust_domain != domain {
+        if config.trust_domain != domain && matches!(config.own_mesh, OwnMesh::Counts(_)) {
             return std::future::pending().await;
         }
     }
@@ -419,6 +417,20 @@ async fn a_removed_secret_drops_its_credential_at_once_and_its_data_after_the_gr
     world.until(&[]).await;
     assert_eq!(world.words(), ["-east"]);
     assert!(!world.outputs.known.borrow().contains(&"east".into()));
+}
+
+#[tokio::test]
+async fn a_cluster_that_goes_while_its_kubeconfig_changes_leaves_nothing() {
+    let mut world = World::new(Setup { grace: Duration::ZERO, ..Setup::default() });
+    world.secrets(&[("a", &["east=good-1"])]);
+    world.until(&["east live"]).await;
+    world.secrets(&[("a", &["east=slow-2"])]);
+    world.until_alive(&["east good-1", "east slow-2"]).await;
+    world.secrets(&[]);
+    world.until(&[]).await;
+    world.until_alive(&[]).await;
+    world.release("slow-2");
+    assert_eq!(world.words(), ["+east", "-east"]);
 }
 
 #[tokio::test]

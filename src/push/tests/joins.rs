@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::fixtures::{sidecar, workload};
-use crate::model::{ClusterFacts, Hostname, WorkloadKey};
+use crate::model::{ClusterFacts, ClusterId, EndpointRef, Hostname, NetworkId, WorkloadKey};
 use crate::push::Whereabouts;
+use crate::push::context::Settings;
 use crate::registry::service_entry::Index;
 use crate::registry::{Contents, Epoch, ShardKey};
 
@@ -105,6 +106,53 @@ fn a_service_has_its_workload_entries_for_as_long_as_both_are_there() {
     let web = shard("east", 1).update().without("web.ns");
     mesh.apply(Event::Registry(web.said()));
     assert!(next(&mut mesh).services.is_empty());
+}
+
+#[test]
+fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everywhere() {
+    let config_cluster = Some("hub".into());
+    let mut mesh = Mesh::new(Arc::new(Settings { config_cluster, ..Settings::clone(&settings()) }));
+    mesh.apply(Event::Complete);
+    let mut database = database();
+    let endpoints = json!([{"address": "10.7.0.1"}, {"address": "10.7.0.2", "network": "n2"}]);
+    database["endpoints"] = endpoints;
+    database.as_object_mut().expect("an object").remove("workloadSelector");
+    let machine = json!({"address": "10.7.0.3", "labels": {"app": "web"}});
+    let all = [("ServiceEntry", "db", database), ("WorkloadEntry", "web-a", machine)];
+    mesh.apply(entries(&all));
+    let web = shard("hub", 1).with(service("web.ns"), vec![]).said();
+    mesh.apply(Event::Registry(web));
+    let placed = |context: &PushContext| {
+        let all = context.services.values().flat_map(|service| service.endpoints());
+        let network_of = |endpoint: EndpointRef<'_>, network: &NetworkId| {
+            let label = endpoint.network_label;
+            let again = context.place(&ClusterId::default(), label, endpoint.address).0;
+            assert_eq!(again, *network, "explain finds what was found when it was merged");
+            format!("{} {network}", endpoint.address)
+        };
+        all.map(|(_, endpoint, network)| network_of(endpoint, network)).collect::<Vec<_>>()
+    };
+    let direct = |context: &PushContext, network: &str, host: &str| {
+        let view = ViewKey::of(&sidecar("api-0.ns", "east"), network.into(), Role::Client);
+        let service = &context.services[host];
+        let number = service.primary.ports[0].number;
+        let all = assignment(context, &view, service, number).localities;
+        all.iter().flat_map(|one| &one.members).count()
+    };
+    let context = next(&mut mesh);
+    assert_eq!(placed(&context), ["10.7.0.1 ", "10.7.0.2 n2", "10.7.0.3 "]);
+    let web = "web.ns.svc.cluster.local";
+    assert_eq!((direct(&context, "n1", "db.internal"), direct(&context, "n1", web)), (1, 1));
+    assert_eq!((direct(&context, "n2", "db.internal"), direct(&context, "n2", web)), (2, 1));
+
+    let network_label = Some(Some("n1".into()));
+    let change = Change::Update(Contents { network_label, ..Contents::default() });
+    let hub = ShardKey::kubernetes("hub".into());
+    mesh.apply(Event::Registry(RegistryUpdate { shard: hub, epoch: Epoch(1), change }));
+    let context = next(&mut mesh);
+    assert_eq!(placed(&context), ["10.7.0.1 n1", "10.7.0.2 n2", "10.7.0.3 n1"]);
+    assert_eq!((direct(&context, "n1", "db.internal"), direct(&context, "n1", web)), (1, 1));
+    assert_eq!((direct(&context, "n2", "db.internal"), direct(&context, "n2", web)), (1, 0));
 }
 
 #[test]

@@ -29,8 +29,8 @@ const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 pub enum OwnMesh {
     /// It is not read: what the ConfigMap of the config cluster says is the mesh's.
     Unread,
-    /// Another trust domain is shown, and the operator's holds.
-    Shown,
+    /// Another trust domain than that in which the cluster is read is shown, with this, why it doesn't count.
+    Overruled(Arc<str>),
     /// It counts; what it leaves out is this, the mesh's.
     Counts(Arc<str>),
 }

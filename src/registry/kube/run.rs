@@ -279,15 +279,13 @@ impl Trust {
     /// What an operator should know of it.
     fn remarks(&self) -> impl Iterator<Item = String> {
         let Own { trust_domain, problem } = self.own.borrow().clone().unwrap_or_default();
-        let shown =
-            trust_domain.filter(|own| self.own_mesh == OwnMesh::Shown && **own != *self.domain);
-        let shown = shown.map(|own| {
-            let here = &self.domain;
-            format!(
-                "its own mesh config says trust domain {own}, the Secret's annotation {here} counts"
-            )
-        });
-        shown.into_iter().chain(problem)
+        let overruled = match (&self.own_mesh, trust_domain) {
+            (OwnMesh::Overruled(why), Some(own)) if *own != *self.domain => Some(format!(
+                "its own mesh config says trust domain {own}, which doesn't count: {why}"
+            )),
+            _ => None,
+        };
+        overruled.into_iter().chain(problem)
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) struct ServiceEntry {
     pub(super) odd_addresses: Vec<Fault>,
     /// Whether it is given an address where it names none.
     pub(super) allocate: bool,
+    /// The addresses that its status says hosts were given.
+    pub(super) said: Vec<(Hostname, IpAddr)>,
     /// Numbers and names are each there once.
     pub(super) ports: Vec<Port>,
     pub(super) external: bool,
@@ -239,6 +241,7 @@ pub(super) fn service_entry(
         addresses,
         ranges,
         odd_addresses,
+        said: said_addresses(object),
         allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
         ports: ports(spec.field("ports")?)?,
         external,
@@ -329,6 +332,16 @@ fn is_dns_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let fits = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(plain);
     text.len() <= 253 && text.split('.').all(fits)
+}
+
+/// The addresses in the status, by host; what makes no sense there is nobody's loss.
+fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
+    let said = object.pointer("/status/addresses").and_then(Value::as_array);
+    let one = |said: &Value| {
+        let host = said.get("host")?.as_str()?.to_ascii_lowercase();
+        Some((Hostname::from(host), said.get("value")?.as_str()?.parse().ok()?))
+    };
+    said.into_iter().flatten().filter_map(one).collect()
 }
 
 /// Single addresses, ranges of them, and what is neither.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::addresses;
+use super::addresses::{self, Claim};
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
 use super::join::{Machine, Machines, PodsWanted, Selections};
 use crate::model::{
@@ -232,7 +232,11 @@ impl Index {
                 }
             }
         }
-        addresses::give(hosts.values_mut().map(|host| (&mut host.service, host.first.allocate)));
+        addresses::give(hosts.values_mut().map(|Host { service, first, .. }| {
+            let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
+            let said = said.map(|(_, address)| *address).collect();
+            Claim { service, wanted: first.allocate, said }
+        }));
         let mut selections =
             Selections { workloads: self.machines(), notes, ..Selections::default() };
         for (name, machine) in &selections.workloads {

@@ -391,3 +391,64 @@ fn an_automatic_address_depends_on_the_host_and_stays_whatever_comes_later() {
         assert!(vips(&[entry("shop/db", database(fields))], &host).is_empty());
     }
 }
+
+#[test]
+fn an_address_that_the_status_says_is_the_hosts_unless_somebody_else_has_it() {
+    let said = |host: &str, addresses: &[&str]| {
+        let of = |address: &&str| json!({ "host": host, "value": address });
+        addresses.iter().map(of).collect::<Vec<_>>()
+    };
+    let known = |name: &str, host: &str, addresses: &[&str], at_: &str| {
+        let mut object = entry(name, database(json!({ "hosts": [host] })));
+        Arc::make_mut(&mut object)["status"] = json!({ "addresses": said(host, addresses) });
+        at(object, at_)
+    };
+    let (old, young) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    let both = ["240.240.0.7", "2001:2::f0f0:7"];
+    let named = database(json!({ "hosts": ["named.example"], "addresses": ["240.240.0.9"] }));
+    let objects = [
+        known("shop/a", "a.example", &both, young),
+        known("shop/b", "b.example", &both[..1], old),
+        known("shop/c", "c.example", &["240.240.0.9"], old),
+        known("shop/d", "d.example", &["192.0.2.7"], old),
+        known("shop/e", "e.example", &["nonsense", "240.240.0.11"], old),
+        known("shop/f", "*.f.example", &["240.240.0.12"], old),
+        entry("shop/named", named),
+    ];
+    let (contents, problems) = read(&objects);
+    assert_eq!(problems, Vec::<String>::new());
+    let vips = |host: &str| -> Vec<String> {
+        record(&contents, host).service.vips.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(vips("b.example"), ["240.240.0.7"], "the older has it");
+    assert_eq!(vips("e.example"), ["240.240.0.11"]);
+    assert_eq!(vips("*.f.example"), Vec::<String>::new());
+    for host in ["a.example", "c.example", "d.example"] {
+        let vips = vips(host);
+        assert_eq!(vips.len(), 2, "{host} is given others: {vips:?}");
+        assert!(
+            !vips
+                .iter()
+                .any(|one| ["240.240.0.7", "240.240.0.9", "192.0.2.7"].contains(&one.as_str()))
+        );
+    }
+    // The only one that says so has it.
+    let (contents, _) = read(&objects[..1]);
+    let vips = &record(&contents, "a.example").service.vips;
+    assert_eq!(vips.iter().map(ToString::to_string).collect::<Vec<_>>(), both);
+}
+
+#[test]
+fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
+    let with = |name: &str, address: &str| {
+        entry(name, database(json!({ "endpoints": [{ "address": address }] })))
+    };
+    let (a, b) = (with("shop/a", "10.0.0.1"), with("shop/b", "10.0.0.2"));
+    let mut index = Index::new("cluster.local");
+    let both = index.apply(&[a, b.clone()]).expect("heard for the first time");
+    assert_eq!(sockets(&both, "db.example.com"), ["10.0.0.1:5432", "10.0.0.2:5432"]);
+    let one = index.apply(&[b]).expect("something else");
+    assert_eq!(sockets(&one, "db.example.com"), ["10.0.0.2:5432"]);
+    let none = index.apply(&[]).expect("something else");
+    assert!(none.services.get("db.example.com").and_then(Option::as_ref).is_none());
+}

@@ -127,6 +127,34 @@ fn a_bad_file_keeps_its_last_good_objects() {
 }
 
 #[test]
+fn a_file_that_was_never_good_gives_what_is_good_of_it_until_all_of_it_is() {
+    let (a, b) = (secret("a", ""), secret("b", ""));
+    for bad in ["kind: [\n", "kind: Secret\napiVersion: v1\nmetadata: {}\n", "\tx: {\n"] {
+        for text in
+            [format!("{a}---\n{bad}---\n{b}"), format!("# one\n---\n{bad}--- \n{b}---\n{a}")]
+        {
+            let mut fixture = Fixture::with(&[("x.yaml", &text)]);
+            assert_eq!(fixture.secrets(), ["strait-system/a", "strait-system/b"], "{text}");
+            let warnings = fixture.warnings().join("\n");
+            assert!(warnings.contains("STR0219") && warnings.contains("(2 objects)"), "{warnings}");
+            assert_eq!(fixture.objects.partial.as_deref(), Some("x.yaml"));
+            fixture.write("x.yaml", &a);
+            assert!(fixture.look());
+            assert_eq!(fixture.secrets(), ["strait-system/a"], "what is not there has gone");
+            assert_eq!(fixture.objects.partial, None);
+            // From now on all of what was good stays.
+            fixture.write("x.yaml", &format!("{b}---\n{bad}"));
+            assert!(fixture.look());
+            assert_eq!(
+                (fixture.secrets(), &fixture.objects.partial),
+                (vec!["strait-system/a".into()], &None)
+            );
+        }
+    }
+    assert_eq!(Fixture::with(&[("x.json", "{")]).objects.partial.as_deref(), Some("x.json"));
+}
+
+#[test]
 fn warnings_never_quote_the_file() {
     for text in [
         "token: canary: x",

@@ -89,3 +89,27 @@ async fn what_is_remembered_counts_once_its_cluster_had_a_moment_to_say_what_is_
     assert!(began.elapsed() >= FRESH_WAIT, "{:?}", began.elapsed());
     assert_eq!(world.outputs.statuses.borrow()[2].state, State::Restored);
 }
+
+#[tokio::test]
+async fn members_whose_secrets_may_be_in_what_can_not_be_read_stay_as_they_were_known() {
+    let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "c", "3")]);
+    let mut world = World::new(Setup { remembered: members, ..Setup::default() });
+    let partly = |world: &World, secrets: &[(&str, &[&str])], place: Option<&str>| {
+        world.secrets(secrets);
+        world.objects.send_modify(|objects| {
+            let read = Objects::clone(objects.as_ref().expect("some"));
+            *objects = Some(Arc::new(Objects { partial: place.map(Into::into), ..read }));
+        });
+    };
+    // One is there, one is under another Secret, of one nothing is found.
+    let found: &[(&str, &[&str])] = &[("a", &["east=good-uid-1"]), ("z", &["north=good-uid-2"])];
+    partly(&world, found, Some("more.yaml"));
+    let unread = "west rejected c: STR0219: its Secret is not found, and may be in more.yaml";
+    world.until(&["east live a", "north live z", unread]).await;
+    world.until_settled(Settled::All).await;
+    // What else changes meanwhile changes nothing for it.
+    partly(&world, &[("z", &["north=good-uid-2"])], Some("more.yaml"));
+    world.until(&["east draining a", "north live z", unread]).await;
+    partly(&world, found, None);
+    world.until(&["east live a", "north live z", "west draining c: its Secret has gone"]).await;
+}

@@ -20,6 +20,16 @@ impl World {
             tokio::task::yield_now().await;
         }
     }
+
+    /// Waits until these clusters are known to be in these trust domains.
+    async fn until_in(&mut self, wanted: &[(&str, &str)]) {
+        let known = self.outputs.known.wait_for(|known| {
+            let domain_of = |id: &str| known.clusters.get(id).map(|one| &*one.trust_domain);
+            wanted.iter().all(|(id, domain)| domain_of(id) == Some(domain))
+        });
+        let known = tokio::time::timeout(LIMIT, known).await;
+        assert!(known.is_ok(), "wanted {wanted:?}");
+    }
 }
 
 #[tokio::test]
@@ -72,4 +82,29 @@ async fn a_cluster_that_names_its_trust_domain_is_read_in_it_unless_its_secret_n
     world.secrets(&[("a", &["east=says-own.local", "strait.dev/trust-domain=east.example"])]);
     world.until_read_in("east.example", 4).await;
     world.until(&["east live"]).await;
+}
+
+#[tokio::test]
+async fn a_cluster_does_not_name_the_trust_domain_of_another_nor_one_that_policy_keeps_from_it() {
+    const OF_WEST: &str = "strait.dev/trust-domain=west.example";
+    let (change, policy) = rules("");
+    let mut world = World::new(Setup { policy, ..Setup::default() });
+    let east: (&str, &[&str]) = ("a", &["east=says-west.example"]);
+    world.secrets(&[east, ("b", &["west=good-1", OF_WEST])]);
+    // Another's is not its own, whoever is heard first; the other is none the worse.
+    world.until(&["east live", "west live"]).await;
+    world.until_in(&[("east", "example.org"), ("west", "west.example")]).await;
+
+    // A policy that gives it the trust domain goes before that.
+    change.send_replace(parsed("clusters: {east: {trustDomains: [west.example]}}"));
+    world.until_in(&[("east", "west.example"), ("west", "west.example")]).await;
+    world.until(&["east live", "west live"]).await;
+
+    // What no other Secret names it may, unless policy keeps it from it.
+    world.secrets(&[("a", &["east=says-own.local"]), ("b", &["west=good-1", OF_WEST])]);
+    change.send_replace(parsed("clusters: {east: {mode: normal}}"));
+    world.until_in(&[("east", "own.local"), ("west", "west.example")]).await;
+    change.send_replace(parsed("mesh: {trustDomains: []}"));
+    world.until_in(&[("east", "example.org"), ("west", "west.example")]).await;
+    world.until(&["east live", "west live"]).await;
 }

@@ -473,7 +473,7 @@ async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other
     for (domain, own_mesh, fault, speaks, own) in [
         ("cluster.local", counts(), None, false, names_west),
         ("west.example", counts(), None, true, names_west),
-        ("cluster.local", OwnMesh::Shown, None, true, names_west),
+        ("cluster.local", OwnMesh::Overruled("so".into()), None, true, names_west),
         // Without the right it names none.
         ("cluster.local", counts(), Some(denied.clone()), true, None),
         ("west.example", counts(), Some(denied), false, None),
@@ -489,7 +489,7 @@ async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other
         if let Some(fault) = fault {
             sim.fault(fault);
         }
-        let shown = own_mesh == OwnMesh::Shown;
+        let shown = matches!(own_mesh, OwnMesh::Overruled(_));
         let access = access(&sim, &sim.url());
         let trusted = |config| Config { trust_domain: domain.into(), own_mesh, ..config };
         let member = Member::reading_as(sim, access, trusted);
