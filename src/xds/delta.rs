@@ -39,9 +39,20 @@ impl Session {
             return Ok(handled);
         }
 
-        let everything =
-            take_everything(&mut names) || (first && names.is_empty() && dropped.is_empty());
         let nothing_more = take_everything(&mut dropped);
+        let everything =
+            take_everything(&mut names) || (first && names.is_empty() && !nothing_more);
+        if first && !(everything && kind.is_wildcard()) {
+            // What a client lists it goes on to watch, whether it says so once more or not.
+            dropped.sort_unstable();
+            let of_list = listed.iter().map(|(name, _)| *name).filter(|name| *name != EVERYTHING);
+            names.extend(of_list.filter(|name| dropped.binary_search(name).is_err()));
+        }
+        names.sort_unstable();
+        names.dedup();
+        if first {
+            check_names(&names, 0)?;
+        }
         self.unsubscribe(kind, dropped);
         let (watch, _) = self.watch(kind);
         if kind.is_wildcard() {
@@ -52,8 +63,6 @@ impl Session {
                 watch.subscribe_all();
             }
         }
-        names.sort_unstable();
-        names.dedup();
         let mut versions = HashMap::<_, _, Secret>::default();
         if let Some(source) = source
             && first

@@ -624,10 +624,48 @@ fn delta_only_differences_are_sent_after_a_reconnect() {
          -> cds #1 differs=2 foreign=1 new=1
          -> cds #2 -gone
          ask eds same differs quiet unlisted changed same@1/1 differs@1/1 quiet@1 changed@1 foreign@1/1
-         -> eds #3 changed= differs=1 unlisted=1
+         -> eds #3 changed= differs=1 foreign=1 unlisted=1
          ask rds r@1 r
          -> rds #4 r=",
     );
+}
+
+#[test]
+fn delta_what_is_only_listed_is_watched_as_well() {
+    play(
+        Form::Delta,
+        "has cds same=1 differs=2 other=1
+         has eds same=1 differs=2 asked=1
+         has rds r=1
+         ask eds asked same@1 differs@1 gone@1 dropped@1 -dropped
+         -> eds #1 asked=1 differs=2 gone=
+         hosts
+         -> asked differs gone same
+         set eds same=2
+         -> eds #2 same=2
+         ask rds r@1 s@1
+         -> rds #3 s=
+         ask cds other same@1 differs@1 gone@1
+         -> cds #4 differs=2 other=1
+         -> eds #5 differs=2
+         -> cds #6 -gone
+         set cds same=2 more=1
+         -> cds #7 same=2
+         -> eds #8 same=2",
+    );
+}
+
+#[test]
+fn delta_the_first_request_means_everything_if_it_asks_for_nothing_by_name() {
+    for (first, then) in [
+        ("ask cds a@1 gone@1", "-> cds #1\n-> cds #2 -gone\nset cds b=1\n-> cds #3 b=1"),
+        ("ask cds * a@1 gone@1", "-> cds #1\n-> cds #2 -gone\nset cds b=1\n-> cds #3 b=1"),
+        ("ask cds -b", "-> cds #1 a=1\nset cds b=1\n-> cds #2 b=1"),
+        ("ask cds -*", "set cds a=2"),
+        ("ask cds -* a", "-> cds #1 a=1\nset cds b=1"),
+    ] {
+        play(Form::Delta, &format!("has cds a=1\n{first}\n{then}"));
+    }
 }
 
 #[test]
@@ -741,6 +779,45 @@ fn delta_everything_can_be_asked_for_by_name_and_given_up() {
          -> cds #a a=2
          ask eds *
          everything",
+    );
+}
+
+#[test]
+fn delta_what_was_asked_for_by_name_comes_and_goes() {
+    play(
+        Form::Delta,
+        "has cds a=1
+         ask cds ghost
+         -> cds #1 -ghost
+         set cds a=2
+         set cds ghost=1
+         -> cds #2 ghost=1
+         set cds -ghost
+         -> cds #3 -ghost
+         set cds ghost=1
+         -> cds #4 ghost=1
+         ask cds -ghost
+         set cds ghost=2
+         ask cds ghost
+         -> cds #5 ghost=2",
+    );
+}
+
+#[test]
+fn delta_a_name_that_is_given_up_and_taken_back_before_anything_is_sent_is_sent_once() {
+    play(
+        Form::Delta,
+        "has eds a=1 b=1
+         ask eds a b
+         -> eds #1 a=1 b=1
+         slow
+         set eds a=2 b=2
+         ask eds -a -b
+         ask eds a
+         take
+         -> eds #2 a=2
+         take
+         -> nothing",
     );
 }
 

@@ -244,12 +244,18 @@ impl Client {
         view.asked = true;
         // As Envoy does: the last assignment is listed even while a changed cluster waits for the next.
         let listed = view.held.values().map(|one| (Arc::clone(&one.name), one.version)).collect();
+        let listed: BTreeMap<Arc<str>, Version> = listed;
         let names = view.names.clone();
+        // Some clients do not subscribe anew to what they list.
+        let mut subscribe = names.clone();
+        if names.len() % 2 == 1 {
+            subscribe.retain(|name| !listed.contains_key(name));
+        }
         let ask = Ask {
             kind,
             nonce: String::new(),
             error: None,
-            subscribe: names.clone(),
+            subscribe,
             names,
             unsubscribe: BTreeSet::new(),
             listed,
