@@ -18,14 +18,12 @@ impl Session {
     /// response and this request crossed on the way.
     pub(super) fn on_delta_request(
         &mut self,
+        kind: ResourceType,
         request: Request<'_>,
         source: Option<&mut dyn ResourceSource>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
-        let Request { node, type_url, mut names, mut dropped, listed, nonce, error } = request;
-        let Some(kind) = self.open_request(node.as_deref(), type_url)? else {
-            return Ok(Handled::Request);
-        };
+        let Request { mut names, mut dropped, listed, nonce, error, .. } = request;
         let (watch, first) = self.watch(kind);
         if !names.is_empty() {
             let new = names.iter().filter(|name| !watch.is_named(name));

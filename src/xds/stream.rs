@@ -156,6 +156,11 @@ impl Stream {
         {
             response.encode_message(&mut rope);
         }
+        while rope.len() < WRITE_BYTES
+            && let Some(nothing) = lock(&self.session).next_nothing()
+        {
+            nothing.encode_message(&mut rope);
+        }
         self.idle = rope.is_empty();
         rope
     }
