@@ -59,6 +59,34 @@ fn first_answers_are_whole_and_come_in_the_order_of_references() {
 }
 
 #[test]
+fn the_table_of_names_has_no_name_itself_and_comes_last() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1
+             has rds r=1
+             has nds =1
+             slow
+             ask nds
+             ask rds r
+             ask cds
+             take
+             -> cds #1 a=1
+             take
+             -> rds #2 r=1
+             take
+             -> nds #3 =1
+             ack nds #3
+             set nds =2
+             take
+             -> nds #4 =2
+             take
+             -> nothing",
+        );
+    }
+}
+
+#[test]
 fn a_wildcard_with_nothing_in_it_is_answered_once() {
     for form in FORMS {
         play(
@@ -1099,7 +1127,7 @@ fn random_response(random: &mut StdRng) -> Response {
         Stamped { resource, version: Version(random.random()) }
     });
     let resources = resources.collect();
-    let kind = ResourceType::ALL[random.random_range(0..4)];
+    let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
     let pieces = (0..random.random_range(0..3)).flat_map(|_| {
         let body: Vec<u8> = (0..random.random_range(0..900)).map(|_| random.random()).collect();
         let list = Arc::new([Arc::new(Resource::new(text(random, 200), body))]);

@@ -1,0 +1,105 @@
+//! The table of names from which Istio's agent answers its workload's DNS: each host with the addresses
+//! at which this proxy reaches it. (Istio, "DNS proxying".)
+//!
+//! Hosts without such an address are left out: the agent then asks the DNS server of its cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
+
+use crate::aggregate::{MergedService, ShardEndpoints};
+use crate::model::{EndpointRef, Health, NetworkId, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::Addresses;
+use crate::push::view::{ViewKey, Way, decide};
+use crate::registry::Provider;
+use crate::registry::service_entry::is_given;
+use crate::xds::resource::Resource;
+
+/// What a table is made of.
+pub(super) struct Names<'a> {
+    pub(super) context: &'a PushContext,
+    pub(super) view: &'a ViewKey,
+    pub(super) addresses: &'a Addresses,
+    /// Whether hosts without an address of their own are called by the one that we gave them.
+    pub(super) given: bool,
+}
+
+impl Names<'_> {
+    /// The table, as the one resource of its type, which has no name.
+    pub(super) fn table(&self) -> Resource {
+        let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
+        for (service, vips) in &self.addresses.services {
+            if service.primary.resolution == Resolution::Headless {
+                self.add_pods(service, &mut hosts);
+            } else {
+                let known = vips.iter().filter(|vip| self.given || !is_given(vip));
+                self.add(service, known.copied().collect(), &mut hosts);
+            }
+        }
+        // One by one, since a map of a message has no order.
+        let mut bytes = Vec::new();
+        for (host, info) in hosts {
+            let one = NameTable { table: [(host.to_string(), info)].into() };
+            one.encode(&mut bytes).expect("a vector has room");
+        }
+        Resource::new("", bytes)
+    }
+
+    /// The pods of a headless service, under its name.
+    fn add_pods(&self, service: &MergedService, hosts: &mut BTreeMap<Arc<str>, NameInfo>) {
+        let pods = service
+            .shards
+            .iter()
+            .flat_map(|shard| shard.iter().map(move |(pod, network)| (shard, pod, network)));
+        let told = pods.filter(|(shard, pod, network)| self.is_told(service, shard, *pod, network));
+        let all: BTreeSet<IpAddr> = told.map(|(_, pod, _)| pod.address).collect();
+        self.add(service, all.into_iter().collect(), hosts);
+    }
+
+    /// Whether the proxy reaches a pod, be it ready or its cluster's service tell of those that aren't.
+    fn is_told(
+        &self,
+        service: &MergedService,
+        shard: &ShardEndpoints,
+        pod: EndpointRef<'_>,
+        network: &NetworkId,
+    ) -> bool {
+        let anyway = shard.service.publish_not_ready;
+        let health = if anyway { Health::Healthy } else { pod.health };
+        let pod = EndpointRef { health, ..pod };
+        decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Way::Direct)
+    }
+
+    /// A service under its name.
+    fn add(
+        &self,
+        service: &MergedService,
+        ips: Vec<IpAddr>,
+        hosts: &mut BTreeMap<Arc<str>, NameInfo>,
+    ) {
+        if ips.is_empty() {
+            return;
+        }
+        let host = service.hostname().as_str();
+        let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
+        let in_kubernetes = service.shards.first().is_some_and(of_cluster);
+        // The agent completes short names by the domains that a pod's resolver searches.
+        let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET);
+        let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
+        let info = NameInfo {
+            ips: ips.iter().map(ToString::to_string).collect(),
+            registry: if in_kubernetes { "Kubernetes" } else { "External" }.to_owned(),
+            shortname: short(&service.primary.name),
+            namespace: short(service.primary.namespace.as_str()),
+            ..Default::default()
+        };
+        hosts.entry(host.into()).or_insert(info);
+    }
+}
+
+/// The end of names that stand for a service of several clusters (multi-cluster services).
+const CLUSTER_SET: &str = ".svc.clusterset.local";
