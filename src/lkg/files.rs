@@ -21,7 +21,7 @@ use super::codec::{Decoder, Encoder, Malformed, Stored};
 use super::{Members, Origin};
 
 /// The format written here, and the only one read.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Files of a name that are kept.
 pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";

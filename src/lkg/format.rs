@@ -71,6 +71,7 @@ fields!(Profile {
     tls_mode,
     network_label,
     locality,
+    subdomain,
     named_ports,
 });
 fields!(ByName { just_then, endpoints });

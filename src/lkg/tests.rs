@@ -193,6 +193,7 @@ impl Dice {
                 tls_mode: self.of(&[TlsMode::Istio, TlsMode::Disabled]),
                 network_label: self.maybe(|dice| dice.text().as_ref().into()),
                 locality: self.maybe(Self::locality),
+                subdomain: self.maybe(Self::text),
                 named_ports: self.some(|dice| (dice.text(), dice.0.random())),
             })
         });
@@ -377,7 +378,7 @@ fn a_file_is_refused_with_the_reason() {
     let other_domain = Origin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
-        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 5"),
+        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 6"),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
         ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),

@@ -59,6 +59,9 @@ pub struct Profile {
     pub network_label: Option<NetworkId>,
     /// The locality that their labels claim, which goes before their node's.
     pub locality: Option<Arc<Locality>>,
+    /// The headless service below which each has a name of its own, the pod's (`subdomain`, where
+    /// `hostname` is the pod's name: what a StatefulSet gives its pods).
+    pub subdomain: Option<Arc<str>>,
     /// Named container ports, for services that target a name.
     pub named_ports: SortedMap<Arc<str>, u16>,
 }

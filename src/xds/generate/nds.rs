@@ -11,7 +11,7 @@ use prost::Message;
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
 use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{EndpointRef, Health, NetworkId, Resolution};
+use crate::model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::view::{ViewKey, Way, decide};
@@ -37,7 +37,7 @@ impl Names<'_> {
                 self.add_pods(service, &mut hosts);
             } else {
                 let known = vips.iter().filter(|vip| self.given || !is_given(vip));
-                self.add(service, known.copied().collect(), &mut hosts);
+                self.add(service, "", known.copied().collect(), &mut hosts);
             }
         }
         // One by one, since a map of a message has no order.
@@ -49,15 +49,44 @@ impl Names<'_> {
         Resource::new("", bytes)
     }
 
-    /// The pods of a headless service, under its name.
+    /// The pods of a headless service: under its name, and those that have one below that by their own.
     fn add_pods(&self, service: &MergedService, hosts: &mut BTreeMap<Arc<str>, NameInfo>) {
         let pods = service
             .shards
             .iter()
             .flat_map(|shard| shard.iter().map(move |(pod, network)| (shard, pod, network)));
         let told = pods.filter(|(shard, pod, network)| self.is_told(service, shard, *pod, network));
-        let all: BTreeSet<IpAddr> = told.map(|(_, pod, _)| pod.address).collect();
-        self.add(service, all.into_iter().collect(), hosts);
+        let told: Vec<_> = told.map(|(shard, pod, _)| (&shard.key.cluster, pod)).collect();
+        let all: BTreeSet<IpAddr> = told.iter().map(|(_, pod)| pod.address).collect();
+        self.add(service, "", all.into_iter().collect(), hosts);
+
+        // Of pods of one name in several clusters, those of one: its own, else the first.
+        let mut named: BTreeMap<String, (&ClusterId, BTreeSet<IpAddr>)> = BTreeMap::new();
+        let (near, far): (Vec<_>, Vec<_>) =
+            told.into_iter().partition(|(cluster, _)| **cluster == self.view.cluster);
+        for (cluster, pod) in near.into_iter().chain(far) {
+            let Some(name) = self.name_of(service, cluster, pod) else { continue };
+            let (holder, addresses) =
+                named.entry(name).or_insert_with(|| (cluster, BTreeSet::new()));
+            if *holder == cluster {
+                addresses.insert(pod.address);
+            }
+        }
+        for (name, (_, addresses)) in named {
+            self.add(service, &format!("{name}."), addresses.into_iter().collect(), hosts);
+        }
+    }
+
+    /// The name of a pod below that of a service, where it has one.
+    fn name_of(
+        &self,
+        service: &MergedService,
+        cluster: &ClusterId,
+        pod: EndpointRef<'_>,
+    ) -> Option<String> {
+        let key = pod.workload?.to_key();
+        let pod = self.context.workloads.get(cluster)?.get(key.namespace.as_str(), &key.name)?;
+        (pod.subdomain.as_ref() == Some(&service.primary.name)).then(|| key.name.to_string())
     }
 
     /// Whether the proxy reaches a pod, be it ready or its cluster's service tell of those that aren't.
@@ -74,10 +103,11 @@ impl Names<'_> {
         decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Way::Direct)
     }
 
-    /// A service under its name.
+    /// A name of a service, below that of the service if there is a `prefix`.
     fn add(
         &self,
         service: &MergedService,
+        prefix: &str,
         ips: Vec<IpAddr>,
         hosts: &mut BTreeMap<Arc<str>, NameInfo>,
     ) {
@@ -93,11 +123,11 @@ impl Names<'_> {
         let info = NameInfo {
             ips: ips.iter().map(ToString::to_string).collect(),
             registry: if in_kubernetes { "Kubernetes" } else { "External" }.to_owned(),
-            shortname: short(&service.primary.name),
+            shortname: short(&format!("{prefix}{}", service.primary.name)),
             namespace: short(service.primary.namespace.as_str()),
             ..Default::default()
         };
-        hosts.entry(host.into()).or_insert(info);
+        hosts.entry(format!("{prefix}{host}").into()).or_insert(info);
     }
 }
 
