@@ -483,8 +483,8 @@ or the metadata is larger than 64 KiB. The stream is refused; nobody else is aff
     /// A discovery request.
     REQUEST = "STR0502", "the request breaks the protocol",
         "Check the client: it speaks to ADS (SotW or Delta), and names its node first.", "\
-No node on the first request, another node later, no type or one that is not served, or too many
-or too long names (100,000 of 512 bytes). The stream ends with INVALID_ARGUMENT.";
+No node on the first request, another node later, no type, too many types that are not served (32),
+or too many or too long names (100,000 of 512 bytes). The stream ends with INVALID_ARGUMENT.";
 
     /// Requests that answer nothing.
     REQUEST_RATE = "STR0503", "too many requests",

@@ -217,6 +217,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         labels: Labels::new(),
         locality: Locality::default(),
         node_name: None,
+        takes_given_addresses: false,
         istio_version: None,
         generator: None,
         envoy_version: "1.40.0".into(),

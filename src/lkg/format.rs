@@ -72,6 +72,7 @@ fields!(Profile {
     network_label,
     locality,
     telemetry,
+    subdomain,
     named_ports,
 });
 fields!(ByName { just_then, endpoints });

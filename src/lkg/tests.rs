@@ -195,6 +195,7 @@ impl Dice {
                 network_label: self.maybe(|dice| dice.text().as_ref().into()),
                 locality: self.maybe(Self::locality),
                 telemetry: self.maybe(Self::text),
+                subdomain: self.maybe(Self::text),
                 named_ports: self.some(|dice| (dice.text(), dice.0.random())),
             })
         });

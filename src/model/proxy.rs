@@ -49,6 +49,8 @@ pub struct Proxy {
     pub locality: Locality,
     /// `NODE_NAME`.
     pub node_name: Option<Arc<str>>,
+    /// `DNS_AUTO_ALLOCATE`: it is told of addresses that we gave to hosts which have none.
+    pub takes_given_addresses: bool,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
     /// `GENERATOR`.

@@ -61,6 +61,9 @@ pub struct Profile {
     pub locality: Option<Arc<Locality>>,
     /// What telemetry calls them: [`super::telemetry`]; `None` where that is told to nobody.
     pub telemetry: Option<Arc<str>>,
+    /// The headless service below which each has a name of its own, the pod's (`subdomain`, where
+    /// `hostname` is the pod's name: what a StatefulSet gives its pods).
+    pub subdomain: Option<Arc<str>>,
     /// Named container ports, for services that target a name.
     pub named_ports: SortedMap<Arc<str>, u16>,
 }

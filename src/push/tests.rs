@@ -475,3 +475,37 @@ fn networks_that_are_taken_back_place_nothing_any_more() {
     mesh.apply(Event::MeshNetworks(Arc::default()));
     assert_eq!(network(&mut mesh), "");
 }
+
+/// What changes as `web.ns`, which names these accounts itself, goes through these endpoints.
+fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
+    let web = || {
+        service("web.ns").with(|web| {
+            web.service_accounts = named.iter().map(|id| (*id).into()).collect();
+        })
+    };
+    let mut mesh = mesh(vec![shard("east", 1).with(web(), vec![endpoint("10.0.0.1")]).said()]);
+    mesh.next_version();
+    let step = |endpoints| {
+        mesh.apply(Event::Registry(shard("east", 1).update().with(web(), endpoints).said()));
+        let (_, changes) = mesh.next_version().expect("endpoints changed");
+        assert!(!changes.definitions && !changes.everything);
+        changes.accounts
+    };
+    steps.into_iter().map(step).collect()
+}
+
+#[test]
+fn pods_that_are_not_ready_keep_their_accounts() {
+    let in_health = |health| vec![Endpoint { health, ..endpoint("10.0.0.1") }];
+    let steps = [Health::Unhealthy, Health::Terminating, Health::Healthy].map(in_health);
+    assert_eq!(accounts_change(&[], steps.into()), [false, false, false]);
+}
+
+#[test]
+fn accounts_named_on_a_service_outlive_its_pods() {
+    let steps = || vec![vec![], vec![endpoint("10.0.0.2")]];
+    let named = ["spiffe://cluster.local/ns/ns/sa/app"];
+    assert_eq!(accounts_change(&named, steps()), [false, false]);
+    // Nobody knows which account there was (docs/decisions/0017-accounts-at-zero.md).
+    assert_eq!(accounts_change(&[], steps()), [true, true]);
+}

@@ -30,6 +30,7 @@ use strait_proto::envoy::envoy::service::discovery::v3::{
 };
 use strait_proto::envoy::google::protobuf::{self as wkt, Struct, value::Kind};
 use strait_proto::envoy::google::rpc;
+use strait_proto::istio::nds::NameTable;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsConnector;
@@ -202,7 +203,7 @@ impl Client {
         let (requests, taken) = mpsc::channel(REQUESTS);
         let recorder = Recorder::new(&held, rejects);
         for request in recorder.first(node, &held) {
-            // There are four at most, and that many fit.
+            // There are five at most, and that many fit.
             let _ = requests.try_send(request);
         }
         let responses = responses(channel, form, ReceiverStream::new(taken))
@@ -427,11 +428,15 @@ impl Recorder {
     }
 
     /// The requests that open a stream: everything of the two types that name the others, and what
-    /// was watched of those.
+    /// was watched of those; and the table of names, as the agent asks for it.
     fn first(&self, node: Node, held: &Held) -> Vec<Request> {
+        let names = captures_dns(&node);
         let mut node = Some(node);
         let kinds = ResourceType::ALL.into_iter();
-        let kinds = kinds.filter(|kind| kind.is_wildcard() || self.subscribed.contains_key(kind));
+        let kinds = kinds.filter(|kind| match kind {
+            ResourceType::NameTable => names,
+            _ => kind.is_wildcard() || self.subscribed.contains_key(kind),
+        });
         let request = |kind: ResourceType| Request {
             node: node.take(),
             subscribe: self.subscribed.get(&kind).into_iter().flatten().cloned().collect(),
@@ -487,7 +492,7 @@ impl Recorder {
         let follow = match kind {
             ResourceType::Cluster => self.follow(held, ResourceType::Endpoint, wanted),
             ResourceType::Listener => self.follow(held, ResourceType::Route, wanted),
-            ResourceType::Endpoint | ResourceType::Route => None,
+            ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => None,
         };
         std::iter::once(answer).chain(follow).collect()
     }
@@ -569,6 +574,13 @@ fn to_value(value: &Value) -> wkt::Value {
     wkt::Value { kind: Some(kind) }
 }
 
+/// Whether a proxy of this node answers its workload's DNS, for which it needs the table of names.
+pub fn captures_dns(node: &Node) -> bool {
+    let metadata = node.metadata.as_ref();
+    let value = metadata.and_then(|metadata| metadata.fields.get("DNS_CAPTURE")?.kind.as_ref());
+    matches!(value, Some(Kind::StringValue(text)) if text == "true")
+}
+
 fn rejection(message: String) -> rpc::Status {
     rpc::Status { code: INVALID_ARGUMENT, message, ..Default::default() }
 }
@@ -579,6 +591,7 @@ fn check(kind: ResourceType, body: &[u8]) -> Result<(), prost::DecodeError> {
         ResourceType::Endpoint => ClusterLoadAssignment::decode(body).map(drop),
         ResourceType::Listener => Listener::decode(body).map(drop),
         ResourceType::Route => RouteConfiguration::decode(body).map(drop),
+        ResourceType::NameTable => NameTable::decode(body).map(drop),
     }
 }
 
@@ -591,6 +604,7 @@ fn name_of(kind: ResourceType, body: &[u8]) -> String {
         }
         ResourceType::Listener => Listener::decode(body).unwrap_or_default().name,
         ResourceType::Route => RouteConfiguration::decode(body).unwrap_or_default().name,
+        ResourceType::NameTable => String::new(),
     }
 }
 
@@ -599,7 +613,7 @@ fn names_in(kind: ResourceType, body: &[u8]) -> Vec<String> {
     match kind {
         ResourceType::Cluster => assignment(body).into_iter().collect(),
         ResourceType::Listener => routes(body),
-        ResourceType::Endpoint | ResourceType::Route => Vec::new(),
+        ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => Vec::new(),
     }
 }
 

@@ -18,14 +18,12 @@ impl Session {
     /// response and this request crossed on the way.
     pub(super) fn on_delta_request(
         &mut self,
+        kind: ResourceType,
         request: Request<'_>,
         source: Option<&mut dyn ResourceSource>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
-        let Request { node, type_url, mut names, mut dropped, listed, nonce, error } = request;
-        let Some(kind) = self.open_request(node.as_deref(), type_url)? else {
-            return Ok(Handled::Request);
-        };
+        let Request { mut names, mut dropped, listed, nonce, error, .. } = request;
         let (watch, first) = self.watch(kind);
         if !names.is_empty() {
             let new = names.iter().filter(|name| !watch.is_named(name));
@@ -39,9 +37,20 @@ impl Session {
             return Ok(handled);
         }
 
-        let everything =
-            take_everything(&mut names) || (first && names.is_empty() && dropped.is_empty());
         let nothing_more = take_everything(&mut dropped);
+        let everything =
+            take_everything(&mut names) || (first && names.is_empty() && !nothing_more);
+        if first && !(everything && kind.is_wildcard()) {
+            // What a client lists it goes on to watch, whether it says so once more or not.
+            dropped.sort_unstable();
+            let of_list = listed.iter().map(|(name, _)| *name).filter(|name| *name != EVERYTHING);
+            names.extend(of_list.filter(|name| dropped.binary_search(name).is_err()));
+        }
+        names.sort_unstable();
+        names.dedup();
+        if first {
+            check_names(&names, 0)?;
+        }
         self.unsubscribe(kind, dropped);
         let (watch, _) = self.watch(kind);
         if kind.is_wildcard() {
@@ -52,8 +61,6 @@ impl Session {
                 watch.subscribe_all();
             }
         }
-        names.sort_unstable();
-        names.dedup();
         let mut versions = HashMap::<_, _, Secret>::default();
         if let Some(source) = source
             && first

@@ -17,6 +17,7 @@ mod rope;
 pub mod session;
 mod sotw;
 mod subscription;
+mod unserved;
 mod wire;
 
 pub mod admission;

@@ -69,6 +69,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
             subzone: locality.sub_zone.into(),
         },
         node_name: optional("NODE_NAME"),
+        takes_given_addresses: metadata.text("DNS_AUTO_ALLOCATE") == Some("true"),
         istio_version: optional("ISTIO_VERSION"),
         generator: optional("GENERATOR"),
         envoy_version: version(node).into(),

@@ -19,11 +19,14 @@ pub enum ResourceType {
     Listener,
     /// Route configurations (RDS).
     Route,
+    /// The table of names from which Istio's agent answers DNS (NDS): one resource without a name.
+    NameTable,
 }
 
 impl ResourceType {
     /// All, in sending order.
-    pub const ALL: [Self; 4] = [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route];
+    pub const ALL: [Self; 5] =
+        [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::NameTable];
 
     /// The type URL on the wire.
     pub fn url(self) -> &'static str {
@@ -32,6 +35,7 @@ impl ResourceType {
             Self::Endpoint => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::NameTable => "type.googleapis.com/istio.networking.nds.v1.NameTable",
         }
     }
 
@@ -42,7 +46,7 @@ impl ResourceType {
 
     /// Whether a subscription to nothing means everything (xDS protocol, "wildcard").
     pub fn is_wildcard(self) -> bool {
-        matches!(self, Self::Cluster | Self::Listener)
+        matches!(self, Self::Cluster | Self::Listener | Self::NameTable)
     }
 
     /// The short name in `/debug/proxies` and metrics.
@@ -52,6 +56,7 @@ impl ResourceType {
             Self::Endpoint => "eds",
             Self::Listener => "lds",
             Self::Route => "rds",
+            Self::NameTable => "nds",
         }
     }
 }

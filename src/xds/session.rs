@@ -19,6 +19,7 @@ use super::request::Request;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
 use super::rope::Rope;
 use super::subscription::{Batch, Gone, Held, Subscription};
+use super::unserved::{HEALTH_REPORT, Nothing, TYPES_MAX, Unserved};
 use super::{delta, sotw};
 use crate::push::interest::Dirty;
 
@@ -162,9 +163,14 @@ pub enum Violation {
     /// A request without a type.
     #[error("STR0502: a request must name a resource type")]
     NoType,
-    /// A type that isn't part of the protocol we speak.
-    #[error("STR0502: resource type {0:?} is not known here")]
-    UnknownType(String),
+    /// More than 32 types of which there is nothing here.
+    #[error(
+        "STR0502: a stream may ask for {TYPES_MAX} types that are not served here, and no more"
+    )]
+    TooManyTypes,
+    /// A type of a longer name than [`NAME_LENGTH_MAX`] bytes.
+    #[error("STR0502: the name of a resource type is {0} bytes long, more than {NAME_LENGTH_MAX}")]
+    TypeTooLong(usize),
     /// A diagnostic type of the peer's, which has an HTTP counterpart here.
     #[error(
         "STR0502: {0:?} is not served over xDS; use the admin address, /debug/proxies and others"
@@ -212,6 +218,7 @@ pub struct Session {
     node: Option<String>,
     /// Boxed: a map's node has room for eleven, and there are four at most.
     watches: BTreeMap<ResourceType, Box<Subscription>>,
+    unserved: Unserved,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: EarlyClusters,
     /// The client watches other assignments than when this was last looked at.
@@ -227,6 +234,7 @@ impl Session {
             complete_answers: false,
             node: None,
             watches: BTreeMap::new(),
+            unserved: Unserved::default(),
             clusters_before_endpoints: EarlyClusters::default(),
             assignments_changed: false,
             last_nonce: 0,
@@ -256,9 +264,12 @@ impl Session {
         source: Option<&mut dyn ResourceSource>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
+        let Some(kind) = self.open_request(request.node.as_deref(), request.type_url)? else {
+            return self.unserved.on_request(self.form, request);
+        };
         match self.form {
-            Form::Delta => self.on_delta_request(request, source, now),
-            Form::Sotw => self.on_sotw_request(request, now),
+            Form::Delta => self.on_delta_request(kind, request, source, now),
+            Form::Sotw => self.on_sotw_request(kind, request, now),
         }
     }
 
@@ -278,7 +289,7 @@ impl Session {
 
     /// Whether there may be something to send.
     pub fn is_due(&self) -> bool {
-        self.watches.values().any(|watch| watch.is_due())
+        self.watches.values().any(|watch| watch.is_due()) || self.unserved.is_due()
     }
 
     /// Whether so much may have to be sent that others' changes would wait for it: a first sync, mostly.
@@ -317,6 +328,13 @@ impl Session {
     ) -> Option<Response> {
         self.watches.get_mut(&ResourceType::Endpoint)?.pass_over(|name| !is_known(name));
         self.response_of(ResourceType::Endpoint, Gone::Goes, source, limit_bytes, now)
+    }
+
+    /// The next response for types of which there is nothing, whatever there is of others.
+    pub fn next_nothing(&mut self) -> Option<Nothing> {
+        let nothing = self.unserved.take(self.form, self.last_nonce + 1)?;
+        self.last_nonce += 1;
+        Some(nothing)
     }
 
     fn response_of(
@@ -377,8 +395,8 @@ impl Session {
         self.watches.iter().map(|(kind, watch)| (*kind, of(watch))).collect()
     }
 
-    /// Reads what every request begins with. `None`: a type that is known, and has nothing to say.
-    pub(super) fn open_request(
+    /// Reads what every request begins with. `None`: a type of which there is nothing here.
+    fn open_request(
         &mut self,
         node: Option<&Node>,
         type_url: &str,
@@ -393,17 +411,15 @@ impl Session {
             (None, None) if type_url != HEALTH_REPORT => return Err(Violation::NoNode),
             _ => {}
         }
-        if let Some(kind) = ResourceType::of_url(type_url) {
-            return Ok(Some(kind));
-        }
-        let shown = || type_url.chars().take(NAME_LENGTH_MAX).collect();
-        match type_url {
-            "" => Err(Violation::NoType),
-            url if SILENT_TYPES.contains(&url) => Ok(None),
+        match (ResourceType::of_url(type_url), type_url) {
+            (Some(kind), _) => Ok(Some(kind)),
+            (None, "") => Err(Violation::NoType),
+            (None, url) if url.len() > NAME_LENGTH_MAX => Err(Violation::TypeTooLong(url.len())),
             // Istio's agent asks on its proxy's own stream for whoever asks it: the proxy keeps that.
-            url if url.starts_with("istio.io/debug") && !self.watches.is_empty() => Ok(None),
-            url if url.starts_with("istio.io/debug") => Err(Violation::DebugType(shown())),
-            _ => Err(Violation::UnknownType(shown())),
+            (None, url) if url.starts_with("istio.io/debug") && self.watches.is_empty() => {
+                Err(Violation::DebugType(url.to_owned()))
+            }
+            (None, _) => Ok(None),
         }
     }
 
@@ -486,25 +502,6 @@ impl Session {
         }
     }
 }
-
-const HEALTH_REPORT: &str = "type.googleapis.com/istio.v1.HealthInformation";
-
-/// Types that agents and Envoys may watch on the same stream, and that have no resources here. They
-/// are accepted without an answer: ending the stream would cost the proxy all the rest.
-const SILENT_TYPES: [&str; 12] = [
-    HEALTH_REPORT,
-    "type.googleapis.com/istio.networking.nds.v1.NameTable",
-    "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig",
-    "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
-    "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
-    "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration",
-    "type.googleapis.com/envoy.config.route.v3.VirtualHost",
-    "type.googleapis.com/envoy.service.runtime.v3.Runtime",
-    "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap",
-    "type.googleapis.com/istio.workload.Address",
-    "type.googleapis.com/istio.workload.Workload",
-    "type.googleapis.com/istio.security.Authorization",
-];
 
 /// Refuses more names, or longer ones, than a stream may watch.
 pub(super) fn check_names<'a>(

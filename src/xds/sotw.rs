@@ -17,13 +17,11 @@ impl Session {
     /// version in it only says what the client held at some time.
     pub(super) fn on_sotw_request(
         &mut self,
+        kind: ResourceType,
         request: Request<'_>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
-        let Request { node, type_url, mut names, nonce, error, .. } = request;
-        let Some(kind) = self.open_request(node.as_deref(), type_url)? else {
-            return Ok(Handled::Request);
-        };
+        let Request { mut names, nonce, error, .. } = request;
         check_names(&names, 0)?;
         let error = error.as_ref().map(|status| status.message.as_str());
         let handled = self.answer(kind, nonce, error, now);

@@ -159,6 +159,11 @@ impl Stream {
         {
             response.encode_message(&mut rope);
         }
+        while rope.len() < WRITE_BYTES
+            && let Some(nothing) = lock(&self.session).next_nothing()
+        {
+            nothing.encode_message(&mut rope);
+        }
         self.idle = rope.is_empty();
         if let Some(since) = self.untold_since.take()
             && !self.idle

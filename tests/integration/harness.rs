@@ -159,7 +159,10 @@ impl Estate {
         let channel = client::channel(self.bound.xds, "localhost", tls).await.expect("connected");
         let (requests, taken) = mpsc::channel(64);
         let mut collector = Collector::default();
-        for mut request in [ResourceType::Cluster, ResourceType::Listener].map(everything) {
+        let mut kinds = vec![ResourceType::Cluster, ResourceType::Listener];
+        kinds.extend(client::captures_dns(&node).then_some(ResourceType::NameTable));
+        collector.everything_of.clone_from(&kinds);
+        for mut request in kinds.into_iter().map(everything) {
             request.node = Some(node.clone());
             requests.send(request).await.expect("there is room");
         }
@@ -176,7 +179,9 @@ impl Estate {
                 requests.send(request).await.expect("the server reads");
             }
         }
-        Ok(collector.held)
+        let mut held = collector.held;
+        ResourceType::ALL.into_iter().for_each(|kind| _ = held.entry(kind).or_default());
+        Ok(held)
     }
 
     /// What the admin API answers.
@@ -225,6 +230,7 @@ pub(crate) fn to_json(kind: ResourceType, body: &[u8]) -> Value {
 #[derive(Default)]
 struct Collector {
     held: Collection,
+    everything_of: Vec<ResourceType>,
     wanted: BTreeMap<ResourceType, BTreeSet<String>>,
     last: BTreeMap<ResourceType, (String, String)>,
 }
@@ -239,9 +245,13 @@ impl Collector {
     ) -> Vec<DiscoveryRequest> {
         self.last.insert(kind, (version, nonce));
         let messages: Vec<Value> = bodies.iter().map(|body| to_json(kind, body)).collect();
-        let name = if kind == ResourceType::Endpoint { "cluster_name" } else { "name" };
+        let name = |one: &Value| match kind {
+            ResourceType::Endpoint => one["cluster_name"].clone(),
+            ResourceType::NameTable => json!(""),
+            _ => one["name"].clone(),
+        };
         let named = messages.iter().zip(bodies);
-        let named = named.map(|(one, body)| (one[name].as_str().expect("a name").to_owned(), body));
+        let named = named.map(|(one, body)| (name(one).as_str().expect("a name").to_owned(), body));
         let held = self.held.entry(kind).or_default();
         let follows = match kind {
             ResourceType::Cluster => Some((ResourceType::Endpoint, assignments_of(&messages))),
@@ -250,7 +260,7 @@ impl Collector {
                 messages.iter().for_each(|listener| find_routes(listener, &mut routes));
                 Some((ResourceType::Route, routes))
             }
-            ResourceType::Endpoint | ResourceType::Route => None,
+            ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => None,
         };
         if follows.is_some() {
             // Whatever isn't in it is gone; the other two types come in parts.
@@ -280,7 +290,9 @@ impl Collector {
             (Some(wanted), Some(held)) => wanted.iter().all(|name| held.contains_key(name)),
             _ => false,
         };
-        all_of(ResourceType::Endpoint) && all_of(ResourceType::Route)
+        self.everything_of.iter().all(|kind| self.held.contains_key(kind))
+            && all_of(ResourceType::Endpoint)
+            && all_of(ResourceType::Route)
     }
 }
 

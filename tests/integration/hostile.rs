@@ -227,12 +227,8 @@ async fn a_diagnostic_request_leaves_a_proxys_stream_alone() {
         type_url: type_url.to_owned(),
         ..Default::default()
     };
-    let agents = [
-        ResourceType::Cluster.url(),
-        "istio.io/debug/syncz",
-        "type.googleapis.com/istio.workload.Workload",
-        ResourceType::Listener.url(),
-    ];
+    let agents =
+        [ResourceType::Cluster.url(), "istio.io/debug/syncz", ResourceType::Listener.url()];
     let requests = tokio_stream::iter(agents.map(request));
     let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
     let mut responses =
@@ -249,6 +245,32 @@ async fn a_diagnostic_request_leaves_a_proxys_stream_alone() {
     let status = responses.message().await.expect_err("refused");
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("/debug/proxies"), "{status}");
+}
+
+#[tokio::test]
+async fn a_client_is_told_that_there_is_nothing_of_what_it_asks_for() {
+    let mesh = Mesh::start().await;
+    let unknown = "type.googleapis.com/no.such.Type";
+    let secret = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+    for (type_url, names) in [(unknown, vec![]), (unknown, vec!["a"]), (secret, vec!["a", "b"])] {
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let channel = channel(mesh.server.bound.xds, "localhost", mesh.certificate()).await;
+        let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
+        let asks = DeltaDiscoveryRequest {
+            node: Some(web().node()),
+            type_url: type_url.to_owned(),
+            resource_names_subscribe: names.clone(),
+            ..Default::default()
+        };
+        let requests = tokio_stream::iter([asks]);
+        let requests = tokio_stream::StreamExt::chain(requests, tokio_stream::pending());
+        let mut responses =
+            client.delta_aggregated_resources(requests).await.expect("served").into_inner();
+        let next = tokio::time::timeout(SOON, responses.message()).await.expect("in time");
+        let response = next.expect("served").expect("a response");
+        assert_eq!((&*response.type_url, response.removed_resources), (type_url, names));
+        assert!(response.resources.is_empty() && !response.nonce.is_empty());
+    }
 }
 
 #[tokio::test]

@@ -185,7 +185,6 @@ async fn requests_that_make_no_sense_end_the_stream() {
     let bad_id = Some(Node { id: "sidecar~10.0.0.1~web".into(), ..web().node() });
     let other = Some(Node { id: Proxy { name: "else", ..web() }.id(), ..web().node() });
     for (what, requests) in [
-        ("an unknown type", vec![request(node(), "type.googleapis.com/no.such.Type")]),
         ("no type", vec![request(node(), "")]),
         ("no node", vec![request(None, cds)]),
         ("a node id of three parts", vec![request(bad_id, cds)]),

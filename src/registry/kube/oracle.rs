@@ -99,6 +99,8 @@ pub(super) const POD: Schema = &[
             ("initContainers", 20, Many(CONTAINER)),
             ("serviceAccountName", 8, Text),
             ("nodeName", 10, Text),
+            ("hostname", 16, Text),
+            ("subdomain", 17, Text),
             ("hostNetwork", 11, Flag),
         ]),
     ),
@@ -335,6 +337,8 @@ fn a_pod(random: &mut dyn RngCore, name: &str) -> Value {
     let mut spec = json!({"containers": containers(random)});
     maybe(&mut spec, "initContainers", containers(random), random);
     maybe(&mut spec, "nodeName", json!(pick(random, &["node-1", "node-2"])), random);
+    maybe(&mut spec, "hostname", json!(pick(random, &["", name])), random);
+    maybe(&mut spec, "subdomain", json!(pick(random, &["", "cart"])), random);
     maybe(&mut spec, "serviceAccountName", json!(pick(random, &["", "cart"])), random);
     let mut status = json!({});
     maybe(&mut status, "phase", json!(pick(random, &["Running", "Failed", "Pending"])), random);

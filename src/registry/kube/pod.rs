@@ -36,6 +36,10 @@ struct Spec<'a> {
     service_account_name: Text<'a>,
     #[serde(borrow)]
     node_name: Text<'a>,
+    #[serde(borrow)]
+    hostname: Text<'a>,
+    #[serde(borrow)]
+    subdomain: Text<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
     containers: Vec<Container<'a>>,
     #[serde(borrow, deserialize_with = "null_as_default")]
@@ -139,6 +143,8 @@ impl<'a> Message<'a> for Spec<'a> {
             2 => value.push(&mut self.containers)?,
             8 => self.service_account_name = value.text()?,
             10 => self.node_name = value.text()?,
+            16 => self.hostname = value.text()?,
+            17 => self.subdomain = value.text()?,
             20 => value.push(&mut self.init_containers)?,
             _ => {}
         }
@@ -259,6 +265,8 @@ impl Reads for Pod {
             }
         }
 
+        let is_named = *spec.hostname == *metadata.name;
+        let subdomain = spec.subdomain.given().filter(|_| is_named);
         let labels = metadata.labels.sorted();
         let telemetry = (scope.settings.metadata == EndpointMetadata::Full).then(|| {
             let label = |name: &str| {
@@ -279,6 +287,7 @@ impl Reads for Pod {
         write(&scope.settings.trust_domain);
         write(&metadata.namespace);
         write(account);
+        write(subdomain.unwrap_or_default());
         for (name, value) in &labels {
             write(name);
             write(value);
@@ -299,6 +308,7 @@ impl Reads for Pod {
                 network_label: network(&labels),
                 locality: Locality::claimed(&labels).map(Into::into),
                 telemetry: telemetry.as_deref().map(|text| scope.text(text)),
+                subdomain: subdomain.map(|name| scope.text(name)),
                 named_ports: ports.iter().map(|(name, port)| (scope.text(name), *port)).collect(),
                 labels,
             }

@@ -43,6 +43,8 @@ pub struct Cache {
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Arc<List>>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
+    /// By view, and whether given addresses are told.
+    pub(super) names: Kept<(ViewKey, bool), u64, Arc<List>, LISTS_MAX>,
     east_west_ports: Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>>,
 }
 

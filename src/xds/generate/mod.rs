@@ -7,6 +7,7 @@ mod cache;
 mod cds;
 mod eds;
 mod lds;
+mod nds;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 mod rds;
@@ -175,6 +176,7 @@ impl ResourceSource for Picture<'_> {
         match kind {
             ResourceType::Cluster => self.clusters(),
             ResourceType::Listener => self.listeners(),
+            ResourceType::NameTable => all(self.name_table(), Vec::new()),
             ResourceType::Endpoint | ResourceType::Route => all(list(kind, Vec::new()), Vec::new()),
         }
     }
@@ -183,7 +185,7 @@ impl ResourceSource for Picture<'_> {
         match kind {
             ResourceType::Endpoint => Some(self.assignment(name)),
             ResourceType::Route => Some(self.route(name)),
-            ResourceType::Cluster | ResourceType::Listener => {
+            ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => {
                 let All { shared, own } = self.all(kind);
                 let mut all = shared.resources().iter().chain(&own);
                 all.find(|resource| &*resource.name == name).cloned()
@@ -273,6 +275,29 @@ impl Picture<'_> {
         }
         let key = (self.class(), Arc::clone(domain), name.into());
         self.cache.routes.get_or_make(key, self.context.definitions, make)
+    }
+
+    /// Made for those who ask, and no others.
+    fn name_table(&self) -> Arc<List> {
+        let context = self.context;
+        let scopes = || Scopes::of(context);
+        let scopes = self.cache.scopes.get_or_make((), context.upstreams, scopes);
+        // Virtual addresses are each cluster's own, and so are families.
+        let (ViewKey { cluster, ipv4, ipv6, .. }, view) = (&self.view, scopes.narrowed(&self.view));
+        let view = ViewKey {
+            cluster: cluster.clone(),
+            ipv4: *ipv4,
+            ipv6: *ipv6,
+            locality: None,
+            role: Role::Client,
+            ..view
+        };
+        let given = self.proxy.takes_given_addresses;
+        self.cache.names.get_or_make((view.clone(), given), context.definitions, || {
+            let addresses = &self.addresses();
+            let table = nds::Names { context, view: &view, addresses, given }.table();
+            list(ResourceType::NameTable, vec![Arc::new(table)])
+        })
     }
 
     /// What addresses, shared listeners and routes depend on, besides the mesh.

@@ -25,6 +25,8 @@ use crate::xds::list::List;
 use crate::xds::resource::All;
 
 const FORMS: [Form; 2] = [Form::Delta, Form::Sotw];
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
 // What both forms have in common.
 
@@ -50,6 +52,34 @@ fn first_answers_are_whole_and_come_in_the_order_of_references() {
              -> lds #3 l=1
              take
              -> rds #4 r=1
+             take
+             -> nothing",
+        );
+    }
+}
+
+#[test]
+fn the_table_of_names_has_no_name_itself_and_comes_last() {
+    for form in FORMS {
+        play(
+            form,
+            "has cds a=1
+             has rds r=1
+             has nds =1
+             slow
+             ask nds
+             ask rds r
+             ask cds
+             take
+             -> cds #1 a=1
+             take
+             -> rds #2 r=1
+             take
+             -> nds #3 =1
+             ack nds #3
+             set nds =2
+             take
+             -> nds #4 =2
              take
              -> nothing",
         );
@@ -370,26 +400,133 @@ fn only_changes_of_watched_hosts_matter() {
 }
 
 #[test]
-fn types_we_have_nothing_of_stay_silent() {
+fn what_nobody_waits_for_is_not_answered() {
     for form in FORMS {
-        let mut script = String::from(
+        for url in [SECRET, EXTENSION] {
+            play(form, &format!("ask {url}\nack {url} #0\n-> not awaited"));
+        }
+        play(
+            form,
             "has cds a=1
              as nobody
              ask type.googleapis.com/istio.v1.HealthInformation
-             as n\n",
+             as n
+             ask type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig
+             ask cds
+             -> cds #1 a=1
+             ask istio.io/debug/syncz x",
         );
-        for url in SILENT_TYPES {
-            writeln!(script, "ask {url} x").expect("a string");
+    }
+}
+
+#[test]
+fn everything_of_a_type_we_have_nothing_of_is_an_empty_answer() {
+    for form in FORMS {
+        for url in ["type.googleapis.com/istio.workload.Address", "x.y/Z"] {
+            play(
+                form,
+                &format!(
+                    "ask {url}
+                     -> {url} #1
+                     ack {url} #1
+                     everything
+                     ask cds
+                     -> cds #2
+                     nack {url} #1 because I know better
+                     ack {url} #7
+                     -> not awaited"
+                ),
+            );
         }
-        script += "ask cds
-                   -> cds #1 a=1";
-        play(form, &script);
+    }
+}
+
+#[test]
+fn what_there_is_goes_before_what_there_is_not() {
+    for (form, gone) in [(Form::Delta, " -a"), (Form::Sotw, "")] {
+        play(
+            form,
+            &format!(
+                "has cds a=1
+                 slow
+                 ask {SECRET} a
+                 ask cds
+                 take
+                 -> cds #1 a=1
+                 take
+                 -> {SECRET} #2{gone}
+                 take
+                 -> nothing"
+            ),
+        );
+    }
+}
+
+#[test]
+fn delta_names_of_a_type_we_have_nothing_of_are_gone() {
+    for url in [SECRET, "x.y/Z"] {
+        play(
+            Form::Delta,
+            &format!(
+                "ask {url} b a c@1 d@1 -d
+                 -> {url} #1 -a -b -c
+                 ack {url} #1
+                 ask {url} -a e@1
+                 ask {url} a
+                 -> {url} #2 -a
+                 ack {url} #2 f
+                 -> {url} #3 -f
+                 slow
+                 ask {url} g h
+                 ask {url} -g
+                 take
+                 -> {url} #4 -h"
+            ),
+        );
+    }
+    // Envoy breaks when one of these is taken back.
+    play(Form::Delta, &format!("ask {EXTENSION} a\n-> {EXTENSION} #1\nack {EXTENSION} #1"));
+}
+
+#[test]
+fn sotw_names_of_a_type_we_have_nothing_of_are_answered_with_none() {
+    for url in [SECRET, EXTENSION, "x.y/Z"] {
+        play(
+            Form::Sotw,
+            &format!(
+                "ask {url} a b
+                 -> {url} #1
+                 ack {url} #1 b a
+                 nack {url} #1 because there is none
+                 ack {url} #1 a b c
+                 -> {url} #2
+                 ask {url} a b c
+                 -> {url} #3
+                 ack {url} #3"
+            ),
+        );
+    }
+}
+
+#[test]
+fn a_stream_may_ask_for_so_many_types_we_have_nothing_of_and_no_more() {
+    for form in FORMS {
+        let mut stage = Stage::new(form);
+        for n in 0..TYPES_MAX {
+            stage.perform(&format!("ask x.y/Z{n}"));
+        }
+        stage.log.clear();
+        stage.perform("ask x.y/Z0");
+        stage.perform("ask x.y/more");
+        let last = stage.log.pop().expect("an end");
+        assert!(last.starts_with("-> ends: STR0502: a stream may ask for 32 types"), "{last}");
     }
 }
 
 #[test]
 fn a_request_that_breaks_the_protocol_ends_the_stream() {
     let long = format!("ask rds {}", "x".repeat(NAME_LENGTH_MAX + 1));
+    let long_type = format!("ask {}", "x".repeat(NAME_LENGTH_MAX + 1));
     let cases = [
         ("as nobody\n ask cds", "the first request on a stream must carry the node"),
         (
@@ -397,7 +534,7 @@ fn a_request_that_breaks_the_protocol_ends_the_stream() {
             "the node of a stream can't change, from \"n\" to \"other\"",
         ),
         ("ask no-type", "a request must name a resource type"),
-        ("ask x.y/Z", "resource type \"x.y/Z\" is not known here"),
+        (&long_type, "the name of a resource type is 513 bytes long, more than 512"),
         (
             "ask istio.io/debug/syncz",
             "\"istio.io/debug/syncz\" is not served over xDS; use the admin address, \
@@ -624,10 +761,48 @@ fn delta_only_differences_are_sent_after_a_reconnect() {
          -> cds #1 differs=2 foreign=1 new=1
          -> cds #2 -gone
          ask eds same differs quiet unlisted changed same@1/1 differs@1/1 quiet@1 changed@1 foreign@1/1
-         -> eds #3 changed= differs=1 unlisted=1
+         -> eds #3 changed= differs=1 foreign=1 unlisted=1
          ask rds r@1 r
          -> rds #4 r=",
     );
+}
+
+#[test]
+fn delta_what_is_only_listed_is_watched_as_well() {
+    play(
+        Form::Delta,
+        "has cds same=1 differs=2 other=1
+         has eds same=1 differs=2 asked=1
+         has rds r=1
+         ask eds asked same@1 differs@1 gone@1 dropped@1 -dropped
+         -> eds #1 asked=1 differs=2 gone=
+         hosts
+         -> asked differs gone same
+         set eds same=2
+         -> eds #2 same=2
+         ask rds r@1 s@1
+         -> rds #3 s=
+         ask cds other same@1 differs@1 gone@1
+         -> cds #4 differs=2 other=1
+         -> eds #5 differs=2
+         -> cds #6 -gone
+         set cds same=2 more=1
+         -> cds #7 same=2
+         -> eds #8 same=2",
+    );
+}
+
+#[test]
+fn delta_the_first_request_means_everything_if_it_asks_for_nothing_by_name() {
+    for (first, then) in [
+        ("ask cds a@1 gone@1", "-> cds #1\n-> cds #2 -gone\nset cds b=1\n-> cds #3 b=1"),
+        ("ask cds * a@1 gone@1", "-> cds #1\n-> cds #2 -gone\nset cds b=1\n-> cds #3 b=1"),
+        ("ask cds -b", "-> cds #1 a=1\nset cds b=1\n-> cds #2 b=1"),
+        ("ask cds -*", "set cds a=2"),
+        ("ask cds -* a", "-> cds #1 a=1\nset cds b=1"),
+    ] {
+        play(Form::Delta, &format!("has cds a=1\n{first}\n{then}"));
+    }
 }
 
 #[test]
@@ -741,6 +916,45 @@ fn delta_everything_can_be_asked_for_by_name_and_given_up() {
          -> cds #a a=2
          ask eds *
          everything",
+    );
+}
+
+#[test]
+fn delta_what_was_asked_for_by_name_comes_and_goes() {
+    play(
+        Form::Delta,
+        "has cds a=1
+         ask cds ghost
+         -> cds #1 -ghost
+         set cds a=2
+         set cds ghost=1
+         -> cds #2 ghost=1
+         set cds -ghost
+         -> cds #3 -ghost
+         set cds ghost=1
+         -> cds #4 ghost=1
+         ask cds -ghost
+         set cds ghost=2
+         ask cds ghost
+         -> cds #5 ghost=2",
+    );
+}
+
+#[test]
+fn delta_a_name_that_is_given_up_and_taken_back_before_anything_is_sent_is_sent_once() {
+    play(
+        Form::Delta,
+        "has eds a=1 b=1
+         ask eds a b
+         -> eds #1 a=1 b=1
+         slow
+         set eds a=2 b=2
+         ask eds -a -b
+         ask eds a
+         take
+         -> eds #2 a=2
+         take
+         -> nothing",
     );
 }
 
@@ -913,7 +1127,7 @@ fn random_response(random: &mut StdRng) -> Response {
         Stamped { resource, version: Version(random.random()) }
     });
     let resources = resources.collect();
-    let kind = ResourceType::ALL[random.random_range(0..4)];
+    let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
     let pieces = (0..random.random_range(0..3)).flat_map(|_| {
         let body: Vec<u8> = (0..random.random_range(0..900)).map(|_| random.random()).collect();
         let list = Arc::new([Arc::new(Resource::new(text(random, 200), body))]);
@@ -1227,7 +1441,7 @@ impl Stage {
     fn send(&mut self) -> bool {
         let Some(response) = self.session.next_response(&mut self.source, self.limit, self.now)
         else {
-            return false;
+            return self.send_nothing();
         };
         assert!(response.resources.is_sorted_by_key(|resource| &resource.name));
         let mut line = format!("-> {} #{}", response.kind.short(), response.nonce);
@@ -1239,6 +1453,27 @@ impl Stage {
             write!(line, " -{}", short(name)).expect("a string");
         }
         self.log.push(line);
+        true
+    }
+}
+
+impl Stage {
+    /// Says that there is nothing of what was asked for, if that is due.
+    fn send_nothing(&mut self) -> bool {
+        let Some(nothing) = self.session.next_nothing() else { return false };
+        let bytes = &*nothing.to_bytes();
+        let (nonce, type_url, removed) = match self.form {
+            Form::Delta => {
+                let read = DeltaDiscoveryResponse::decode(bytes).expect("a response");
+                (read.nonce, read.type_url, read.removed_resources)
+            }
+            Form::Sotw => {
+                let read = DiscoveryResponse::decode(bytes).expect("a response");
+                (read.nonce, read.type_url, Vec::new())
+            }
+        };
+        let gone: String = removed.iter().map(|name| format!(" -{name}")).collect();
+        self.log.push(format!("-> {type_url} #{nonce}{gone}"));
         true
     }
 }

@@ -48,7 +48,7 @@ fn run(seed: u64) -> Result<(), (String, Vec<String>)> {
 
 /// Changes one thing; returns what the streams hear of it.
 fn change(source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) -> Dirty {
-    let kind = ResourceType::ALL[random.random_range(0..4)];
+    let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
     let short = NAMES[random.random_range(0..NAMES.len())];
     let name = full(kind, short);
     if random.random_ratio(1, 4) {
@@ -139,7 +139,7 @@ impl Client {
 
     /// Does one thing, if it can be done.
     fn act(&mut self, source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) {
-        let kind = ResourceType::ALL[random.random_range(0..4)];
+        let kind = ResourceType::ALL[random.random_range(0..ResourceType::ALL.len())];
         match random.random_range(0..40) {
             0 => self.reconnect(random, log),
             1..6 if !self.view(kind).asked => self.ask_first(kind, log),
@@ -153,7 +153,7 @@ impl Client {
 
     /// Does everything until nothing is left to do.
     fn settle(&mut self, source: &mut Source, log: &mut Vec<String>) -> Result<(), String> {
-        for kind in [ResourceType::Cluster, ResourceType::Listener] {
+        for kind in ResourceType::ALL.into_iter().filter(|kind| kind.is_wildcard()) {
             if !self.view(kind).asked {
                 self.ask_first(kind, log);
             }
@@ -244,12 +244,18 @@ impl Client {
         view.asked = true;
         // As Envoy does: the last assignment is listed even while a changed cluster waits for the next.
         let listed = view.held.values().map(|one| (Arc::clone(&one.name), one.version)).collect();
+        let listed: BTreeMap<Arc<str>, Version> = listed;
         let names = view.names.clone();
+        // Some clients do not subscribe anew to what they list.
+        let mut subscribe = names.clone();
+        if names.len() % 2 == 1 {
+            subscribe.retain(|name| !listed.contains_key(name));
+        }
         let ask = Ask {
             kind,
             nonce: String::new(),
             error: None,
-            subscribe: names.clone(),
+            subscribe,
             names,
             unsubscribe: BTreeSet::new(),
             listed,
