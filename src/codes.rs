@@ -424,6 +424,12 @@ A label or mesh networks say that something in the cluster is in another network
 strait.dev/network of its Secret fixes, or than policy allows. The Secret and the policy are the operator's
 word and hold; the claim is shown so that nobody wonders.";
 
+    /// explain: network.
+    NOT_SEEN = "STR0413", "the proxy asks not to be given the network",
+        "Add the network to REQUESTED_NETWORK_VIEW in the proxy's metadata, or leave that out.", "\
+A proxy whose metadata has REQUESTED_NETWORK_VIEW, networks with commas between them, is given the
+endpoints of these, and those that are in no named network. Without it, those of all.";
+
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\

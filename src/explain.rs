@@ -401,6 +401,9 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::NotCarried => "in another network, to which no gateway carries the service".into(),
         Reason::ClusterLocal => "kept to their own cluster".into(),
         Reason::NodeLocal => "kept to their own node".into(),
+        Reason::NotSeen => {
+            format!("in network {}, for which the proxy does not ask", quoted(network))
+        }
         Reason::OtherNetwork => "in another network, into which a gateway does not forward".into(),
         Reason::HeadlessElsewhere => {
             "in another network, where the pods of a headless service can't be reached one by one"
@@ -429,6 +432,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
         Reason::PlainText => &codes::PLAIN_TEXT,
         Reason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
+        Reason::NotSeen => &codes::NOT_SEEN,
         Reason::OtherNetwork => &codes::OTHER_NETWORK,
         Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
         Reason::NotReady(_) => &codes::NOT_READY,
@@ -672,6 +676,9 @@ impl Asked<'_> {
                 "internalTrafficPolicy is Local and the endpoint is on node {}, not on the proxy's {}",
                 endpoint.node.map_or("<unknown>", |node| &**node),
                 self.view.node.as_deref().unwrap_or("<unknown>")
+            ),
+            Reason::NotSeen => format!(
+                "in network {network}: REQUESTED_NETWORK_VIEW in the proxy's metadata names others"
             ),
             Reason::OtherNetwork => format!(
                 "in network {network}: an east-west gateway forwards into its own network only, {}",

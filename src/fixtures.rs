@@ -218,6 +218,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         locality: Locality::default(),
         node_name: None,
         takes_given_addresses: false,
+        sees: None,
         istio_version: None,
         generator: None,
         envoy_version: "1.40.0".into(),

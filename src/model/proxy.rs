@@ -41,6 +41,8 @@ pub struct Proxy {
     pub cluster: ClusterId,
     /// `NETWORK`; `None` leaves it to be derived.
     pub network: Option<NetworkId>,
+    /// `REQUESTED_NETWORK_VIEW`: of named networks it is given these only, sorted; `None` where not given.
+    pub sees: Option<Arc<[NetworkId]>>,
     /// `SERVICE_ACCOUNT`, where given.
     pub service_account: Option<Arc<str>>,
     /// `LABELS`.

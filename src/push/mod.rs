@@ -10,6 +10,7 @@ mod joins;
 mod near;
 mod origins;
 pub mod proxy;
+mod reason;
 pub mod shared;
 mod shares;
 pub mod view;

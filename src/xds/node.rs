@@ -1,5 +1,6 @@
 //! Envoy's node, read as a proxy's claims.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -61,6 +62,11 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         cluster: ClusterId::from(metadata.text("CLUSTER_ID").unwrap_or_default()),
         // A template's empty value says nothing.
         network: metadata.text("NETWORK").filter(|text| !text.is_empty()).map(NetworkId::from),
+        sees: optional("REQUESTED_NETWORK_VIEW").map(|text: Arc<str>| {
+            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            let names: BTreeSet<_> = names.map(NetworkId::from).collect();
+            names.into_iter().collect()
+        }),
         service_account: optional("SERVICE_ACCOUNT"),
         labels: metadata.labels("LABELS"),
         locality: Locality {

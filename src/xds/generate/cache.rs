@@ -121,6 +121,7 @@ impl Scopes {
         ViewKey {
             cluster: if self.cluster { view.cluster.clone() } else { ClusterId::default() },
             network: view.network.clone(),
+            sees: view.sees.clone().filter(|_| self.family),
             namespace: if self.namespace { view.namespace.clone() } else { Namespace::default() },
             ipv4: view.ipv4 || !self.family,
             ipv6: view.ipv6 || !self.family,

@@ -115,6 +115,7 @@ impl<'a> Picture<'a> {
                 // these are.
                 view = ViewKey {
                     network: NetworkId::default(),
+                    sees: None,
                     ipv4: true,
                     ipv6: true,
                     node: None,

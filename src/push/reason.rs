@@ -1,0 +1,143 @@
+//! Why an endpoint is withheld, and at which step of the decision.
+
+use crate::model::Health;
+
+/// The steps that can withhold an endpoint, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// Ready to take traffic.
+    Ready,
+    /// Its pod is known.
+    Pod,
+    /// Visible to the proxy.
+    Export,
+    /// In a network that the proxy may be given at all.
+    Network,
+    /// Where networks differ: the endpoint's network has a gateway.
+    Gateway,
+    /// The proxy speaks the address family.
+    Family,
+    /// Where networks differ: the endpoint takes mTLS.
+    Mtls,
+}
+
+impl Step {
+    /// All, in order.
+    pub const ALL: [Self; 7] = [
+        Self::Ready,
+        Self::Pod,
+        Self::Export,
+        Self::Network,
+        Self::Gateway,
+        Self::Family,
+        Self::Mtls,
+    ];
+
+    /// The name in `/debug/explain`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Pod => "pod",
+            Self::Export => "export",
+            Self::Network => "network",
+            Self::Gateway => "gateway",
+            Self::Family => "family",
+            Self::Mtls => "mtls",
+        }
+    }
+}
+
+/// Why an endpoint is withheld.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Not ready, draining or terminating.
+    NotReady(Health),
+    /// Its cluster is leaving load balancing, as an operator asked.
+    ClusterDraining,
+    /// Nothing has been heard of its cluster for longer than policy allows.
+    ClusterDark,
+    /// The slice names a pod that has not been seen.
+    PodMissing,
+    /// `exportTo` leaves the proxy's namespace out.
+    NotExported,
+    /// Policy does not let its cluster export the name.
+    ExportRefused,
+    /// The proxy may see it, but gateways carry only what is exported to everybody.
+    NotCarried,
+    /// The service stays in its own cluster.
+    ClusterLocal,
+    /// The service stays on its own node (`internalTrafficPolicy: Local`).
+    NodeLocal,
+    /// Policy does not let its cluster use the address.
+    AddressRefused,
+    /// Policy does not let its cluster claim the network.
+    NetworkRefused,
+    /// The proxy asks not to be given that network.
+    NotSeen,
+    /// An east-west gateway forwards into its own network only.
+    OtherNetwork,
+    /// The pods of a headless service are reached at their own addresses, which mean nothing in another
+    /// network.
+    HeadlessElsewhere,
+    /// The network has no gateway.
+    NoGateway,
+    /// The network has a gateway without an address yet.
+    GatewayPending,
+    /// The proxy doesn't speak the endpoint's address family.
+    EndpointFamily,
+    /// The proxy doesn't speak the address family of any gateway.
+    GatewayFamily,
+    /// The endpoint takes plain text only.
+    PlainText,
+    /// Mesh config has clients speak plain text, which no gateway takes.
+    AutoMtlsOff,
+}
+
+impl Reason {
+    /// Whether it is because the endpoint is in another network than the proxy.
+    pub fn is_of_networks(self) -> bool {
+        match self {
+            Self::NotCarried
+            | Self::NotSeen
+            | Self::OtherNetwork
+            | Self::HeadlessElsewhere
+            | Self::NoGateway
+            | Self::GatewayPending
+            | Self::GatewayFamily
+            | Self::PlainText
+            | Self::AutoMtlsOff => true,
+            Self::NotReady(_)
+            | Self::ClusterDraining
+            | Self::ClusterDark
+            | Self::PodMissing
+            | Self::NotExported
+            | Self::ExportRefused
+            | Self::AddressRefused
+            | Self::NetworkRefused
+            | Self::ClusterLocal
+            | Self::NodeLocal
+            | Self::EndpointFamily => false,
+        }
+    }
+
+    /// The step that failed.
+    pub fn step(self) -> Step {
+        match self {
+            Self::NotReady(_) | Self::ClusterDraining | Self::ClusterDark => Step::Ready,
+            Self::PodMissing => Step::Pod,
+            Self::NotExported
+            | Self::ExportRefused
+            | Self::NotCarried
+            | Self::ClusterLocal
+            | Self::NodeLocal => Step::Export,
+            Self::AddressRefused
+            | Self::NetworkRefused
+            | Self::NotSeen
+            | Self::OtherNetwork
+            | Self::HeadlessElsewhere => Step::Network,
+            Self::NoGateway | Self::GatewayPending => Step::Gateway,
+            Self::EndpointFamily | Self::GatewayFamily => Step::Family,
+            Self::PlainText | Self::AutoMtlsOff => Step::Mtls,
+        }
+    }
+}
