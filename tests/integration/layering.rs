@@ -112,7 +112,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("k8s_openapi", &["apiserver", "clusters", "store", "cli"]),
     ("strait_proto", &["xds", "admin", "identity", "store", "cli"]),
     ("tokio_rustls", &["identity", "xds", "clusters", "store", "cli"]),
-    ("rustls", &["identity", "xds", "apiserver", "clusters", "store", "cli", "main"]),
+    ("rustls", &["identity", "xds", "apiserver", "clusters", "network", "store", "cli", "main"]),
     ("strait_sim", &["cli"]),
     ("hickory_resolver", &["network"]),
     ("notify", &["folder", "mesh", "store"]),
