@@ -5,7 +5,7 @@
 //! compression asked for.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -46,10 +46,14 @@ const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 /// Sends requests to a server. Clones share connections.
 pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 
+/// Makes a transport that has no connections yet.
+type Fresh = Arc<dyn Fn() -> Transport + Send + Sync>;
+
 /// Sends requests to one API server. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
-    http: Transport,
+    http: Arc<Mutex<Transport>>,
+    fresh: Fresh,
     base: Uri,
     authorization: Option<HeaderValue>,
     /// Wakes readers that wait, for the end of a pause or for news, when a probe finds the server
@@ -101,13 +105,25 @@ impl Client {
             config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
         }
 
+        let fresh = transports(&config, access.loopback)?;
         Ok(Self {
-            http: transport(&config, access.loopback)?,
+            http: Arc::new(Mutex::new(fresh())),
+            fresh,
             base,
             authorization: authorization(&access.credential)?,
             revived: Arc::default(),
             again: Arc::default(),
         })
+    }
+
+    /// The same, on connections of its own.
+    pub(super) fn apart(&self) -> Self {
+        Self { http: Arc::new(Mutex::new((self.fresh)())), ..self.clone() }
+    }
+
+    /// Uses none of the connections that are idle now again: they may be dead. Those in use stay.
+    pub(super) fn forget_idle(&self) {
+        *self.http.lock().unwrap_or_else(PoisonError::into_inner) = (self.fresh)();
     }
 
     /// Lets all readers list anew what they watch, after a short pause: to confirm what is hard to
@@ -136,7 +152,9 @@ impl Client {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        self.http.clone().oneshot(request).await
+        // A transport is whole whatever happened to whoever held it.
+        let http = self.http.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        http.oneshot(request).await
     }
 
     /// The whole URI of a path below the server's own.
@@ -162,7 +180,7 @@ impl std::fmt::Debug for Client {
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, ConnectError> {
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?;
-    transport(&config, Loopback::Named)
+    Ok(transports(&config, Loopback::Named)?())
 }
 
 /// TCP connections to a server that the operator names, which end soon after the other side is gone.
@@ -185,7 +203,7 @@ fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
 }
 
 /// Connections with our deadlines, to addresses that may be dialled.
-fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, ConnectError> {
+fn transports(config: &kube::Config, loopback: Loopback) -> Result<Fresh, ConnectError> {
     let tls = connector(config, tcp(loopback))?.map_future(|connecting| {
         // The connector's own limit leaves out the handshake.
         Box::pin(async {
@@ -198,10 +216,12 @@ fn transport(config: &kube::Config, loopback: Loopback) -> Result<Transport, Con
             }
         })
     });
-    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .http1_read_buf_exact_size(READ_BUFFER)
-        .build(tls);
-    Ok(BoxCloneSyncService::new(http.map_err(BoxError::from)))
+    Ok(Arc::new(move || {
+        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .http1_read_buf_exact_size(READ_BUFFER)
+            .build(tls.clone());
+        BoxCloneSyncService::new(http.map_err(BoxError::from))
+    }))
 }
 
 /// TLS on top of `tcp`, with what `config` says of roots, client certificate and the server's name.

@@ -1,11 +1,14 @@
 //! The client against a simulated API server, as other modules use it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use strait_sim::{Family, Fault, Options, Refusal, SimCluster, objects};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::object::OnlyMeta;
@@ -32,14 +35,19 @@ async fn start() -> (SimCluster, Client) {
     for name in ["strait-system", "elsewhere"] {
         sim.store().apply(objects::namespace(name)).expect("a namespace");
     }
+    let client = client_at(&sim, &sim.url());
+    (sim, client)
+}
+
+fn client_at(sim: &SimCluster, url: &str) -> Client {
     let client = Client::new(&Access {
-        server: sim.url().parse().expect("a URI"),
+        server: url.parse().expect("a URI"),
         ca_pem: Some(sim.certificate_authority().into()),
         tls_server_name: None,
         credential: Credential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
     });
-    (sim, client.expect("usable"))
+    client.expect("usable")
 }
 
 fn secret(namespace: &str, name: &str, labels: Value) -> Value {
@@ -115,6 +123,34 @@ async fn objects_are_created_read_changed_and_deleted() {
     client.delete(&path).await.expect("deleted");
     assert!(matches!(client.get::<Value>(&path).await, Err(Error::NotFound(_))));
     client.probe().await.expect("it answers");
+}
+
+#[tokio::test]
+async fn a_probe_has_its_own_connection_and_idle_ones_are_used_again_until_forgotten() {
+    let (sim, _) = start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let client = client_at(&sim, &format!("https://{}", listener.local_addr().expect("bound")));
+    let (made, tasks, target) = (Arc::new(AtomicUsize::new(0)), Supervisor::new(), sim.address());
+    let (counted, connections) = (Arc::clone(&made), tasks.clone());
+    tasks.spawn("relay", async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            connections.spawn("connection", async move {
+                let mut far = TcpStream::connect(target).await.expect("the server listens");
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            });
+        }
+    });
+    let made = || made.load(Ordering::Relaxed);
+    let own = client.apart();
+    for round in 1..=2 {
+        for _ in 0..3 {
+            client.get::<Value>("/version").await.expect("it answers");
+            own.probe().await.expect("it answers");
+        }
+        assert_eq!(made(), 1 + round, "one of the probe, and one for each time all were forgotten");
+        client.forget_idle();
+    }
 }
 
 #[tokio::test]
