@@ -114,7 +114,7 @@ async fn a_slow_cluster_joins_late_and_holds_up_nobody() {
     }
     let setup = Setup::new().with(&["--remote-cluster-timeout", "1s"]);
     let relay = Relay::start(&far).await;
-    relay.set(Line::Narrow(20_000));
+    relay.set(Line::Narrow(4000));
     setup.join(&[&home]);
     setup.put("far", &relay.secret(&far));
     let server = setup.start_ready().await;
@@ -124,6 +124,7 @@ async fn a_slow_cluster_joins_late_and_holds_up_nobody() {
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
     home.serve("web", &["10.0.0.2"]);
     endpoints_until(&client, "web", &[("10.0.0.2:8080", 1)]).await;
+    relay.set(Line::Narrow(40_000));
     server.cluster_in("far", "live").await;
     endpoints_until(&client, "web", &[("10.0.0.2:8080", 1), ("10.0.1.1:8080", 1)]).await;
 }
