@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-use rustls::ServerConfig;
+use rustls::{CipherSuite, ServerConfig};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
@@ -65,13 +65,17 @@ pub(crate) fn acceptor(kind: Certificate) -> TlsAcceptor {
     };
     let certificate = signed.expect("a plain server certificate encodes");
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let mut provider = rustls::crypto::ring::default_provider();
+    // The server chooses, as those written in Go do, and what they choose.
+    let preferred = CipherSuite::TLS13_AES_128_GCM_SHA256;
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != preferred);
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .expect("ring supports the default versions")
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], key)
         .expect("the key belongs to the certificate");
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.ignore_client_order = true;
     TlsAcceptor::from(Arc::new(config))
 }
