@@ -15,6 +15,22 @@ pub fn give_back() -> bool {
     false
 }
 
+/// Has the C library keep what is freed for whoever needs memory next, where pieces of up to `bytes` are
+/// concerned, rather than give it back at once and have it made anew, page by page (mallopt(3)).
+pub fn keep_free(bytes: usize) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        // SAFETY: both take numbers, and the lock of the first heap.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, bytes);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+        }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    let _ = bytes;
+}
+
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
 mod tests {
     use super::give_back;

@@ -177,8 +177,14 @@ impl Stream {
             self.buffer.reserve(5 + length - self.buffer.len());
             return None;
         }
-        self.buffer.advance(5);
-        Some(self.buffer.split_to(length).freeze())
+        // What is left shares the memory of what is taken: where nothing is left, nothing shall keep it.
+        let mut message = if self.buffer.len() == 5 + length {
+            std::mem::take(&mut self.buffer)
+        } else {
+            self.buffer.split_to(5 + length)
+        };
+        message.advance(5);
+        Some(message.freeze())
     }
 }
 

@@ -38,6 +38,8 @@ use self::session::Profile;
 
 /// Wrong usage, as in sysexits.h.
 const USAGE: u8 = 64;
+/// Larger than any message, in bytes: memory for one is kept for the next.
+const LARGEST: usize = 16 << 20;
 /// The Istio that the proxies say they come from.
 const ISTIO_VERSION: &str = "1.29.0";
 
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
 /// Runs it and prints the report; whether all proxies were in sync.
 fn run(options: Options) -> Result<bool, Failure> {
     raise_descriptor_limit();
+    strait_heap::keep_free(LARGEST);
     let stamps = options.stamps.map(|_| Stamps::default());
     let (stage, stages) = watch::channel(Stage::First);
     let (in_sync, mut synced) = mpsc::unbounded_channel();

@@ -1,10 +1,11 @@
 //! What one proxy asks for and holds: names and versions, no bodies. Plain and synchronous.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 
 use crate::options::Subscription;
 use crate::wire::{Form, Kind, Request, Response, assignment_of};
@@ -16,7 +17,7 @@ const PROBE: &[u8] = b"outbound|9||probe.xdsload.invalid";
 /// Names and versions, each kept once for all proxies of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    ids: HashMap<Rc<[u8]>, u32>,
+    ids: HashMap<Rc<[u8]>, u32, RandomState>,
     texts: Vec<Rc<[u8]>>,
 }
 
@@ -73,7 +74,11 @@ pub(crate) struct Session {
     /// Those of them that no request has named yet.
     unasked: Vec<u32>,
     /// Upstream clusters by name: their version, and the assignment they have.
-    clusters: BTreeMap<u32, (Version, Option<u32>)>,
+    clusters: HashMap<u32, (Version, Option<u32>), RandomState>,
+    /// How many of them have one.
+    with_assignment: usize,
+    /// Whether one that had one may have gone, or has another.
+    lost: bool,
     knows_clusters: bool,
     probing: bool,
     was_in_sync: bool,
@@ -98,7 +103,9 @@ impl Session {
             assignments: BTreeMap::new(),
             awaited: 0,
             unasked: Vec::new(),
-            clusters: BTreeMap::new(),
+            clusters: HashMap::default(),
+            with_assignment: 0,
+            lost: false,
             knows_clusters: false,
             probing: false,
             was_in_sync: false,
@@ -108,12 +115,11 @@ impl Session {
 
     /// Whether everything it asked for has come.
     pub(crate) fn in_sync(&self) -> bool {
-        let known = self.clusters.values().filter(|(_, assignment)| assignment.is_some());
         let expected = self.profile.expected;
         self.knows_clusters
             && self.awaited == 0
             && !self.probing
-            && (expected == 0 || self.profile.names.is_some() || known.count() >= expected)
+            && (expected == 0 || self.profile.names.is_some() || self.with_assignment >= expected)
     }
 
     /// The names of the assignments it asks for.
@@ -130,7 +136,7 @@ impl Session {
         let mut requests = Vec::new();
         if !comes_back {
             self.assignments.clear();
-            self.clusters.clear();
+            self.forget_clusters();
             self.awaited = 0;
             self.knows_clusters = false;
         }
@@ -218,7 +224,7 @@ impl Session {
         let mut resources = 0;
         if self.profile.form == Form::Sotw {
             // What isn't in it has gone.
-            self.clusters.clear();
+            self.forget_clusters();
         }
         for resource in response.resources() {
             resources += 1;
@@ -227,15 +233,32 @@ impl Session {
             let number = self.profile.number;
             let known = assignment.map(|name| names.id(name));
             let wanted = assignment.is_some_and(|name| self.profile.subscribe.wants(number, name));
-            self.clusters.insert(names.id(resource.name), (version, known));
+            let before = self.clusters.insert(names.id(resource.name), (version, known));
+            self.with_assignment += usize::from(known.is_some());
+            self.part(before, known);
             if let Some(name) = known.filter(|_| wanted) {
                 self.take_on(name);
             }
         }
         for name in &response.removed {
-            self.clusters.remove(&names.id(name));
+            let before = self.clusters.remove(&names.id(name));
+            self.part(before, None);
         }
         resources
+    }
+
+    fn forget_clusters(&mut self) {
+        self.lost |= self.with_assignment > 0;
+        self.with_assignment = 0;
+        self.clusters.clear();
+    }
+
+    /// Takes note that an upstream cluster is no longer what it was, and which assignment it has now.
+    fn part(&mut self, before: Option<(Version, Option<u32>)>, now: Option<u32>) {
+        if let Some((_, Some(assignment))) = before {
+            self.with_assignment -= 1;
+            self.lost |= now != Some(assignment);
+        }
     }
 
     fn take_on(&mut self, name: u32) {
@@ -248,9 +271,12 @@ impl Session {
 
     /// Drops assignments whose upstream cluster has gone, and says which are new and which have gone.
     fn resubscribe(&mut self) -> (Vec<u32>, Vec<u32>) {
-        let known: BTreeSet<u32> = self.clusters.values().filter_map(|(_, name)| *name).collect();
-        let gone: Vec<u32> =
-            self.assignments.keys().copied().filter(|name| !known.contains(name)).collect();
+        let mut gone = Vec::new();
+        if std::mem::take(&mut self.lost) {
+            let known: HashSet<u32> =
+                self.clusters.values().filter_map(|(_, name)| *name).collect();
+            gone.extend(self.assignments.keys().filter(|name| !known.contains(name)));
+        }
         for name in &gone {
             if self.assignments.remove(name) == Some(Version::Awaited) {
                 self.awaited -= 1;
