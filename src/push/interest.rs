@@ -118,8 +118,8 @@ pub struct Subscription {
     interest: Arc<Interest>,
     stream: u32,
     pending: Arc<Pending>,
-    /// The numbers of the names it watches, sorted.
-    names: Vec<u32>,
+    /// The numbers of the names it watches.
+    names: Numbers,
     workload: Option<(ClusterId, WorkloadKey)>,
 }
 
@@ -133,7 +133,13 @@ impl Interest {
             insert(table.workloads.entry(workload.clone()).or_default(), stream);
         }
         drop(table);
-        Subscription { interest: Arc::clone(self), stream, pending, names: Vec::new(), workload }
+        Subscription {
+            interest: Arc::clone(self),
+            stream,
+            pending,
+            names: Numbers::default(),
+            workload,
+        }
     }
 
     /// Marks what changed with every stream that cares, and wakes those. Returns how many. Call it
@@ -203,13 +209,12 @@ impl Subscription {
             .filter_map(|name| table.watch(name, &hostname_of, self.stream))
             .collect();
         numbers.sort_unstable();
-        numbers.shrink_to_fit();
         for name in self.names.iter().filter(|name| numbers.binary_search(name).is_err()) {
-            table.forget_name(*name, self.stream);
+            table.forget_name(name, self.stream);
             // Its number may be given to another name from here on.
-            remove(&mut lock(&self.pending.dirty).names, *name);
+            remove(&mut lock(&self.pending.dirty).names, name);
         }
-        self.names = numbers;
+        self.names = numbers.into_iter().collect();
     }
 
     /// Waits until there is something to look at. Cancel-safe.
@@ -242,8 +247,8 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let mut table = lock(&self.interest.table);
         table.streams.leave(self.stream);
-        for name in &self.names {
-            table.forget_name(*name, self.stream);
+        for name in self.names.iter() {
+            table.forget_name(name, self.stream);
         }
         if let Some(workload) = &self.workload
             && let Some(streams) = table.workloads.get_mut(workload)
@@ -302,6 +307,44 @@ impl Table {
     }
 }
 
+/// Sorted numbers, by how much each is more than the one before it, seven bits to a byte, the lowest first;
+/// all bytes of a number but its last have the highest bit. Of who watches all names each takes a byte.
+#[derive(Debug, Default)]
+struct Numbers(Box<[u8]>);
+
+impl Numbers {
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        let mut bytes = self.0.iter();
+        let mut number = 0;
+        std::iter::from_fn(move || {
+            for shift in (0..u32::BITS).step_by(7) {
+                let byte = bytes.next()?;
+                number += u32::from(byte & 0x7f) << shift;
+                if byte & 0x80 == 0 {
+                    break;
+                }
+            }
+            Some(number)
+        })
+    }
+}
+
+impl FromIterator<u32> for Numbers {
+    /// Of numbers that are sorted.
+    fn from_iter<I: IntoIterator<Item = u32>>(sorted: I) -> Self {
+        let (mut bytes, mut before) = (Vec::new(), 0);
+        for number in sorted {
+            let mut more = number - std::mem::replace(&mut before, number);
+            while more > 0x7f {
+                bytes.push(more as u8 | 0x80);
+                more >>= 7;
+            }
+            bytes.push(more as u8);
+        }
+        Self(bytes.into())
+    }
+}
+
 /// Values by number.
 #[derive(Debug)]
 struct Numbered<T> {
@@ -346,8 +389,12 @@ impl<T> Numbered<T> {
     }
 }
 
+/// Grows by an eighth at a time: a mesh has as many of these sets as it has names.
 fn insert(sorted: &mut Vec<u32>, number: u32) {
     if let Err(place) = sorted.binary_search(&number) {
+        if sorted.len() == sorted.capacity() {
+            sorted.reserve_exact(sorted.len() / 8 + 4);
+        }
         sorted.insert(place, number);
     }
 }
@@ -386,6 +433,17 @@ mod tests {
 
     fn endpoints_of(names: &[&str]) -> Changes {
         Changes { endpoints: hosts(names), ..Changes::default() }
+    }
+
+    #[test]
+    fn numbers_come_out_as_they_went_in() {
+        for numbers in
+            [vec![], vec![0], vec![0, 1, 127, 128, 16_383, 16_384, u32::MAX], vec![u32::MAX]]
+        {
+            let kept: Numbers = numbers.iter().copied().collect();
+            assert_eq!(kept.iter().collect::<Vec<_>>(), numbers);
+        }
+        assert_eq!((0..1000).collect::<Numbers>().0.len(), 1000);
     }
 
     #[test]
