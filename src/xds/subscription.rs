@@ -7,15 +7,16 @@
 //! Of a wildcard type most is the same for many clients: that is held as one [`List`], and only what is
 //! the client's own, or differs from the list at the moment, has an entry.
 
+mod entries;
 mod sweep;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::Bytes;
-
-use self::sweep::{Everything, Named, Sweep};
+use self::entries::{Due, Entries, Entry, Holds, State, View};
+use self::sweep::{Everything, Sweep};
 use super::answers::{Answers, Progress, SentNames};
 use super::list::{self, List, Piece};
 use super::resource::{All, Resource, ResourceSource, ResourceType, Version};
@@ -38,6 +39,11 @@ impl Held {
     }
 }
 
+thread_local! {
+    /// Where the last name was found that was looked for by [`Subscription::place_again`].
+    static LAST_PLACE: Cell<usize> = const { Cell::new(0) };
+}
+
 /// So many single resources are not much to send.
 const FEW: usize = 32;
 
@@ -55,8 +61,7 @@ pub(super) struct Subscription {
     /// How many of `entries` are due, none of them before this place.
     due: usize,
     due_from: usize,
-    /// Sorted by name, each name once.
-    entries: Vec<Entry>,
+    entries: Entries,
     /// What is held where no entry says otherwise (wildcard only).
     base: Base,
     digest: Digest,
@@ -88,32 +93,6 @@ impl Base {
     }
 }
 
-/// A name that is watched, held or due. A stream has thousands, so this is 16 bytes.
-#[derive(Debug, Clone)]
-struct Entry {
-    /// What was sent, shared with all who were; else a stub that has the name, and the version if the
-    /// client listed one.
-    resource: Arc<Resource>,
-    holds: Holds,
-    /// The client asked for it by this name.
-    named: bool,
-    due: Option<Due>,
-    /// It is due and gone, to be taken back at the end of the sweep.
-    going: bool,
-}
-
-/// What a client holds of an [`Entry`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holds {
-    Nothing,
-    /// It said so, with another server's version.
-    Unknown,
-    /// It said so, with the version of the entry's resource.
-    Listed,
-    /// It was sent the entry's resource.
-    Sent,
-}
-
 /// What becomes of a name that is gone from the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gone {
@@ -123,69 +102,12 @@ pub(super) enum Gone {
     Goes,
 }
 
-/// Why a name is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
-    /// It may have changed: send it if its version differs.
-    Compare,
-    /// The client waits for it: send it as it is.
-    Send,
-}
-
 /// What a client lacks, within a limit.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) pieces: Vec<Arc<Piece>>,
     pub(super) changed: Vec<Arc<Resource>>,
     pub(super) removed: Vec<Arc<str>>,
-}
-
-impl Entry {
-    /// Of what is neither watched nor held, and not due.
-    fn new(resource: Arc<Resource>) -> Self {
-        Self { resource, holds: Holds::Nothing, named: false, due: None, going: false }
-    }
-
-    fn stub(name: &str, version: Version) -> Arc<Resource> {
-        Arc::new(Resource { name: name.into(), version, body: Bytes::new() })
-    }
-
-    /// Of what the client says it holds.
-    fn listed(name: &str, version: Option<Version>) -> Self {
-        Self {
-            holds: if version.is_some() { Holds::Listed } else { Holds::Unknown },
-            ..Self::new(Self::stub(name, version.unwrap_or(Version(0))))
-        }
-    }
-
-    fn name(&self) -> &Arc<str> {
-        &self.resource.name
-    }
-
-    fn held(&self) -> Option<Held> {
-        match self.holds {
-            Holds::Nothing => None,
-            Holds::Unknown => Some(Held::Listed(None)),
-            Holds::Listed => Some(Held::Listed(Some(self.resource.version))),
-            Holds::Sent => Some(Held::Sent(Arc::clone(&self.resource))),
-        }
-    }
-
-    fn version(&self) -> Option<Version> {
-        matches!(self.holds, Holds::Listed | Holds::Sent).then(|| self.resource.version)
-    }
-
-    fn differs(&self, now: &Resource) -> bool {
-        self.version() != Some(now.version)
-    }
-
-    /// What it adds to the digest of what is held.
-    fn digest(&self) -> u64 {
-        match self.holds {
-            Holds::Nothing => 0,
-            _ => list::digest(self.name(), self.version()),
-        }
-    }
 }
 
 impl Subscription {
@@ -199,7 +121,7 @@ impl Subscription {
             owed: false,
             due: 0,
             due_from: 0,
-            entries: Vec::new(),
+            entries: Entries::default(),
             base: Base::default(),
             digest: Digest::default(),
             all: None,
@@ -209,11 +131,11 @@ impl Subscription {
 
     /// The names the client asked for, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.entries.iter().filter(|entry| entry.named).map(Entry::name)
+        self.entries.iter().filter(|entry| entry.state.named).map(View::name)
     }
 
     pub(super) fn is_named(&self, name: &str) -> bool {
-        self.entry(name).is_some_and(|entry| entry.named)
+        self.place(name).is_some_and(|at| self.entries.state(at).named)
     }
 
     pub(super) fn is_wildcard(&self) -> bool {
@@ -237,9 +159,9 @@ impl Subscription {
 
     /// All that was sent and is still held, for a response that holds it all.
     pub(super) fn held_resources(&self) -> (Vec<Arc<Piece>>, Vec<Arc<Resource>>) {
-        let sent = self.entries.iter().filter(|entry| entry.holds == Holds::Sent);
-        let mut resources: Vec<_> = sent.map(|entry| Arc::clone(&entry.resource)).collect();
-        let overrides = |entry: &Entry| self.base.find(entry.name()).is_some();
+        let sent = self.entries.iter().filter(|entry| entry.state.holds == Holds::Sent);
+        let mut resources: Vec<_> = sent.map(|entry| Arc::clone(entry.resource)).collect();
+        let overrides = |entry: View<'_>| self.base.find(entry.name()).is_some();
         if !self.entries.iter().any(overrides) {
             let pieces = self.base.list.iter().flat_map(|list| list.pieces().iter());
             return (pieces.take(self.base.sent).cloned().collect(), resources);
@@ -255,8 +177,8 @@ impl Subscription {
 
     /// The version the client holds under a name.
     pub(super) fn held_version(&self, name: &str) -> Option<Version> {
-        match self.entry(name) {
-            Some(entry) => entry.version(),
+        match self.place(name) {
+            Some(at) => self.entries.view(at).version(),
             None => self.base.find(name).map(|one| one.version),
         }
     }
@@ -287,7 +209,7 @@ impl Subscription {
         }
         let differing = others.iter().map(|(name, version)| Entry::listed(name, *version));
         let mut entries: Vec<_> = differing.collect();
-        entries.iter().for_each(|entry| self.digest.add(entry.digest()));
+        entries.iter().for_each(|entry| self.digest.add(entry.view().digest()));
         if held.contains(&true) {
             list.pieces().iter().for_each(|piece| self.digest.add(piece.digest()));
             for (one, _) in list.resources().iter().zip(held).filter(|(_, held)| !held) {
@@ -311,17 +233,16 @@ impl Subscription {
         let kind = self.kind;
         let mut entry = |(name, version): &(&str, _)| match version {
             // One by one is no way to find those of a wildcard type.
-            Some(version) if !kind.is_wildcard() => source
-                .one(kind, name)
-                .filter(|now| now.version == *version)
-                .map(|now| Entry { holds: Holds::Sent, ..Entry::new(now) }),
+            Some(version) if !kind.is_wildcard() => {
+                source.one(kind, name).filter(|now| now.version == *version).map(Entry::sent)
+            }
             _ => None,
         };
         let new: Vec<_> = listed
             .iter()
             .map(|one| entry(one).unwrap_or_else(|| Entry::listed(one.0, one.1)))
             .collect();
-        new.iter().for_each(|entry| self.digest.add(entry.digest()));
+        new.iter().for_each(|entry| self.digest.add(entry.view().digest()));
         self.add(new);
     }
 
@@ -330,13 +251,13 @@ impl Subscription {
     /// `listed` are sent only if they differ. Returns whether one is new.
     pub(super) fn subscribe(&mut self, names: &[&str], listed: impl Fn(&str) -> bool) -> bool {
         self.enter(names);
-        let mut sweep = Sweep::new(&self.entries);
+        let mut sweep = Sweep::new(self.entries.resources());
         let places: Vec<_> = names.iter().filter_map(|name| sweep.place(name)).collect();
         let mut any_new = false;
         for at in places {
-            let entry = &mut self.entries[at];
-            any_new |= !std::mem::replace(&mut entry.named, true);
-            match (listed(entry.name()), entry.holds) {
+            let before = self.entries.update(at, |state| state.named = true);
+            any_new |= !before.named;
+            match (listed(self.entries.name(at)), before.holds) {
                 // It was compared when it was listed.
                 (true, Holds::Sent) => {}
                 (true, _) => self.mark(at, Due::Compare),
@@ -358,9 +279,9 @@ impl Subscription {
     pub(super) fn unsubscribe<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> bool {
         let mut any = false;
         for name in names {
-            let Some(at) = self.place(name).filter(|at| self.entries[*at].named) else { continue };
+            let Some(at) = self.place_named(name) else { continue };
             any = true;
-            self.entries[at].named = false;
+            self.entries.update(at, |state| state.named = false);
             if self.wildcard {
                 self.mark(at, Due::Send);
             } else {
@@ -381,7 +302,7 @@ impl Subscription {
         self.owed = false;
         self.all = None;
         for at in 0..self.entries.len() {
-            if !self.entries[at].named {
+            if !self.entries.state(at).named {
                 self.settle(at);
                 self.drop_held(at);
             }
@@ -399,7 +320,7 @@ impl Subscription {
 
     /// Notes that a name may have changed, if it is watched.
     pub(super) fn mark_watched(&mut self, name: &str) {
-        if let Some(at) = self.place(name).filter(|at| self.entries[*at].named) {
+        if let Some(at) = self.place_again(name).filter(|at| self.entries.state(*at).named) {
             self.mark(at, Due::Compare);
         }
     }
@@ -408,7 +329,7 @@ impl Subscription {
     pub(super) fn mark_all(&mut self) {
         self.compare_all |= self.wildcard;
         for at in 0..self.entries.len() {
-            if self.entries[at].named {
+            if self.entries.state(at).named {
                 self.mark(at, Due::Compare);
             }
         }
@@ -418,7 +339,7 @@ impl Subscription {
     pub(super) fn require_sorted(&mut self, names: &[Arc<str>]) {
         let mut sweep = Sweep::new(names);
         for at in 0..self.entries.len() {
-            if self.entries[at].named && sweep.find(self.entries[at].name()).is_some() {
+            if self.entries.state(at).named && sweep.find(self.entries.name(at)).is_some() {
                 self.mark(at, Due::Send);
             }
         }
@@ -427,7 +348,7 @@ impl Subscription {
     /// Has names sent as they are, those that are watched.
     pub(super) fn require<'a>(&mut self, names: impl Iterator<Item = &'a Arc<str>>) {
         for name in names {
-            if let Some(at) = self.place(name).filter(|at| self.entries[*at].named) {
+            if let Some(at) = self.place_named(name) {
                 self.mark(at, Due::Send);
             }
         }
@@ -436,7 +357,7 @@ impl Subscription {
     /// Looks at these names no more until they change again.
     pub(super) fn pass_over(&mut self, skipped: impl Fn(&str) -> bool) {
         for at in 0..self.entries.len() {
-            if self.entries[at].due.is_some() && skipped(self.entries[at].name()) {
+            if self.entries.state(at).due.is_some() && skipped(self.entries.name(at)) {
                 self.settle(at);
             }
         }
@@ -479,19 +400,18 @@ impl Subscription {
         }
         let mut at = self.due_from;
         while bytes < limit_bytes && self.due > 0 {
-            let awaited = |entry: &Entry| match gone {
-                Gone::Stays => entry.due.is_some() && !entry.going,
-                Gone::Goes => entry.due.is_some(),
+            let awaited = |state: State| match gone {
+                Gone::Stays => state.due.is_some() && !state.going,
+                Gone::Goes => state.due.is_some(),
             };
-            let Some(next) = self.entries[at..].iter().position(awaited) else { break };
-            at += next;
-            let entry = &self.entries[at];
-            let must = entry.due == Some(Due::Send);
-            let now = all
-                .as_mut()
-                .and_then(|all| all.find(entry.name()))
-                .map(Arc::clone)
-                .or_else(|| entry.named.then(|| source.one(self.kind, entry.name())).flatten());
+            let Some(next) = self.entries.position(at, awaited) else { break };
+            at = next;
+            let entry = self.entries.view(at);
+            let must = entry.state.due == Some(Due::Send);
+            let now =
+                all.as_mut().and_then(|all| all.find(entry.name())).map(Arc::clone).or_else(|| {
+                    entry.state.named.then(|| source.one(self.kind, entry.name())).flatten()
+                });
             match now {
                 Some(now) => {
                     if must || entry.differs(&now) {
@@ -502,7 +422,9 @@ impl Subscription {
                     // The same bytes may be another copy by now: keep the one that everybody shares.
                     self.hold(at, Holds::Sent, now);
                 }
-                None if gone == Gone::Stays => self.entries[at].going = true,
+                None if gone == Gone::Stays => {
+                    self.entries.update(at, |state| state.going = true);
+                }
                 None => {
                     let name = Arc::clone(entry.name());
                     self.settle(at);
@@ -545,12 +467,12 @@ impl Subscription {
     /// Whether what is counted is what is there.
     #[cfg(test)]
     pub(super) fn is_consistent(&self) -> bool {
-        let due = |entry: &Entry| entry.due.is_some();
+        let due = |entry: &View<'_>| entry.state.due.is_some();
         let held = self.held().map(|(name, held)| list::digest(name, held.version()));
         self.digest.0 == held.fold(0, u64::wrapping_add)
-            && self.due == self.entries.iter().filter(|entry| due(entry)).count()
-            && !self.entries.iter().take(self.due_from).any(due)
-            && self.entries.is_sorted_by(|a, b| a.name() < b.name())
+            && self.due == self.entries.iter().filter(due).count()
+            && !self.entries.iter().take(self.due_from).any(|entry| due(&entry))
+            && self.entries.resources().is_sorted_by(|a, b| a.name < b.name)
     }
 
     /// Turns "compare everything" into the names that differ.
@@ -574,7 +496,7 @@ impl Subscription {
         let all = Arc::new(all);
         let mut sweep = Everything::new(&all);
         for at in 0..self.entries.len() {
-            let entry = &self.entries[at];
+            let entry = self.entries.view(at);
             if sweep.find(entry.name()).is_none_or(|now| entry.differs(now)) {
                 self.mark(at, Due::Compare);
             }
@@ -596,8 +518,6 @@ impl Subscription {
             self.base = base;
             return;
         }
-        let sent =
-            |one: &Arc<Resource>| Entry { holds: Holds::Sent, ..Entry::new(Arc::clone(one)) };
         let mut differ = Vec::new();
         let mut news = list.resources().iter().peekable();
         for held in base.held() {
@@ -606,18 +526,18 @@ impl Subscription {
             }
             let now = news.next_if(|new| Arc::ptr_eq(new, held) || new.name == held.name);
             if now.is_none_or(|now| now.version != held.version) {
-                differ.push(sent(held));
+                differ.push(Entry::sent(Arc::clone(held)));
             }
         }
         differ.extend(news.map(|new| Entry::new(Arc::clone(new))));
-        differ.retain(|entry| self.place(entry.name()).is_none());
+        differ.retain(|entry| self.place(&entry.resource.name).is_none());
         self.add_due(differ);
         self.base = Base { list: Some(Arc::clone(list)), sent: list.pieces().len() };
     }
 
     /// Takes in entries that are due.
     fn add_due(&mut self, mut new: Vec<Entry>) {
-        new.iter_mut().for_each(|entry| entry.due = Some(Due::Compare));
+        new.iter_mut().for_each(|entry| entry.state.due = Some(Due::Compare));
         self.due += new.len();
         self.add(new);
     }
@@ -628,7 +548,7 @@ impl Subscription {
         self.digest.add(piece.digest());
         let mut sweep = Sweep::new(piece.resources());
         for at in 0..self.entries.len() {
-            if let Some(one) = sweep.find(self.entries[at].name()) {
+            if let Some(one) = sweep.find(self.entries.name(at)) {
                 // It has an entry, which counts by itself.
                 self.digest.subtract(list::digest(&one.name, Some(one.version)));
                 self.settle(at);
@@ -638,34 +558,42 @@ impl Subscription {
     }
 
     fn place(&self, name: &str) -> Option<usize> {
-        self.entries.binary_search_by(|entry| (**entry.name()).cmp(name)).ok()
+        self.entries.place(name)
     }
 
-    fn entry(&self, name: &str) -> Option<&Entry> {
-        self.entries.get(self.place(name)?)
+    fn place_named(&self, name: &str) -> Option<usize> {
+        self.place(name).filter(|at| self.entries.state(*at).named)
+    }
+
+    /// The same of a name that other streams were just asked for: those that watch the same names have it
+    /// at the same place, and each step of a search is a look at memory that is far away.
+    fn place_again(&self, name: &str) -> Option<usize> {
+        let last = LAST_PLACE.get();
+        if self.entries.resources().get(last).is_some_and(|one| *one.name == *name) {
+            return Some(last);
+        }
+        let place = self.place(name)?;
+        LAST_PLACE.set(place);
+        Some(place)
     }
 
     /// Makes entries for names that have none; `names` is sorted.
     fn enter(&mut self, names: &[&str]) {
-        let mut sweep = Sweep::new(&self.entries);
+        let mut sweep = Sweep::new(self.entries.resources());
         let new = names.iter().filter(|name| sweep.place(name).is_none());
         let new = new.map(|name| match self.base.find(name) {
-            Some(held) => Entry { holds: Holds::Sent, ..Entry::new(Arc::clone(held)) },
-            None => Entry::new(Entry::stub(name, Version(0))),
+            Some(held) => Entry::sent(Arc::clone(held)),
+            None => Entry::named(name),
         });
         self.add(new.collect());
     }
 
-    /// Takes in entries of other names than there are, sorted.
+    /// Takes in entries of other names than there are, in no order.
     fn add(&mut self, new: Vec<Entry>) {
-        if new.is_empty() {
-            return;
+        if !new.is_empty() {
+            self.entries.add(new);
+            self.due_from = 0;
         }
-        self.entries.reserve_exact(new.len());
-        self.entries.extend(new);
-        // Two runs, which a stable sort merges.
-        self.entries.sort_by(|a, b| a.name().cmp(b.name()));
-        self.due_from = 0;
     }
 
     /// Drops entries that say nothing, or only what the base says.
@@ -673,51 +601,42 @@ impl Subscription {
         let mut base = Sweep::new(self.base.held());
         self.entries.retain(|entry| {
             let mut said = || base.find(entry.name()).map(|one| one.version) == entry.version();
-            entry.named || entry.due.is_some() || !said()
+            entry.state.named || entry.state.due.is_some() || !said()
         });
         self.due_from = 0;
-        if self.entries.len() * 2 < self.entries.capacity() {
-            self.entries.shrink_to_fit();
-        }
     }
 
     /// Notes that an entry is due, as `Send` if it was so before.
     fn mark(&mut self, at: usize, why: Due) {
-        let entry = &mut self.entries[at];
-        self.due += usize::from(entry.due.is_none());
-        entry.going = false;
-        if entry.due != Some(Due::Send) {
-            entry.due = Some(why);
-        }
+        let before = self.entries.update(at, |state| {
+            state.going = false;
+            if state.due != Some(Due::Send) {
+                state.due = Some(why);
+            }
+        });
+        self.due += usize::from(before.due.is_none());
         self.due_from = self.due_from.min(at);
     }
 
     /// Notes that an entry is not due any more.
     fn settle(&mut self, at: usize) {
-        let entry = &mut self.entries[at];
-        self.due -= usize::from(entry.due.take().is_some());
-        entry.going = false;
+        let before = self.entries.update(at, |state| (state.due, state.going) = (None, false));
+        self.due -= usize::from(before.due.is_some());
     }
 
     fn hold(&mut self, at: usize, holds: Holds, resource: Arc<Resource>) {
-        let entry = &mut self.entries[at];
-        self.digest.subtract(entry.digest());
-        (entry.holds, entry.resource) = (holds, resource);
-        self.digest.add(entry.digest());
+        self.digest.subtract(self.entries.view(at).digest());
+        self.entries.replace(at, resource);
+        self.entries.update(at, |state| state.holds = holds);
+        self.digest.add(self.entries.view(at).digest());
     }
 
     /// Returns whether it was held.
     fn drop_held(&mut self, at: usize) -> bool {
-        let entry = &mut self.entries[at];
+        let entry = self.entries.view(at);
         self.answers.forget(entry.name());
         self.digest.subtract(entry.digest());
-        std::mem::replace(&mut entry.holds, Holds::Nothing) != Holds::Nothing
-    }
-}
-
-impl Named for Entry {
-    fn name(&self) -> &str {
-        &self.resource.name
+        self.entries.update(at, |state| state.holds = Holds::Nothing).holds != Holds::Nothing
     }
 }
 
@@ -742,18 +661,16 @@ mod tests {
 
     #[test]
     fn a_digest_does_not_depend_on_the_way_there() {
-        let listed = |name: &str, version| Entry {
-            holds: Holds::Listed,
-            ..Entry::new(Entry::stub(name, Version(version)))
-        };
+        let listed =
+            |name: &str, version| Entry::listed(name, Some(Version(version))).view().digest();
         let (mut there, mut back) = (Digest::default(), Digest::default());
-        there.add(listed("x", 1).digest());
-        there.add(listed("y", 2).digest());
-        back.add(listed("y", 1).digest());
-        back.add(listed("y", 2).digest());
-        back.subtract(listed("y", 1).digest());
-        back.add(listed("x", 1).digest());
+        there.add(listed("x", 1));
+        there.add(listed("y", 2));
+        back.add(listed("y", 1));
+        back.add(listed("y", 2));
+        back.subtract(listed("y", 1));
+        back.add(listed("x", 1));
         assert_eq!(there.0, back.0);
-        assert_ne!(listed("x", 2).digest(), listed("y", 2).digest());
+        assert_ne!(listed("x", 2), listed("y", 2));
     }
 }

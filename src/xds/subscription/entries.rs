@@ -1,0 +1,306 @@
+//! The names of one subscription: watched, held or due.
+//!
+//! A stream has thousands, so each costs 9 bytes: a pointer to what it stands for, and a byte of what is
+//! known of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Held;
+use crate::xds::list;
+use crate::xds::resource::{Resource, Version};
+
+/// Entries sorted by name, each name once.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    resources: Vec<Arc<Resource>>,
+    /// As many.
+    states: Vec<Packed>,
+}
+
+/// An entry on its way in.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    /// What was sent, shared with all who were; else a stub that has the name, and the version if the
+    /// client listed one.
+    pub(super) resource: Arc<Resource>,
+    pub(super) state: State,
+}
+
+/// An entry as it stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) resource: &'a Arc<Resource>,
+    pub(super) state: State,
+}
+
+/// What is known of a name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) holds: Holds,
+    /// The client asked for it by this name.
+    pub(super) named: bool,
+    pub(super) due: Option<Due>,
+    /// It is due and gone, to be taken back at the end of the sweep.
+    pub(super) going: bool,
+}
+
+/// What a client holds of an entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Holds {
+    #[default]
+    Nothing,
+    /// It said so, with another server's version.
+    Unknown,
+    /// It said so, with the version of the entry's resource.
+    Listed,
+    /// It was sent the entry's resource.
+    Sent,
+}
+
+/// Why a name is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It may have changed: send it if its version differs.
+    Compare,
+    /// The client waits for it: send it as it is.
+    Send,
+}
+
+/// A [`State`] in a byte: two bits of what is held, two of what is due, and two marks.
+#[derive(Debug, Clone, Copy)]
+struct Packed(u8);
+
+impl From<State> for Packed {
+    fn from(state: State) -> Self {
+        let due = match state.due {
+            None => 0,
+            Some(Due::Compare) => 1,
+            Some(Due::Send) => 2,
+        };
+        let marks = u8::from(state.named) << 4 | u8::from(state.going) << 5;
+        Self(state.holds as u8 | due << 2 | marks)
+    }
+}
+
+impl From<Packed> for State {
+    fn from(Packed(bits): Packed) -> Self {
+        Self {
+            holds: match bits & 3 {
+                0 => Holds::Nothing,
+                1 => Holds::Unknown,
+                2 => Holds::Listed,
+                _ => Holds::Sent,
+            },
+            due: match bits >> 2 & 3 {
+                0 => None,
+                1 => Some(Due::Compare),
+                _ => Some(Due::Send),
+            },
+            named: bits & 1 << 4 != 0,
+            going: bits & 1 << 5 != 0,
+        }
+    }
+}
+
+impl Entry {
+    /// Of what is neither watched nor held, and not due.
+    pub(super) fn new(resource: Arc<Resource>) -> Self {
+        Self { resource, state: State::default() }
+    }
+
+    /// Of what the client was sent.
+    pub(super) fn sent(resource: Arc<Resource>) -> Self {
+        Self { resource, state: State { holds: Holds::Sent, ..State::default() } }
+    }
+
+    /// Of what nothing is known but its name.
+    pub(super) fn named(name: &str) -> Self {
+        Self::new(Self::stub(name, Version(0)))
+    }
+
+    /// Of what the client says it holds.
+    pub(super) fn listed(name: &str, version: Option<Version>) -> Self {
+        let holds = if version.is_some() { Holds::Listed } else { Holds::Unknown };
+        Self {
+            resource: Self::stub(name, version.unwrap_or(Version(0))),
+            state: State { holds, ..State::default() },
+        }
+    }
+
+    fn stub(name: &str, version: Version) -> Arc<Resource> {
+        Arc::new(Resource { name: name.into(), version, body: Bytes::new() })
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View { resource: &self.resource, state: self.state }
+    }
+}
+
+impl<'a> View<'a> {
+    pub(super) fn name(self) -> &'a Arc<str> {
+        &self.resource.name
+    }
+
+    pub(super) fn held(self) -> Option<Held> {
+        match self.state.holds {
+            Holds::Nothing => None,
+            Holds::Unknown => Some(Held::Listed(None)),
+            Holds::Listed => Some(Held::Listed(Some(self.resource.version))),
+            Holds::Sent => Some(Held::Sent(Arc::clone(self.resource))),
+        }
+    }
+
+    /// The version that is held.
+    pub(super) fn version(self) -> Option<Version> {
+        matches!(self.state.holds, Holds::Listed | Holds::Sent).then_some(self.resource.version)
+    }
+
+    pub(super) fn differs(self, now: &Resource) -> bool {
+        self.version() != Some(now.version)
+    }
+
+    /// What it adds to the digest of what is held.
+    pub(super) fn digest(self) -> u64 {
+        match self.state.holds {
+            Holds::Nothing => 0,
+            _ => list::digest(self.name(), self.version()),
+        }
+    }
+}
+
+impl Entries {
+    pub(super) fn len(&self) -> usize {
+        self.resources.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.resources.is_empty()
+    }
+
+    /// What they stand for, in the order of the names.
+    pub(super) fn resources(&self) -> &[Arc<Resource>] {
+        &self.resources
+    }
+
+    /// The name at a place that there is.
+    pub(super) fn name(&self, at: usize) -> &Arc<str> {
+        &self.resources[at].name
+    }
+
+    /// What is known of the name at a place that there is.
+    pub(super) fn state(&self, at: usize) -> State {
+        self.states[at].into()
+    }
+
+    /// The entry at a place that there is.
+    pub(super) fn view(&self, at: usize) -> View<'_> {
+        View { resource: &self.resources[at], state: self.state(at) }
+    }
+
+    /// All of them, in the order of the names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = View<'_>> {
+        let states = self.states.iter().map(|state| State::from(*state));
+        self.resources.iter().zip(states).map(|(resource, state)| View { resource, state })
+    }
+
+    /// Where a name is.
+    pub(super) fn place(&self, name: &str) -> Option<usize> {
+        self.resources.binary_search_by(|one| (*one.name).cmp(name)).ok()
+    }
+
+    /// The first place from `from` on whose state is so.
+    pub(super) fn position(&self, from: usize, is_so: impl Fn(State) -> bool) -> Option<usize> {
+        let rest = self.states.get(from..)?;
+        rest.iter().position(|state| is_so(State::from(*state))).map(|at| from + at)
+    }
+
+    /// Changes what is known of the name at a place that there is; returns what was known before.
+    pub(super) fn update(&mut self, at: usize, change: impl FnOnce(&mut State)) -> State {
+        let before = self.state(at);
+        let mut state = before;
+        change(&mut state);
+        self.states[at] = state.into();
+        before
+    }
+
+    /// Has the entry at a place that there is stand for this, of the same name.
+    pub(super) fn replace(&mut self, at: usize, resource: Arc<Resource>) {
+        self.resources[at] = resource;
+    }
+
+    /// Takes in entries of other names than there are, in no order, each name once.
+    pub(super) fn add(&mut self, mut new: Vec<Entry>) {
+        new.sort_by(|a, b| a.resource.name.cmp(&b.resource.name));
+        let resources = std::mem::take(&mut self.resources);
+        let states = std::mem::take(&mut self.states);
+        self.resources.reserve_exact(resources.len() + new.len());
+        self.states.reserve_exact(resources.len() + new.len());
+        let mut new = new.into_iter().peekable();
+        for (resource, state) in resources.into_iter().zip(states) {
+            while let Some(entry) = new.next_if(|new| new.resource.name < resource.name) {
+                self.push(entry.resource, entry.state.into());
+            }
+            self.push(resource, state);
+        }
+        new.for_each(|entry| self.push(entry.resource, entry.state.into()));
+    }
+
+    fn push(&mut self, resource: Arc<Resource>, state: Packed) {
+        self.resources.push(resource);
+        self.states.push(state);
+    }
+
+    /// Keeps what shall be kept.
+    pub(super) fn retain(&mut self, mut keeps: impl FnMut(View<'_>) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.len() {
+            if keeps(self.view(at)) {
+                self.resources.swap(kept, at);
+                self.states.swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.resources.truncate(kept);
+        self.states.truncate(kept);
+        if self.len() * 2 < self.resources.capacity() {
+            self.resources.shrink_to_fit();
+            self.states.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_comes_out_of_a_byte_as_it_went_in() {
+        for holds in [Holds::Nothing, Holds::Unknown, Holds::Listed, Holds::Sent] {
+            for due in [None, Some(Due::Compare), Some(Due::Send)] {
+                for (named, going) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let state = State { holds, named, due, going };
+                    assert_eq!(State::from(Packed::from(state)), state);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn they_stay_in_order_whatever_comes_and_goes() {
+        let mut entries = Entries::default();
+        let names = |entries: &Entries| {
+            entries.iter().map(|one| one.name().to_string()).collect::<Vec<_>>()
+        };
+        entries.add(["d", "b"].map(Entry::named).into());
+        entries.add(["e", "a", "c"].map(Entry::named).into());
+        assert_eq!(names(&entries), ["a", "b", "c", "d", "e"]);
+        let at = entries.place("c").expect("it is there");
+        entries.update(at, |state| state.named = true);
+        entries.retain(|one| one.state.named || **one.name() > *"d");
+        assert_eq!(names(&entries), ["c", "e"]);
+        assert!(entries.state(0).named && !entries.state(1).named);
+        assert_eq!(entries.position(1, |state| state.named), None);
+    }
+}
