@@ -82,6 +82,10 @@ pub struct MergedService {
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
+    /// Whether some shard has it for its own cluster alone ([`Service::keeps_home`]).
+    pub keeps_home: bool,
+    /// Whether in some cluster it is local to nodes ([`Service::node_local`]).
+    pub node_local: bool,
     /// The clusters that may not export it: what they have is for their own proxies.
     pub refused: BTreeSet<ClusterId>,
     /// What shards have under this name that counts for nothing, in merging order.
@@ -372,6 +376,8 @@ pub(super) fn merge<'a>(
                 service_accounts: Box::default(),
                 conflicts: Vec::new(),
                 shards: Vec::new(),
+                keeps_home: false,
+                node_local: false,
                 refused: BTreeSet::new(),
                 overruled: Vec::new(),
             }
@@ -379,6 +385,8 @@ pub(super) fn merge<'a>(
         if refused {
             merged.refused.insert(key.cluster.clone());
         }
+        merged.keeps_home |= service.keeps_home;
+        merged.node_local |= service.node_local;
         for field in differences(&merged.primary, service) {
             disagree.entry(field).or_default().push(key.cluster.clone());
         }

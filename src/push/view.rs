@@ -132,7 +132,7 @@ impl ViewKey {
 pub fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     context.mesh.cluster_local(host)
-        || service.shards.iter().any(|shard| shard.service.keeps_home)
+        || service.keeps_home
         || is_by_node(service)
         || !service.refused.is_empty()
         || context.policy.prefers(host.as_str(), namespace.as_str())
@@ -140,8 +140,7 @@ pub fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
 
 /// Whether it matters for the endpoints of `service` on which node a proxy is.
 pub fn is_by_node(service: &MergedService) -> bool {
-    service.primary.prefers == Distribution::SameNode
-        || service.by_cluster.iter().any(|(_, own)| own.node_local)
+    service.primary.prefers == Distribution::SameNode || service.node_local
 }
 
 fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> bool {
