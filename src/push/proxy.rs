@@ -7,16 +7,14 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Labels, NETWORK_LABEL, Port, Protocol, Proxy,
-    ProxyType, Service, TargetPort, gateway_port, labels_match,
+    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Labels, NETWORK_LABEL, Namespace, Port, Protocol,
+    Proxy, ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
 
 /// One service port that a proxy's workload serves.
 #[derive(Debug, Clone)]
 pub struct InboundTarget<'a> {
-    /// The service, as all clusters together have it.
-    pub service: &'a Arc<MergedService>,
-    /// Its port, as the proxy's own cluster has it.
+    /// The port, as the proxy's own cluster has it.
     pub port: &'a Port,
     /// The port on the workload.
     pub target: u16,
@@ -27,37 +25,54 @@ pub fn labels<'a>(context: &'a PushContext, proxy: &'a Proxy) -> &'a Labels {
     context.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
 }
 
-/// The service ports that the workload of `proxy` serves, one for each target port, oldest service
-/// first.
-///
-/// Services of its namespace in its own cluster whose selector matches its labels; named target ports
-/// are looked up on its pod. A service without a selector counts where an endpoint of it is the pod, and
-/// so does what ServiceEntries describe, for pods and for machines outside Kubernetes.
-pub fn inbound_targets<'a>(context: &'a PushContext, proxy: &'a Proxy) -> Vec<InboundTarget<'a>> {
-    let labels = labels(context, proxy);
-    // What the proxy's own cluster has, and what is in no cluster.
+/// The services that workloads of a namespace in a cluster may serve, oldest first: those of the namespace
+/// that the cluster has, and those that are in no cluster. They are found by looking at every service, and
+/// stay as they are as long as no definition changes ([`PushContext::definitions`]).
+pub fn served_in(
+    context: &PushContext,
+    cluster: &ClusterId,
+    namespace: &Namespace,
+) -> Arc<[Arc<Service>]> {
     let nowhere = ClusterId::default();
-    let mut candidates: Vec<_> = context
-        .services_of(proxy.namespace())
-        .flat_map(|merged| {
-            let own = [&proxy.cluster, &nowhere].map(|cluster| merged.by_cluster.get(cluster));
-            own.into_iter().flatten().map(move |own| (merged, own))
-        })
-        .filter(|(_, own)| own.namespace == *proxy.namespace())
-        .filter(|(_, own)| own.selector.is_empty() || labels_match(&own.selector, labels))
+    let mut served: Vec<_> = context
+        .services_of(namespace)
+        .flat_map(|merged| [cluster, &nowhere].map(|cluster| merged.by_cluster.get(cluster)))
+        .flatten()
+        .filter(|own| own.namespace == *namespace)
+        .cloned()
         .collect();
-    candidates.sort_by(|(_, a), (_, b)| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
+    served.sort_by(|a, b| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
+    served.into()
+}
+
+/// The service ports that the workload of `proxy` serves, one for each target port, oldest service
+/// first; `served` is what is [served](served_in) in its namespace and cluster.
+///
+/// Services whose selector matches its labels; named target ports are looked up on its pod. A service
+/// without a selector counts where an endpoint of it is the pod, and so does what ServiceEntries
+/// describe, for pods and for machines outside Kubernetes.
+pub fn inbound_targets<'a>(
+    context: &'a PushContext,
+    proxy: &'a Proxy,
+    served: &'a [Arc<Service>],
+) -> Vec<InboundTarget<'a>> {
+    let labels = labels(context, proxy);
     let mut targets = BTreeMap::new();
-    for (service, own) in candidates {
+    for own in served {
+        let selects = !own.selector.is_empty();
+        if selects && !labels_match(&own.selector, labels) {
+            continue;
+        }
+        let merged = context.service(own.hostname.as_str(), proxy.namespace());
         // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
         for port in own.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
-            let target = if own.selector.is_empty() {
-                endpoint_port(context, service, port, proxy)
-            } else {
+            let target = if selects {
                 target_number(context, proxy, port)
+            } else {
+                merged.and_then(|merged| endpoint_port(context, merged, port, proxy))
             };
             if let Some(target) = target {
-                targets.entry(target).or_insert(InboundTarget { service, port, target });
+                targets.entry(target).or_insert(InboundTarget { port, target });
             }
         }
     }

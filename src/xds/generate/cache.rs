@@ -14,13 +14,13 @@ use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
 use crate::model::{
     ClusterId, Distribution, ExportTo, Hostname, KnownClusters, Labels, Namespace, Proxy,
-    ProxyType, Resolution, Workload, WorkloadKey,
+    ProxyType, Resolution, Service, Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
-use crate::push::proxy::east_west_port;
+use crate::push::proxy::{east_west_port, served_in};
 use crate::push::view::{ViewKey, is_by_cluster, is_by_node};
 use crate::xds::hash::Secret;
 use crate::xds::list::List;
@@ -40,6 +40,7 @@ pub struct Cache {
     pub(super) clusters: Kept<ClustersKey, ServiceInputs, Arc<[Arc<Resource>]>>,
     pub(super) outbound: Kept<(ViewKey, Secrets), u64, Arc<List>, LISTS_MAX>,
     pub(super) scopes: Kept<(), u64, Scopes>,
+    served: Kept<(ClusterId, Namespace), u64, Arc<[Arc<Service>]>>,
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Arc<List>>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
@@ -49,6 +50,14 @@ pub struct Cache {
 }
 
 impl Cache {
+    /// The services that `proxy` may serve: see [`served_in`].
+    pub(super) fn served(&self, context: &PushContext, proxy: &Proxy) -> Arc<[Arc<Service>]> {
+        let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
+        let key = (cluster.clone(), namespace.clone());
+        let make = || served_in(context, cluster, namespace);
+        self.served.get_or_make(key, context.definitions, make)
+    }
+
     /// The port on which `proxy` listens as an east-west gateway. Finding it looks at every service,
     /// so it is found again only when their definitions or the proxy's pod have changed.
     pub(super) fn east_west_port(&self, context: &PushContext, proxy: &Proxy) -> Option<u16> {

@@ -20,9 +20,10 @@ pub(super) use self::parts::{
 };
 use super::tls::Secrets;
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
-use crate::model::{Proxy, ProxyType};
+use crate::model::Proxy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
+use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
 use crate::xds::resource::Resource;
 
@@ -58,25 +59,24 @@ impl TrafficSettings {
     }
 }
 
-/// The listeners that one proxy has besides those it [shares](shared), which are given.
+/// The listeners that one sidecar has besides those it [shares](shared), which are given, as are the ports
+/// that its workload serves.
 pub(super) fn own(
     context: &PushContext,
     proxy: &Proxy,
     view: &ViewKey,
-    east_west_port: Option<u16>,
     addresses: &Addresses,
     shared: &[Arc<Resource>],
+    inbound: &[InboundTarget<'_>],
 ) -> Vec<Resource> {
     let settings = TrafficSettings::of(&context.mesh);
-    match (proxy.kind, east_west_port) {
-        (ProxyType::Router, Some(port)) => {
-            gateway::listener(context, &settings, view, port).into_iter().collect()
-        }
-        (ProxyType::Router, None) => Vec::new(),
-        (ProxyType::Sidecar, _) => {
-            let mut own = outbound::pods(context, &settings, proxy, view, addresses, shared);
-            own.extend(inbound::listener(context, &settings, proxy, view, Secrets::of(proxy)));
-            own
-        }
-    }
+    let mut own = outbound::pods(context, &settings, proxy, view, addresses, shared);
+    own.extend(inbound::listener(&settings, view, Secrets::of(proxy), inbound));
+    own
+}
+
+/// The listeners of an east-west gateway, which listens on `port`.
+pub(super) fn gateway(context: &PushContext, view: &ViewKey, port: u16) -> Vec<Resource> {
+    let settings = TrafficSettings::of(&context.mesh);
+    gateway::listener(context, &settings, view, port).into_iter().collect()
 }

@@ -84,7 +84,8 @@ impl<'a> Picture<'a> {
         let mut own = Vec::new();
         if self.proxy.kind == ProxyType::Sidecar {
             let ipv4 = self.view.ipv4;
-            let inbound = inbound_targets(context, self.proxy);
+            let served = self.cache.served(context, self.proxy);
+            let inbound = inbound_targets(context, self.proxy, &served);
             let inbound = inbound.iter().map(|target| cds::inbound(context, target, ipv4));
             own.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
         }
@@ -252,14 +253,22 @@ impl Picture<'_> {
             }
             ProxyType::Router => list(ResourceType::Listener, Vec::new()),
         };
-        let own = lds::own(
-            self.context,
-            self.proxy,
-            &self.view,
-            self.east_west_port,
-            &addresses,
-            shared.resources(),
-        );
+        let own = match (self.proxy.kind, self.east_west_port) {
+            (ProxyType::Sidecar, _) => {
+                let served = self.cache.served(self.context, self.proxy);
+                let inbound = inbound_targets(self.context, self.proxy, &served);
+                lds::own(
+                    self.context,
+                    self.proxy,
+                    &self.view,
+                    &addresses,
+                    shared.resources(),
+                    &inbound,
+                )
+            }
+            (ProxyType::Router, Some(port)) => lds::gateway(self.context, &self.view, port),
+            (ProxyType::Router, None) => Vec::new(),
+        };
         all(shared, own.into_iter().map(Arc::new).collect())
     }
 

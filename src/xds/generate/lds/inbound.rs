@@ -18,9 +18,8 @@ use super::parts::{
     to_port, virtual_host_of_everything, wildcards,
 };
 use super::{MESH_ALPN, TrafficSettings};
-use crate::model::{Protocol, Proxy};
-use crate::push::PushContext;
-use crate::push::proxy::inbound_targets;
+use crate::model::Protocol;
+use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};
 use crate::xds::generate::encode;
@@ -37,13 +36,12 @@ const MESH_BYTES_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 /// from the codec, and who agrees to `istio-peer-exchange` is sent what only Istio's filter reads.
 const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
-/// The listener at which a sidecar's inbound connections arrive.
+/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
 pub(super) fn listener(
-    context: &PushContext,
     settings: &TrafficSettings,
-    proxy: &Proxy,
     view: &ViewKey,
     secrets: Secrets,
+    targets: &[InboundTarget<'_>],
 ) -> Option<Resource> {
     let arrival = settings.inbound_port;
     // Somebody who connects to the port itself would be sent round and round.
@@ -51,7 +49,7 @@ pub(super) fn listener(
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
     let mut chains = vec![guard];
     let mut declared = Vec::new();
-    for target in inbound_targets(context, proxy) {
+    for target in targets {
         if target.target == arrival {
             continue;
         }

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::push::proxy::{inbound_targets, served_in};
 use crate::xds::generate::lds::inbound;
 use crate::xds::generate::tls::Secrets;
 
@@ -184,8 +185,11 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
         ..TrafficSettings::of(&context.mesh)
     };
     let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
-    let made = inbound::listener(&context, &settings, &proxy, &view, Secrets::of(&proxy))
-        .expect("a family");
+    let served = served_in(&context, &proxy.cluster, proxy.namespace());
+    let targets = inbound_targets(&context, &proxy, &served);
+    assert!(!targets.is_empty());
+    let made = inbound::listener(&settings, &view, Secrets::of(&proxy), &targets);
+    let made = made.expect("a family");
     let listener = to_json(ResourceType::Listener.url(), &made.body).expect("a message");
     assert!(listener.to_string().contains("/dev/stdout"));
     assert!(listener.to_string().contains("grpc_web"));
