@@ -234,8 +234,10 @@ impl Networks {
         found: &mut BTreeSet<Found>,
     ) {
         let mesh = inputs.mesh;
-        let fixed = inputs.clusters.fixed_network(cluster);
+        // Nearly all services are no gateways: nothing else is looked up for those.
+        let fixed = || inputs.clusters.fixed_network(cluster);
         if let Some(network) = service.labels.get(NETWORK_LABEL).filter(|label| !label.is_empty()) {
+            let fixed = fixed();
             let mtls = gateway_port(service.labels.get(GATEWAY_PORT_LABEL).map(|text| &**text));
             let name = format!("{}/{}", service.namespace, service.name);
             let claimed = NetworkId::from(&**network);
@@ -251,9 +253,9 @@ impl Networks {
             self.add(cluster, service, entrance, inputs.policy, found);
             return;
         }
-        for (network, gateway) in mesh.gateways() {
-            let has_cluster = mesh.of_registry(cluster) == Some(network) || fixed == Some(network);
-            if gateway.names_service(service) && has_cluster {
+        for (network, gateway) in mesh.gateways().filter(|(_, one)| one.names_service(service)) {
+            let fixed = fixed();
+            if mesh.of_registry(cluster) == Some(network) || fixed == Some(network) {
                 let entrance = Entrance {
                     network: fixed.unwrap_or(network).clone(),
                     source: GatewaySource::RegistryService(service.hostname.as_str().into()),
