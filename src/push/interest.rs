@@ -276,8 +276,12 @@ impl Table {
         stream: u32,
     ) -> Option<u32> {
         if let Some(number) = self.by_name.get(name) {
-            if let Some(watched) = self.names.get_mut(*number) {
-                insert(&mut watched.streams, stream);
+            if let Some(Watched { streams, .. }) = self.names.get_mut(*number) {
+                if streams.len() == streams.capacity() {
+                    // By an eighth at a time: of these lists there are as many as names.
+                    streams.reserve_exact(streams.len() / 8 + 4);
+                }
+                insert(streams, stream);
             }
             return Some(*number);
         }
@@ -389,12 +393,8 @@ impl<T> Numbered<T> {
     }
 }
 
-/// Grows by an eighth at a time: a mesh has as many of these sets as it has names.
 fn insert(sorted: &mut Vec<u32>, number: u32) {
     if let Err(place) = sorted.binary_search(&number) {
-        if sorted.len() == sorted.capacity() {
-            sorted.reserve_exact(sorted.len() / 8 + 4);
-        }
         sorted.insert(place, number);
     }
 }
