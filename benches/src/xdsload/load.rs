@@ -131,31 +131,35 @@ async fn proxies(thread: Thread) -> Findings {
         tokio::task::spawn_local(live(Rc::clone(&shared), proxy, stage.clone()));
     }
     let mut metered = (0, 0);
+    let mut now = *stage.borrow_and_update();
     loop {
-        let now = *stage.borrow_and_update();
-        let changed = match &thread.stamps {
+        match &thread.stamps {
             Some(stamps) => {
                 if let Stage::Steady(since_ns) = now {
                     shared.findings.borrow_mut().sightings.look(stamps, since_ns);
                 }
-                tokio::time::timeout(PERIOD, stage.changed()).await.is_ok()
+                let _ = tokio::time::timeout(PERIOD, stage.changed()).await;
             }
-            None => stage.changed().await.is_ok(),
-        };
-        if changed {
-            // What came since the stage before belongs to it.
-            let counted = (shared.meter.received.get(), shared.meter.sent.get());
-            shared.count(now, |counts| {
-                counts.received += counted.0 - metered.0;
-                counts.sent += counted.1 - metered.1;
-            });
-            metered = counted;
-            let next = *stage.borrow();
-            if next == Stage::Over {
-                last_look(&shared, thread.stamps.as_ref(), now).await;
-                return shared.findings.take();
-            }
+            // Nobody drops the other end before this has ended.
+            None => _ = stage.changed().await,
         }
+        // Whether or not that was waited for: it may have come just after.
+        let next = *stage.borrow_and_update();
+        if next == now {
+            continue;
+        }
+        // What came since the stage before belongs to it.
+        let counted = (shared.meter.received.get(), shared.meter.sent.get());
+        shared.count(now, |counts| {
+            counts.received += counted.0 - metered.0;
+            counts.sent += counted.1 - metered.1;
+        });
+        metered = counted;
+        if next == Stage::Over {
+            last_look(&shared, thread.stamps.as_ref(), now).await;
+            return shared.findings.take();
+        }
+        now = next;
     }
 }
 
