@@ -5,12 +5,14 @@
 //! for a signal, drain.
 
 mod authority_secret;
+mod crowds;
 mod feed;
 mod source;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -340,15 +342,13 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     tasks.spawn("feed", feed.run());
 
     let read = clusters.statuses.clone();
-    tasks.spawn(
-        "heap",
-        heap::run(read, heap::QUIET, || {
-            strait_heap::give_back();
-        }),
-    );
+    tasks.spawn("heap", heap::run(read, heap::QUIET, give_back));
 
     let connections = Arc::new(xds::connections::Connections::default());
     let stats = Arc::new(xds::Stats::default());
+    let (streams, sent) = (Arc::clone(&connections), Arc::clone(&stats));
+    let turnover = move || streams.turnover() + sent.turns.load(Ordering::Relaxed);
+    tasks.spawn("crowds", crowds::run(turnover, give_back));
     tasks.spawn(
         "ads",
         xds::server::serve(
@@ -402,6 +402,11 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         streams: connections,
         saved,
     })
+}
+
+/// Has memory that lies free go back to the system.
+fn give_back() {
+    strait_heap::give_back();
 }
 
 /// The policy that was asked for, kept up to date; without a file there are no rules.

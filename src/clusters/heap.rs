@@ -12,26 +12,32 @@ use super::status::ClusterStatus;
 
 /// How long nothing should have been read or have gone.
 pub const QUIET: Duration = Duration::from_secs(2);
+/// After how many times that memory is given back once more: the first answers to proxies, and the state that
+/// is written to disk, follow a reading and leave memory free as well.
+const AFTERMATH: u32 = 4;
 
 /// Calls `give_back`, which may take some milliseconds, each time that other clusters than before have
-/// been read, and nothing about that has changed for as long as `quiet`. Until nobody says how they fare.
+/// been read, and nothing about that has changed for as long as `quiet`; and again when what follows from
+/// that is done. Until nobody says how they fare.
 pub async fn run(
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     quiet: Duration,
     give_back: impl Fn() + Clone + Send + 'static,
 ) {
     let mut given_for = Vec::new();
-    loop {
+    'news: loop {
         let read = read(&statuses.borrow_and_update());
         if read != given_for {
-            match tokio::time::timeout(quiet, other_than(&mut statuses, &read)).await {
-                Ok(Some(())) => continue,
-                Ok(None) => return,
-                Err(_) => {}
+            for pause in [quiet, quiet * AFTERMATH] {
+                match tokio::time::timeout(pause, other_than(&mut statuses, &read)).await {
+                    Ok(Some(())) => continue 'news,
+                    Ok(None) => return,
+                    Err(_) => {}
+                }
+                // A panic in it is its own affair.
+                let _ = tokio::task::spawn_blocking(give_back.clone()).await;
             }
             given_for = read;
-            // A panic in it is its own affair.
-            let _ = tokio::task::spawn_blocking(give_back.clone()).await;
         } else if statuses.changed().await.is_err() {
             return;
         }
@@ -105,15 +111,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_goes_back_once_after_each_reading() {
+    async fn memory_goes_back_twice_after_each_reading() {
         let times = count(Duration::ZERO, async |said, mut times| {
             said.send_replace(statuses(&["A", "b"]));
             times.recv().await.expect("given back after one was read");
+            times.recv().await.expect("and after what follows");
             said.send_replace(statuses(&["A", "c"]));
             said.send_replace(statuses(&["c"]));
             times.recv().await.expect("given back after one has gone");
+            times.recv().await.expect("and after what follows");
         });
-        assert_eq!(times.await, 2, "nothing else was new");
+        assert_eq!(times.await, 4, "nothing else was new");
     }
 
     #[tokio::test]

@@ -92,6 +92,13 @@ impl Connections {
         self.streams.len()
     }
 
+    /// How many streams have come so far, and how many have gone, together.
+    pub fn turnover(&self) -> u64 {
+        let come = self.next.load(Ordering::Relaxed);
+        let open = u64::try_from(self.len()).unwrap_or(u64::MAX);
+        come + come.saturating_sub(open)
+    }
+
     /// Whether no stream is open.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()

@@ -148,7 +148,11 @@ impl Stream {
     /// Waits for its turn, where much is to be sent.
     pub(super) async fn turn(&self) -> Option<Turn> {
         let much = lock(&self.session).is_much_due();
-        if much { Some(self.shared.lane.turn(MUCH_BYTES).await) } else { None }
+        if !much {
+            return None;
+        }
+        self.shared.stats.turns.fetch_add(1, Ordering::Relaxed);
+        Some(self.shared.lane.turn(MUCH_BYTES).await)
     }
 
     /// What is to be sent now, of all types that have something, within a limit for one write.

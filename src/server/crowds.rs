@@ -1,0 +1,69 @@
+//! Gives memory back once many proxies have come, or gone, at about the same time.
+//!
+//! What a first sync takes for a moment, the request and its names above all, is several times what it leaves in
+//! use, and lies between that once it is free: `malloc` keeps those pages. Nothing of it is due while a crowd
+//! is still being served.
+
+use std::time::Duration;
+
+/// So many streams that came, went, or were sent much since memory was last given back are a crowd.
+const CROWD: u64 = 256;
+/// Fewer than so many of them within a [`PERIOD`] are calm.
+const CALM: u64 = 32;
+/// How often is looked.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// What was seen of crowds.
+#[derive(Debug, Default)]
+struct Crowds {
+    /// The turnover when memory was last given back.
+    given_at: u64,
+    /// The same when it was last looked at.
+    seen: u64,
+}
+
+impl Crowds {
+    /// Takes the turnover of now, which grows, but for what comes while it is counted; whether a crowd has been
+    /// there and is served.
+    fn have_passed(&mut self, turnover: u64) -> bool {
+        let lately = turnover.saturating_sub(std::mem::replace(&mut self.seen, turnover));
+        let passed = lately < CALM && turnover.saturating_sub(self.given_at) >= CROWD;
+        if passed {
+            self.given_at = turnover;
+        }
+        passed
+    }
+}
+
+/// Calls `give_back`, which may take some milliseconds, whenever a crowd has passed. `turnover` is how many
+/// streams have come, gone and been sent much so far.
+pub(super) async fn run(turnover: impl Fn() -> u64, give_back: impl Fn() + Clone + Send + 'static) {
+    let mut crowds = Crowds::default();
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if crowds.have_passed(turnover()) {
+            // A panic in it is its own affair.
+            let _ = tokio::task::spawn_blocking(give_back.clone()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_goes_back_once_after_each_crowd_and_never_within_one() {
+        let mut crowds = Crowds::default();
+        let passed: Vec<bool> = [
+            // A few, then many over several looks, then nobody.
+            0, 20, 500, 900, 920, 920, // Some that come one by one are a crowd in the end.
+            940, 960, 1100, 1180, 1180, 1180,
+        ]
+        .map(|turnover| crowds.have_passed(turnover))
+        .into();
+        let expected =
+            [false, false, false, false, true, false, false, false, false, false, true, false];
+        assert_eq!(passed, expected);
+    }
+}
