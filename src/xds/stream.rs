@@ -34,8 +34,11 @@ use crate::push::interest::{Dirty, Subscription};
 
 /// A stream that says nothing for this long after it was opened is closed.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// The least time between two responses that changes cause, after the first.
+/// Responses that changes cause: one in this time, on average.
 const CHANGES_SPACING: Duration = Duration::from_millis(50);
+/// How far ahead of that average a stream may be, so that changes that come near each other by chance need
+/// not wait: ten responses.
+const CHANGES_BURST: Duration = Duration::from_millis(450);
 /// Responses are put together until they have this many bytes, and written at once.
 const WRITE_BYTES: usize = 64 << 10;
 /// What [`Stream::responses`] may come to, mostly: less than a write, and one response more.
@@ -70,8 +73,7 @@ pub(super) struct Stream {
     /// The proxy, once its first request has been let in.
     admitted: Option<AdmittedStream>,
     opened: Instant,
-    /// Changes wait until then.
-    hold_until: Instant,
+    pace: Pace,
     /// What is due was looked at, and there is nothing to send before something else happens.
     idle: bool,
     /// When the first change was heard that nothing has been sent of.
@@ -114,7 +116,7 @@ impl Stream {
             session: Arc::new(Mutex::new(Session::new(form))),
             admitted: None,
             opened: now,
-            hold_until: now,
+            pace: Pace(now),
             idle: false,
             untold_since: None,
             budget: Budget::full(now),
@@ -135,7 +137,7 @@ impl Stream {
                     Ok(None) => return Err(Ended { reason: "client", status: None }),
                     Err(status) => return Err(Ended::by("transport", status)),
                 },
-                () = changed(self.admitted.as_ref(), self.hold_until) => self.take_changes()?,
+                () = changed(self.admitted.as_ref(), self.pace) => self.take_changes()?,
                 () = tokio::time::sleep_until(first_request_limit), if self.admitted.is_none() => {
                     let text = "no request within 10 s of opening the stream";
                     return Err(Ended::by("silent", Status::deadline_exceeded(text)));
@@ -342,7 +344,7 @@ impl Stream {
             self.untold_since = self.untold_since.or(dirty.since);
         }
         drop(session);
-        self.hold_until = Instant::now() + CHANGES_SPACING;
+        self.pace.step(Instant::now());
         Ok(())
     }
 
@@ -376,16 +378,33 @@ fn violation_status(violation: &Violation) -> Ended {
     Ended::by("violation", Status::invalid_argument(violation.to_string()))
 }
 
-/// Waits until there is something to look at, and the spacing is over.
-async fn changed(admitted: Option<&AdmittedStream>, hold_until: Instant) {
+/// Waits until there is something to look at, and the stream is not too far ahead.
+async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
     match admitted {
         Some(admitted) => {
             admitted.subscription.changed().await;
-            if hold_until > Instant::now() {
-                tokio::time::sleep_until(hold_until).await;
+            let wait = pace.wait(Instant::now());
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
             }
         }
         None => pending().await,
+    }
+}
+
+/// How fast changes are told: the responses that they have caused, at [`CHANGES_SPACING`] each, last until then.
+#[derive(Debug, Clone, Copy)]
+struct Pace(Instant);
+
+impl Pace {
+    /// How long the next one waits.
+    fn wait(self, now: Instant) -> Duration {
+        self.0.saturating_duration_since(now).saturating_sub(CHANGES_BURST)
+    }
+
+    /// Takes note of one.
+    fn step(&mut self, now: Instant) {
+        self.0 = self.0.max(now) + CHANGES_SPACING;
     }
 }
 
@@ -503,6 +522,21 @@ mod tests {
     fn endpoints(names: &[&str]) -> (String, Vec<String>) {
         let names = names.iter().map(|name| OutboundName::sidecar(host(name), 80).to_string());
         (ResourceType::Endpoint.url().into(), names.collect())
+    }
+
+    #[test]
+    fn changes_are_told_at_once_until_there_are_more_than_twenty_a_second() {
+        let began = Instant::now();
+        let at = |millis| began + Duration::from_millis(millis);
+        let mut pace = Pace(began);
+        for _ in 0..10 {
+            assert_eq!(pace.wait(began), Duration::ZERO, "a burst is told as it comes");
+            pace.step(began);
+        }
+        assert_eq!(pace.wait(began), CHANGES_SPACING);
+        pace.step(at(50));
+        assert_eq!(pace.wait(at(50)), CHANGES_SPACING);
+        assert_eq!(pace.wait(at(2000)), Duration::ZERO, "and so after quiet");
     }
 
     fn sent(stream: &mut Stream) -> usize {
