@@ -82,9 +82,9 @@ pub struct MergedService {
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
-    /// Whether some shard has it for its own cluster alone ([`Service::keeps_home`]).
+    /// Whether some shard has it for its own cluster alone ([`crate::model::Definition::keeps_home`]).
     pub keeps_home: bool,
-    /// Whether in some cluster it is local to nodes ([`Service::node_local`]).
+    /// Whether in some cluster it is local to nodes ([`crate::model::Definition::node_local`]).
     pub node_local: bool,
     /// The clusters that may not export it: what they have is for their own proxies.
     pub refused: BTreeSet<ClusterId>,
