@@ -5,7 +5,7 @@
 //! compression asked for.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -123,7 +123,12 @@ impl Client {
 
     /// Uses none of the connections that are idle now again: they may be dead. Those in use stay.
     pub(super) fn forget_idle(&self) {
-        *self.http.lock().unwrap_or_else(PoisonError::into_inner) = (self.fresh)();
+        *self.http() = (self.fresh)();
+    }
+
+    fn http(&self) -> MutexGuard<'_, Transport> {
+        // A transport is whole whatever happened to whoever held it.
+        self.http.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets all readers list anew what they watch, after a short pause: to confirm what is hard to
@@ -152,8 +157,7 @@ impl Client {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        // A transport is whole whatever happened to whoever held it.
-        let http = self.http.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let http = self.http().clone();
         http.oneshot(request).await
     }
 

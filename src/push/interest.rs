@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use futures::task::AtomicWaker;
+use prost::encoding::{decode_varint, encode_varint};
 
 use crate::model::{ClusterId, Hostname, WorkloadKey};
 
@@ -311,23 +312,17 @@ impl Table {
     }
 }
 
-/// Sorted numbers, by how much each is more than the one before it, seven bits to a byte, the lowest first;
-/// all bytes of a number but its last have the highest bit. Of who watches all names each takes a byte.
+/// Sorted numbers, by how much each is more than the one before it, as varints of protobuf. Of who watches all
+/// names each takes a byte.
 #[derive(Debug, Default)]
 struct Numbers(Box<[u8]>);
 
 impl Numbers {
     fn iter(&self) -> impl Iterator<Item = u32> {
-        let mut bytes = self.0.iter();
-        let mut number = 0;
+        let (mut bytes, mut number) = (&*self.0, 0);
         std::iter::from_fn(move || {
-            for shift in (0..u32::BITS).step_by(7) {
-                let byte = bytes.next()?;
-                number += u32::from(byte & 0x7f) << shift;
-                if byte & 0x80 == 0 {
-                    break;
-                }
-            }
+            // It fails at the end.
+            number += u32::try_from(decode_varint(&mut bytes).ok()?).ok()?;
             Some(number)
         })
     }
@@ -338,12 +333,8 @@ impl FromIterator<u32> for Numbers {
     fn from_iter<I: IntoIterator<Item = u32>>(sorted: I) -> Self {
         let (mut bytes, mut before) = (Vec::new(), 0);
         for number in sorted {
-            let mut more = number - std::mem::replace(&mut before, number);
-            while more > 0x7f {
-                bytes.push(more as u8 | 0x80);
-                more >>= 7;
-            }
-            bytes.push(more as u8);
+            let more = number - std::mem::replace(&mut before, number);
+            encode_varint(more.into(), &mut bytes);
         }
         Self(bytes.into())
     }

@@ -63,12 +63,12 @@ pub fn inbound_targets<'a>(
         if selects && !labels_match(&own.selector, labels) {
             continue;
         }
-        let merged = context.service(own.hostname.as_str(), proxy.namespace());
         // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
         for port in own.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
             let target = if selects {
                 target_number(context, proxy, port)
             } else {
+                let merged = context.service(own.hostname.as_str(), proxy.namespace());
                 merged.and_then(|merged| endpoint_port(context, merged, port, proxy))
             };
             if let Some(target) = target {
