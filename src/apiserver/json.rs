@@ -12,6 +12,9 @@ use super::object::{Form, Kind, Odd, OnlyMeta, null_as_default};
 
 /// Decodes an object.
 pub(super) fn form<'a, F: Form<'a>>(json: &'a [u8]) -> Result<F, Odd> {
+    if let Some((form, [])) = F::of_plain_json(json) {
+        return Ok(form);
+    }
     decode(json).map_err(|error| Odd {
         key: serde_json::from_slice::<OnlyMeta<'_>>(json).ok().and_then(|only| {
             let identity = only.metadata.identity();
@@ -40,8 +43,11 @@ pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, Stri
     }
     // Nearly all are objects that are so now and make sense: read in one go. The rest is looked at
     // once more.
-    if let Ok(Event { kind: told, object }) = decode::<Event<'_, K::Form<'_>>>(json)
-        && matches!(&*told, "ADDED" | "MODIFIED")
+    let applied = plain_line(json).or_else(|| {
+        let Event { kind, object } = decode::<Event<'_, K::Form<'_>>>(json).ok()?;
+        matches!(&*kind, "ADDED" | "MODIFIED").then_some(object)
+    });
+    if let Some(object) = applied
         && object.identity().makes_sense()
         && let Ok((object, version)) = keep(kind, object)
     {
@@ -67,6 +73,14 @@ pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, Stri
             Ok(Line::of_status(status.code.into(), &status.reason, &status.message))
         },
     )
+}
+
+/// The object of an event that says that it is so now, if both are written as API servers write them.
+fn plain_line<'a, F: Form<'a>>(json: &'a [u8]) -> Option<F> {
+    let rest = json.strip_prefix(br#"{"type":""#)?;
+    let rest = rest.strip_prefix(b"ADDED").or_else(|| rest.strip_prefix(b"MODIFIED"))?;
+    let (object, rest) = F::of_plain_json(rest.strip_prefix(br#"","object":"#)?)?;
+    matches!(rest, b"}" | b"}\n").then_some(object)
 }
 
 /// Cuts a list into its objects as it arrives.

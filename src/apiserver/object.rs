@@ -111,6 +111,12 @@ pub trait Form<'a>: Deserialize<'a> {
         Err(Malformed::NO_FORM)
     }
 
+    /// Decodes the JSON at the beginning of `json` if it is written just as API servers write this form, and says
+    /// what follows. `None` is no verdict: what is written in another way, or wrong, is then decoded in full.
+    fn of_plain_json(_json: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        None
+    }
+
     /// Which object it is: namespace, name, version.
     fn identity(&self) -> Identity<'_>;
 }

@@ -68,7 +68,7 @@ pub(crate) fn slice(service: usize, count: usize, salt: usize) -> Vec<u8> {
 }
 
 fn event(object: &Value) -> Vec<u8> {
-    format!("{}\n", json!({"type": "MODIFIED", "object": object})).into_bytes()
+    format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n").into_bytes()
 }
 
 /// The same as [`slice()`], in protobuf. Field numbers: k8s.io/api/discovery/v1/generated.proto.

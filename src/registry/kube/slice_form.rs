@@ -4,6 +4,10 @@
 //! its row; names that rows share stand once in tables, still borrowed, so that who keeps a slice looks up
 //! each of them once and not for each endpoint.
 
+mod in_order;
+mod plain;
+mod table;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,6 +18,7 @@ use serde::{Deserialize, Deserializer};
 use crate::apiserver::{
     Form, Identity, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
 };
+use table::{Table, slot};
 
 /// What is decoded of an EndpointSlice.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -101,7 +106,7 @@ impl Conditions {
 }
 
 /// An endpoint in the bytes. Text is compared and looked up, hardly ever read.
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
 struct Endpoint<T> {
     /// The first; further ones are the same endpoint once more (EndpointSlice API).
@@ -116,7 +121,7 @@ struct Endpoint<T> {
     zone: T,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
 struct Target<T> {
     kind: T,
@@ -169,75 +174,13 @@ impl<'a> Rows<'a> {
         let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
         let (stem, tail) = name.split_at(at);
         self.tails.extend_from_slice(tail);
-        let (namespace, mark) = (target.namespace.as_ref(), mark(stem));
+        let (namespace, slot) = (target.namespace.as_ref(), slot(stem));
         let is_it = |(of, held): &(Raw<'a>, Raw<'a>)| **held == *stem && **of == *namespace;
-        let found = self.sets.find(mark, is_it);
+        let found = self.sets.find(slot, is_it);
         found.unwrap_or_else(|| {
-            self.sets.add(mark, (target.namespace.into(), target.name.into().cut(at)))
+            self.sets.add(slot, (target.namespace.into(), target.name.into().cut(at)))
         })
     }
-}
-
-/// What rows share, in the order in which it came. An entry that stands twice costs its own size and
-/// nothing else.
-#[derive(Debug, PartialEq)]
-pub(super) struct Table<T> {
-    pub(super) entries: Vec<T>,
-    /// By which entries are told apart at a glance.
-    marks: Vec<u64>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self { entries: Vec::new(), marks: Vec::new() }
-    }
-}
-
-/// How many of the latest entries of a table are looked at before a new one is made.
-const LOOK_BACK: usize = 32;
-
-impl<T> Table<T> {
-    /// The place, from 1, of what `is_it` finds among the latest entries with this mark.
-    #[inline]
-    fn find(&self, mark: u64, is_it: impl Fn(&T) -> bool) -> Option<u16> {
-        let latest = self.marks.len().saturating_sub(LOOK_BACK);
-        let marks = self.marks.iter().enumerate().skip(latest).rev();
-        let found = marks.filter(|(_, held)| **held == mark);
-        let is_it = |at: usize| self.entries.get(at).is_some_and(&is_it);
-        let found = found.map(|(at, _)| at).find(|at| is_it(*at))?;
-        u16::try_from(found + 1).ok()
-    }
-
-    /// The place of a new entry. There are no more of them than endpoints, which fits.
-    fn add(&mut self, mark: u64, entry: T) -> u16 {
-        self.entries.push(entry);
-        self.marks.push(mark);
-        u16::try_from(self.entries.len()).unwrap_or_default()
-    }
-}
-
-impl<'a> Table<Raw<'a>> {
-    /// The place of a name; 0 where it is empty.
-    #[inline]
-    fn place_of_name<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: T) -> u16 {
-        let text = name.as_ref();
-        if text.is_empty() {
-            return 0;
-        }
-        let mark = mark(text);
-        let found = self.find(mark, |held| **held == *text);
-        found.unwrap_or_else(|| self.add(mark, name.into()))
-    }
-}
-
-/// The end of a name, by which names mostly differ, and its length.
-#[inline]
-fn mark(name: &[u8]) -> u64 {
-    let end = match name.last_chunk() {
-        Some(end) => u64::from_le_bytes(*end),
-        None => name.iter().fold(0, |end, byte| end << 8 | u64::from(*byte)),
-    };
-    end.rotate_left(8) ^ u64::try_from(name.len()).unwrap_or_default()
 }
 
 /// A place in a text or a table; an object is bounded far below 4 GiB.
@@ -288,8 +231,14 @@ impl<'a> Message<'a> for SliceForm<'a> {
         match number {
             1 => value.message(&mut self.metadata)?,
             2 => {
-                let mut endpoint = Endpoint::default();
-                value.message(&mut endpoint)?;
+                let bytes = value.bytes()?;
+                let endpoint = in_order::endpoint(bytes).map_or_else(
+                    || {
+                        let mut endpoint = Endpoint::default();
+                        endpoint.merge(bytes).map(|()| endpoint)
+                    },
+                    Ok,
+                )?;
                 self.endpoints.push(endpoint);
             }
             3 => value.push(&mut self.ports)?,
@@ -418,6 +367,10 @@ impl<'a> Form<'a> for SliceForm<'a> {
         form.merge(bytes).map(|()| form)
     }
 
+    fn of_plain_json(json: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        plain::slice(json)
+    }
+
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()
     }
@@ -456,16 +409,5 @@ mod tests {
             assert_eq!(address(text.as_bytes()), text.parse().ok(), "{text:?}");
         }
         assert_eq!(address(b"\xff"), None);
-    }
-
-    #[test]
-    fn names_that_rows_share_stand_once() {
-        let mut table = Table::default();
-        // More alike than marks can tell, shorter than a mark, and again after others.
-        let names: [&[u8]; 7] =
-            [b"a-12345678", b"b-12345678", b"n", b"", b"a-12345678", b"b-12345678", b"n"];
-        let places = names.map(|name| table.place_of_name(name));
-        assert_eq!(places, [1, 2, 3, 0, 1, 2, 3]);
-        assert_eq!(table.entries.len(), 3);
     }
 }

@@ -1,0 +1,129 @@
+//! Endpoints in protobuf as Go writes them: fields in the order of their numbers, none longer than 127 bytes.
+//!
+//! So each field is looked for where it should be, without going through what it might be. What is written in
+//! another way is left to [`Message::merge`]; where both read, they read the same.
+
+use super::{Conditions, Endpoint, Target};
+use crate::apiserver::Message;
+
+/// Reads an endpoint. Field numbers: k8s.io/api/discovery/v1/generated.proto.
+#[inline]
+pub(super) fn endpoint(bytes: &[u8]) -> Option<Endpoint<&[u8]>> {
+    let mut rest = InOrder(bytes);
+    let address = Some(rest.take(1)?);
+    while rest.take(1).is_some() {}
+    let conditions = conditions(rest.take(2).unwrap_or_default())?;
+    let _hostname = rest.take(3);
+    let target = target(rest.take(4).unwrap_or_default())?;
+    let node = rest.take(6).unwrap_or_default();
+    let zone = rest.take(7).unwrap_or_default();
+    let _hints = rest.take(8);
+    rest.0.is_empty().then_some(Endpoint { address, conditions, target, node, zone })
+}
+
+#[inline]
+fn conditions(bytes: &[u8]) -> Option<Conditions> {
+    if let [0x08, ready @ 0..=1, 0x10, serving @ 0..=1, 0x18, terminating @ 0..=1] = bytes {
+        let known = |flag: &u8| Some(*flag == 1);
+        let (ready, serving, terminating) = (known(ready), known(serving), known(terminating));
+        return Some(Conditions { ready, serving, terminating });
+    }
+    let mut conditions = Conditions::default();
+    conditions.merge(bytes).ok().map(|()| conditions)
+}
+
+/// An `ObjectReference`: k8s.io/api/core/v1/generated.proto.
+#[inline]
+fn target(bytes: &[u8]) -> Option<Target<&[u8]>> {
+    let mut rest = InOrder(bytes);
+    let mut next = |number| rest.take(number).unwrap_or_default();
+    let target = Target { kind: next(1), namespace: next(2), name: next(3) };
+    let _uid_and_versions_and_path = [next(4), next(5), next(6), next(7)];
+    rest.0.is_empty().then_some(target)
+}
+
+/// What is left to read.
+struct InOrder<'a>(&'a [u8]);
+
+impl<'a> InOrder<'a> {
+    /// The bytes of this field, if it is the next one.
+    #[inline]
+    fn take(&mut self, number: u8) -> Option<&'a [u8]> {
+        let [key, length @ 0..0x80, after @ ..] = self.0 else { return None };
+        let (value, after) = after.split_at_checked(usize::from(*length))?;
+        (*key == number << 3 | 2).then(|| {
+            self.0 = after;
+            value
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// With all that Go's type has, but for what was given up.
+    const WRITTEN: &[u8] = b"\x0a\x0810.0.0.1\x0a\x0810.0.0.2\x12\x06\x08\x01\x10\x01\x18\x00\x1a\x05web-0\x22\x27\
+        \x0a\x03Pod\x12\x04shop\x1a\x0dweb-7d8-abcde\x22\x049d1c\x2a\x00\x32\x015\x3a\x002\x06node-1:\x02z1B\x06\x0a\x04\x0a\x02z1";
+
+    /// Whether it was read, and if so, as field by field.
+    fn is_in_order(bytes: &[u8]) -> bool {
+        let Some(read) = endpoint(bytes) else { return false };
+        let mut full = Endpoint::default();
+        assert_eq!(full.merge(bytes), Ok(()), "{}", bytes.escape_ascii());
+        assert_eq!(read, full, "{}", bytes.escape_ascii());
+        true
+    }
+
+    #[test]
+    fn what_is_written_as_go_does_is_read() {
+        assert!(is_in_order(WRITTEN));
+        let endpoint = endpoint(WRITTEN).expect("it is in order");
+        assert_eq!(endpoint.address, Some(&b"10.0.0.1"[..]));
+        let target = Target { kind: &b"Pod"[..], namespace: b"shop", name: b"web-7d8-abcde" };
+        assert_eq!(endpoint.target, target);
+        assert_eq!((endpoint.node, endpoint.zone), (&b"node-1"[..], &b"z1"[..]));
+        assert!(is_in_order(b"\x0a\x0810.0.0.1"));
+        assert!(
+            is_in_order(b"\x0a\x0810.0.0.1\x12\x02\x08\x00"),
+            "serving and terminating are unknown"
+        );
+    }
+
+    #[test]
+    fn anything_else_is_left_to_what_reads_field_by_field() {
+        let long = [&b"\x0a\x80\x01"[..], &[b'1'; 128]].concat();
+        let others: [&[u8]; 6] = [
+            b"",
+            b"2\x06node-1",
+            b"\x0a\x0110:\x01z2\x01n",
+            b"\x0a\x011:\x01z:\x01y",
+            b"\x0a\x011\x12\x01\xff",
+            &long,
+        ];
+        for bytes in others {
+            assert!(!is_in_order(bytes), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn whatever_it_is_both_read_the_same() {
+        let mut random = StdRng::seed_from_u64(7);
+        let mut read = 0;
+        for _ in 0..50_000 {
+            let mut bytes = WRITTEN.to_vec();
+            for _ in 0..random.random_range(1..4) {
+                let at = random.random_range(0..bytes.len());
+                let end = (at + random.random_range(0..3)).min(bytes.len());
+                let piece =
+                    if random.random() { vec![random.random_range(0..0x44)] } else { Vec::new() };
+                bytes.splice(at..end, piece);
+            }
+            read += u32::from(is_in_order(&bytes));
+        }
+        assert!(read > 1_000, "{read}: hardly any was still in order");
+    }
+}

@@ -1,0 +1,345 @@
+//! EndpointSlices in JSON as Go writes them: no blanks, no escapes in what is read here, each name once.
+//!
+//! What is written so is read in one pass, at a fifth of what a general parser takes; anything else, wrong or
+//! merely unusual, is not judged here but left to one. Where both read, they read the same.
+
+use serde::Deserialize;
+use serde_json::Deserializer;
+
+use super::{Conditions, Endpoint, SliceForm, Target};
+
+/// The slice at the beginning of `json` and what follows.
+pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
+    let (mut plain, mut slice) = (Plain(json), SliceForm::default());
+    let mut seen = Seen::default();
+    plain.members(|plain| {
+        if plain.takes(b"\"metadata\":") {
+            slice.metadata = seen.first(1).and_then(|()| plain.value())?;
+        } else if plain.takes(b"\"endpoints\":[") {
+            seen.first(2)?;
+            plain.elements(|plain| {
+                plain.endpoint().map(|endpoint| slice.endpoints.push(endpoint))
+            })?;
+        } else if plain.takes(b"\"ports\":") {
+            slice.ports = seen.first(4).and_then(|()| plain.value())?;
+        } else if plain.takes(b"\"addressType\":\"") {
+            seen.first(8)?;
+            slice.address_type = std::str::from_utf8(plain.text()?).ok()?.into();
+        } else if plain.takes(b"\"kind\":\"") || plain.takes(b"\"apiVersion\":\"") {
+            plain.text()?;
+        } else {
+            return None;
+        }
+        Some(())
+    })?;
+    Some((slice, plain.0))
+}
+
+/// What is left to read.
+struct Plain<'a>(&'a [u8]);
+
+/// Which names of an object have come: none of them may twice.
+#[derive(Default)]
+struct Seen(u8);
+
+impl Seen {
+    #[inline]
+    fn first(&mut self, bit: u8) -> Option<()> {
+        let first = self.0 & bit == 0;
+        self.0 |= bit;
+        first.then_some(())
+    }
+}
+
+impl<'a> Plain<'a> {
+    #[inline]
+    fn takes(&mut self, what: &[u8]) -> bool {
+        let rest = self.0.strip_prefix(what);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
+    /// An object, name by name.
+    #[inline]
+    fn members(&mut self, member: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.takes(b"{").then_some(())?;
+        self.rest_of(b"}", member)
+    }
+
+    /// A list whose bracket has been taken, element by element.
+    #[inline]
+    fn elements(&mut self, element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.rest_of(b"]", element)
+    }
+
+    #[inline]
+    fn rest_of(&mut self, end: &[u8], mut one: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if self.takes(end) {
+            return Some(());
+        }
+        loop {
+            one(self)?;
+            if self.takes(end) {
+                return Some(());
+            }
+            self.takes(b",").then_some(())?;
+        }
+    }
+
+    fn endpoint(&mut self) -> Option<Endpoint<&'a [u8]>> {
+        let (mut endpoint, mut seen) = (Endpoint::default(), Seen::default());
+        self.members(|plain| {
+            if plain.takes(b"\"addresses\":[\"") {
+                seen.first(1)?;
+                endpoint.address = Some(plain.text()?);
+                while plain.takes(b",\"") {
+                    plain.text()?;
+                }
+                plain.takes(b"]").then_some(())
+            } else if plain.takes(b"\"conditions\":") {
+                endpoint.conditions = seen.first(2).and_then(|()| plain.conditions())?;
+                Some(())
+            } else if plain.takes(b"\"targetRef\":") {
+                endpoint.target = seen.first(4).and_then(|()| plain.target())?;
+                Some(())
+            } else if plain.takes(b"\"nodeName\":\"") {
+                endpoint.node = seen.first(8).and_then(|()| plain.text())?;
+                Some(())
+            } else if plain.takes(b"\"zone\":\"") {
+                endpoint.zone = seen.first(16).and_then(|()| plain.text())?;
+                Some(())
+            } else if plain.takes(b"\"hostname\":\"") {
+                plain.text().map(drop)
+            } else if plain.takes(b"\"hints\":") {
+                plain.hints()
+            } else {
+                None
+            }
+        })?;
+        Some(endpoint)
+    }
+
+    #[inline]
+    fn conditions(&mut self) -> Option<Conditions> {
+        let (mut conditions, mut seen) = (Conditions::default(), Seen::default());
+        self.members(|plain| {
+            let condition = if plain.takes(b"\"ready\":") {
+                seen.first(1).map(|()| &mut conditions.ready)
+            } else if plain.takes(b"\"serving\":") {
+                seen.first(2).map(|()| &mut conditions.serving)
+            } else if plain.takes(b"\"terminating\":") {
+                seen.first(4).map(|()| &mut conditions.terminating)
+            } else {
+                None
+            };
+            *condition? = Some(plain.flag()?);
+            Some(())
+        })?;
+        Some(conditions)
+    }
+
+    #[inline]
+    fn target(&mut self) -> Option<Target<&'a [u8]>> {
+        let (mut target, mut seen) = (Target::default(), Seen::default());
+        self.members(|plain| {
+            if plain.takes(b"\"kind\":\"") {
+                target.kind = seen.first(1).and_then(|()| plain.text())?;
+            } else if plain.takes(b"\"namespace\":\"") {
+                target.namespace = seen.first(2).and_then(|()| plain.text())?;
+            } else if plain.takes(b"\"name\":\"") {
+                target.name = seen.first(4).and_then(|()| plain.text())?;
+            } else if plain.takes(b"\"uid\":\"") || plain.takes(b"\"resourceVersion\":\"") {
+                plain.text()?;
+            } else {
+                return None;
+            }
+            Some(())
+        })?;
+        Some(target)
+    }
+
+    /// Hints for other readers: nothing of them is kept.
+    fn hints(&mut self) -> Option<()> {
+        self.members(|plain| {
+            (plain.takes(b"\"forZones\":[") || plain.takes(b"\"forNodes\":[")).then_some(())?;
+            plain.elements(|plain| {
+                plain.takes(b"{\"name\":\"").then_some(())?;
+                plain.text()?;
+                plain.takes(b"}").then_some(())
+            })
+        })
+    }
+
+    #[inline]
+    fn flag(&mut self) -> Option<bool> {
+        let yes = self.takes(b"true");
+        (yes || self.takes(b"false")).then_some(yes)
+    }
+
+    /// A text whose first quote has been taken; none with an escape in it.
+    #[inline]
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let mut end = 0;
+        while let Some(eight) = self.0.get(end..).and_then(<[u8]>::first_chunk) {
+            match special(u64::from_le_bytes(*eight)) {
+                0 => end += 8,
+                marks => {
+                    end += marks.trailing_zeros() as usize / 8;
+                    break;
+                }
+            }
+        }
+        // Less than eight bytes may be left.
+        let plain = |byte: &u8| matches!(byte, b' '..0x80) && !b"\"\\".contains(byte);
+        end += self.0.get(end..)?.iter().take_while(|byte| plain(byte)).count();
+        let (text, rest) = self.0.split_at_checked(end)?;
+        self.0 = rest.strip_prefix(b"\"")?;
+        Some(text)
+    }
+
+    /// A list or an object, as the general parser reads it.
+    fn value<T: Deserialize<'a>>(&mut self) -> Option<T> {
+        // Other values may end where it can't tell.
+        matches!(self.0.first()?, b'[' | b'{').then_some(())?;
+        let mut values = Deserializer::from_slice(self.0).into_iter::<T>();
+        let value = values.next()?.ok()?;
+        self.0 = self.0.get(values.byte_offset()..)?;
+        Some(value)
+    }
+}
+
+/// Marks the first of eight bytes that is no plain text: a quote, a backslash, a control character, or beyond
+/// ASCII. Others may be marked after it.
+#[inline]
+fn special(eight: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    // What is subtracted is borrowed from the highest bit of a byte that is less.
+    let (quote, slash) = (eight ^ (ONES * 0x22), eight ^ (ONES * 0x5c));
+    let less =
+        quote.wrapping_sub(ONES) | slash.wrapping_sub(ONES) | eight.wrapping_sub(ONES * 0x20);
+    (less | eight) & (ONES << 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::seq::IndexedRandom;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// With all that Go's type has, but for what was given up.
+    const WRITTEN: &str = concat!(
+        r#"{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{"name":"web-1","namespace":"shop","#,
+        r#""uid":"u","resourceVersion":"7","labels":{"kubernetes.io/service-name":"web"},"managedFields":[{"a":{}}]},"#,
+        r#""addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1","10.0.0.2"],"conditions":{"ready":true,"#,
+        r#""serving":true,"terminating":false},"hostname":"web-0","targetRef":{"kind":"Pod","namespace":"shop","#,
+        r#""name":"web-7d8-abcde","uid":"9d1c","resourceVersion":"5"},"nodeName":"node-1","zone":"z1","#,
+        r#""hints":{"forZones":[{"name":"z1"},{"name":"z2"}],"forNodes":[]}},{"addresses":["10.0.0.3"],"conditions":{}}],"#,
+        r#""ports":[{"name":"http","protocol":"TCP","port":8080}]}"#,
+    );
+
+    /// Whether it was read, and if so, as the general parser does.
+    fn is_plain(json: &[u8]) -> bool {
+        let Some((plain, rest)) = slice(json) else { return false };
+        let whole = json.get(..json.len() - rest.len()).expect("a part");
+        let full = serde_json::from_slice::<SliceForm<'_>>(whole);
+        let shown = String::from_utf8_lossy(whole);
+        assert_eq!(plain, full.unwrap_or_else(|error| panic!("{error}: {shown}")), "{shown}");
+        true
+    }
+
+    #[test]
+    fn what_is_written_as_go_does_is_read() {
+        assert!(is_plain(WRITTEN.as_bytes()));
+        assert!(is_plain(br#"{"endpoints":[],"ports":[]}, and what follows"#));
+        assert!(is_plain(b"{}"));
+    }
+
+    #[test]
+    fn what_a_real_api_server_wrote_is_read() {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            #[serde(borrow)]
+            items: Vec<&'a serde_json::value::RawValue>,
+        }
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/corpus/kubernetes/endpointslices.list.json"
+        );
+        let json = std::fs::read(path).expect("it is in the repository");
+        let list: List<'_> = serde_json::from_slice(&json).expect("a list");
+        assert!(!list.items.is_empty());
+        for item in list.items {
+            assert!(is_plain(item.get().as_bytes()), "{item}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_left_to_the_general_parser() {
+        for (what, instead) in [
+            ("web-7d8-abcde", "web-7d8-\\u0061"),
+            ("web-7d8-abcde", "web-\u{e4}"),
+            ("web-7d8-abcde", "web-\n"),
+            (r#""kind":"Pod","#, r#""kind": "Pod","#),
+            (r#""kind":"Pod","#, r#""kind":"Pod","kind":"Pod","#),
+            (r#""kind":"Pod","#, r#""kind":null,"#),
+            (r#""kind":"Pod","#, r#""kin":"Pod","#),
+            (r#""ready":true"#, r#""ready":truth"#),
+            (r#"["10.0.0.3"]"#, "[]"),
+            (r#""zone":"z1","#, r#""zone":"z1","zone":"","#),
+            (r#""zone":"z1","#, r#""zone":"z1",,"#),
+            (r#""ports":["#, r#""ports":"no","endpoints":["#),
+            (r#""addressType":"IPv4","#, r#""addressType":"IPv4","endpoints":[],"#),
+        ] {
+            let changed = WRITTEN.replacen(what, instead, 1);
+            assert_ne!(changed, WRITTEN);
+            assert!(!is_plain(changed.as_bytes()), "{changed}");
+        }
+        for end in 0..WRITTEN.len() {
+            assert!(!is_plain(&WRITTEN.as_bytes()[..end]), "{end}");
+        }
+    }
+
+    #[test]
+    fn whatever_it_is_both_read_the_same() {
+        let mut random = StdRng::seed_from_u64(7);
+        let pieces: Vec<&[u8]> =
+            WRITTEN.as_bytes().chunk_by(|_, next| !b"{}[],:\"".contains(next)).collect();
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let mut json = WRITTEN.as_bytes().to_vec();
+            for _ in 0..random.random_range(1..4) {
+                let at = random.random_range(0..json.len());
+                let end = (at + random.random_range(0..9)).min(json.len());
+                let piece: Vec<u8> = match random.random_range(0..3) {
+                    0 => pieces.choose(&mut random).expect("some").to_vec(),
+                    1 => vec![random.random()],
+                    _ => Vec::new(),
+                };
+                json.splice(at..end, piece);
+            }
+            read += u32::from(is_plain(&json));
+        }
+        assert!(read > 1_000, "{read}: hardly any was still plain");
+    }
+
+    #[test]
+    fn a_text_ends_where_its_quote_is() {
+        for length in 0..20 {
+            for after in ["\"", "\"]}", "\",\"and more that follows"] {
+                let text = "x".repeat(length);
+                let json = format!("{text}{after}");
+                let mut plain = Plain(json.as_bytes());
+                assert_eq!(plain.text(), Some(text.as_bytes()));
+                assert_eq!(plain.0, &after.as_bytes()[1..]);
+            }
+            for odd in ["\\", "\u{1f}", "\u{80}", "\u{1f600}", ""] {
+                let json = format!("{}{odd}", "x".repeat(length));
+                assert_eq!(Plain(json.as_bytes()).text(), None, "{json}");
+            }
+            let all: String = (' '..='~').filter(|plain| !"\"\\".contains(*plain)).collect();
+            assert_eq!(Plain(format!("{all}\"").as_bytes()).text(), Some(all.as_bytes()));
+        }
+    }
+}

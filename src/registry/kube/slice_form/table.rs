@@ -1,0 +1,112 @@
+//! Names that rows share, each once.
+
+use crate::apiserver::Raw;
+
+/// What rows share, in the order in which it came. An entry that stands twice costs its own size and nothing
+/// else.
+#[derive(Debug, PartialEq)]
+pub(in super::super) struct Table<T> {
+    pub(in super::super) entries: Vec<T>,
+    /// Of each entry, the place of the one before it in its slot.
+    before: Vec<u16>,
+    /// The place of the latest entry of each slot.
+    latest: [u16; SLOTS],
+}
+
+const SLOTS: usize = 64;
+/// How many entries of a slot are looked at before one is taken for new: names that were chosen to share a
+/// slot must not cost more than that.
+const LOOKS: usize = 16;
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), before: Vec::new(), latest: [0; SLOTS] }
+    }
+}
+
+impl<T> Table<T> {
+    /// The place, from 1, of what `is_it` finds in this slot.
+    #[inline]
+    pub(super) fn find(&self, slot: usize, is_it: impl Fn(&T) -> bool) -> Option<u16> {
+        let mut place = *self.latest.get(slot)?;
+        for _ in 0..LOOKS {
+            let at = usize::from(place.checked_sub(1)?);
+            if is_it(self.entries.get(at)?) {
+                return Some(place);
+            }
+            place = *self.before.get(at)?;
+        }
+        None
+    }
+
+    /// The place of a new entry. There are no more of them than endpoints, which fits.
+    pub(super) fn add(&mut self, slot: usize, entry: T) -> u16 {
+        self.entries.push(entry);
+        let place = u16::try_from(self.entries.len()).unwrap_or_default();
+        let latest = self.latest.get_mut(slot).map(|latest| std::mem::replace(latest, place));
+        self.before.push(latest.unwrap_or_default());
+        place
+    }
+}
+
+impl<'a> Table<Raw<'a>> {
+    /// The place of a name; 0 where it is empty.
+    #[inline]
+    pub(super) fn place_of_name<N: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: N) -> u16 {
+        let text = name.as_ref();
+        if text.is_empty() {
+            return 0;
+        }
+        let slot = slot(text);
+        let found = self.find(slot, |held| **held == *text);
+        found.unwrap_or_else(|| self.add(slot, name.into()))
+    }
+}
+
+/// Where a name is looked for: a hash by multiplication over all of it, eight bytes at a time. Names are short, and who
+/// chooses them to share a slot gains nothing ([`LOOKS`]).
+#[inline]
+pub(super) fn slot(name: &[u8]) -> usize {
+    let mix =
+        |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (words, rest) = name.as_chunks();
+    let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let last = match name.last_chunk() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => rest.iter().fold(0, |last, byte| last << 8 | u64::from(*byte)),
+    };
+    // The highest bits of a product depend on all others.
+    (mix(hash, last) >> (u64::BITS - SLOTS.ilog2())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_rows_share_stand_once() {
+        let names: Vec<String> =
+            (0..200).map(|number| format!("ip-10-0-{number}.internal")).collect();
+        let mut table = Table::default();
+        for _ in 0..2 {
+            for (number, name) in (1..).zip(&names) {
+                assert_eq!(table.place_of_name(name.as_bytes()), number);
+            }
+        }
+        assert_eq!(table.place_of_name(&b""[..]), 0);
+        assert_eq!(table.entries.len(), names.len());
+    }
+
+    #[test]
+    fn a_crowded_slot_costs_names_that_stand_twice_and_no_more() {
+        let mut table = Table::default();
+        let many = u16::try_from(LOOKS).expect("a few") + 1;
+        for number in 0..many {
+            assert_eq!(table.find(0, |held| *held == number), None);
+            assert_eq!(table.add(0, number), number + 1);
+        }
+        assert_eq!(table.find(0, |held| *held == 1), Some(2));
+        assert_eq!(table.find(0, |held| *held == 0), None, "it was too long ago");
+        assert_eq!(table.find(1, |held| *held == 1), None, "it is in another slot");
+    }
+}
