@@ -288,9 +288,11 @@ where
 }
 
 /// Annotations are free text of any size; only those of the mesh and our own are kept.
-fn means_something(annotation: &str) -> bool {
-    let (domain, _) = annotation.split_once('/').unwrap_or_default();
-    domain.ends_with("istio.io") || domain == "strait.dev" || annotation == INITIAL_EVENTS_END
+fn means_something(annotation: &[u8]) -> bool {
+    let domain = annotation.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let of_a_domain = domain.len() < annotation.len();
+    of_a_domain && (domain.ends_with(b"istio.io") || domain == b"strait.dev")
+        || annotation == INITIAL_EVENTS_END.as_bytes()
 }
 
 /// The annotation of the bookmark that ends a streamed list.
@@ -349,7 +351,7 @@ where
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
             let mut kept = BTreeMap::new();
             while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-                if means_something(&name) {
+                if means_something(name.as_bytes()) {
                     if let Some(value) = map.next_value::<Option<Arc<str>>>()? {
                         kept.insert(Arc::from(&*name), value);
                     }

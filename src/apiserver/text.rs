@@ -162,26 +162,28 @@ impl<'a> Pairs<'a> {
     pub(super) fn take_wanted(
         &mut self,
         value: Value<'a>,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl Fn(&[u8]) -> bool,
     ) -> Result<(), Malformed> {
         let mut entry = Entry::default();
         value.message(&mut entry)?;
-        let text = |bytes| Value::Bytes(bytes).text();
-        // A name that is no text is none that is wanted; its value is not looked at.
-        let Ok(name) = text(entry.name) else { return Ok(()) };
-        if wanted(&name) {
-            self.0.push((name, text(entry.value)?));
+        // Nobody needs to know of any other whether it is text.
+        if !wanted(entry.name) {
+            return Ok(());
         }
+        let text = |bytes| Value::Bytes(bytes).text();
+        // A name that is no text is nobody's; its value is not looked at.
+        let Ok(name) = text(entry.name) else { return Ok(()) };
+        self.0.push((name, text(entry.value)?));
         Ok(())
     }
 
     /// Reads a map of JSON, without the entries whose name is not `wanted`.
     pub(super) fn deserialize_wanted<D: Deserializer<'a>>(
         deserializer: D,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl Fn(&[u8]) -> bool,
     ) -> Result<Self, D::Error> {
         struct Kept<F>(F);
-        impl<'de, F: Fn(&str) -> bool> Visitor<'de> for Kept<F> {
+        impl<'de, F: Fn(&[u8]) -> bool> Visitor<'de> for Kept<F> {
             type Value = Pairs<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,7 +197,7 @@ impl<'a> Pairs<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut kept = Vec::new();
                 while let Some(name) = map.next_key::<Text<'de>>()? {
-                    if self.0(&name) {
+                    if self.0(name.as_bytes()) {
                         kept.push((name, map.next_value::<Text<'de>>()?));
                     } else {
                         map.next_value::<IgnoredAny>()?;

@@ -11,6 +11,8 @@ use super::{Conditions, Endpoint, SliceForm, Target};
 /// The slice at the beginning of `json` and what follows.
 pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
     let (mut plain, mut slice) = (Plain(json), SliceForm::default());
+    // An endpoint takes some 230 bytes or more.
+    slice.endpoints.reserve(json.len() / 220);
     let mut seen = Seen::default();
     plain.members(|plain| {
         if plain.takes(b"\"metadata\":") {
