@@ -22,6 +22,9 @@ use crate::model::ClusterId;
 use crate::push::PushContext;
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
+/// How long what is new may wait for what comes with it. Proxies are told in that time: writing takes a CPU, and
+/// they go first.
+const DELAY: Duration = Duration::from_millis(500);
 /// The least time between two writes.
 const PACE: Duration = Duration::from_secs(2);
 /// How many times what a write took must pass before the next: under steady change, writing is to cost
@@ -72,7 +75,7 @@ impl Writer {
         loop {
             let ending = tokio::select! {
                 () = drain.cancelled() => true,
-                () = self.news(&written) => false,
+                () = self.news_settled(&written) => false,
                 () = tokio::time::sleep_until(contacts_at + CONTACTS) => false,
             };
             let began = Instant::now();
@@ -130,6 +133,12 @@ impl Writer {
                 () = tokio::time::sleep(rest) => {}
             }
         }
+    }
+
+    /// Waits until there is something new to write, and proxies have been told.
+    async fn news_settled(&mut self, written: &Written) {
+        self.news(written).await;
+        tokio::time::sleep(DELAY).await;
     }
 
     /// Waits until there is something new to write: another version, another source whose data is served,
