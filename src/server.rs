@@ -347,7 +347,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let connections = Arc::new(xds::connections::Connections::default());
     let stats = Arc::new(xds::Stats::default());
     let (streams, sent) = (Arc::clone(&connections), Arc::clone(&stats));
-    let turnover = move || streams.turnover() + sent.turns.load(Ordering::Relaxed);
+    let turnover = move || streams.turnover() + sent.large_syncs.load(Ordering::Relaxed);
     tasks.spawn("crowds", crowds::run(turnover, give_back));
     tasks.spawn(
         "ads",

@@ -386,7 +386,6 @@ pub(super) fn merge<'a>(
             merged.refused.insert(key.cluster.clone());
         }
         merged.keeps_home |= service.keeps_home;
-        merged.node_local |= service.node_local;
         for field in differences(&merged.primary, service) {
             disagree.entry(field).or_default().push(key.cluster.clone());
         }
@@ -409,6 +408,7 @@ pub(super) fn merge<'a>(
     // Of two shards of one cluster the first counts.
     by_cluster.reverse();
     merged.by_cluster = by_cluster.into_iter().collect();
+    merged.node_local = merged.by_cluster.iter().any(|(_, own)| own.node_local);
     merged.service_accounts = accounts.into_iter().cloned().collect();
     merged.shards.shrink_to_fit();
     if let Some(winner) = winner {

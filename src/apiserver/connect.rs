@@ -47,13 +47,13 @@ const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 
 /// Makes a transport that has no connections yet.
-type Fresh = Arc<dyn Fn() -> Transport + Send + Sync>;
+type MakeTransport = Arc<dyn Fn() -> Transport + Send + Sync>;
 
 /// Sends requests to one API server. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
     http: Arc<Mutex<Transport>>,
-    fresh: Fresh,
+    make_transport: MakeTransport,
     base: Uri,
     authorization: Option<HeaderValue>,
     /// Wakes readers that wait, for the end of a pause or for news, when a probe finds the server
@@ -105,10 +105,10 @@ impl Client {
             config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
         }
 
-        let fresh = transports(&config, access.loopback)?;
+        let make_transport = transport_maker(&config, access.loopback)?;
         Ok(Self {
-            http: Arc::new(Mutex::new(fresh())),
-            fresh,
+            http: Arc::new(Mutex::new(make_transport())),
+            make_transport,
             base,
             authorization: authorization(&access.credential)?,
             revived: Arc::default(),
@@ -118,12 +118,12 @@ impl Client {
 
     /// The same, on connections of its own.
     pub(super) fn apart(&self) -> Self {
-        Self { http: Arc::new(Mutex::new((self.fresh)())), ..self.clone() }
+        Self { http: Arc::new(Mutex::new((self.make_transport)())), ..self.clone() }
     }
 
     /// Uses none of the connections that are idle now again: they may be dead. Those in use stay.
     pub(super) fn forget_idle(&self) {
-        *self.http() = (self.fresh)();
+        *self.http() = (self.make_transport)();
     }
 
     fn http(&self) -> MutexGuard<'_, Transport> {
@@ -184,7 +184,7 @@ impl std::fmt::Debug for Client {
 pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, ConnectError> {
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?;
-    Ok(transports(&config, Loopback::Named)?())
+    Ok(transport_maker(&config, Loopback::Named)?())
 }
 
 /// TCP connections to a server that the operator names, which end soon after the other side is gone.
@@ -207,7 +207,10 @@ fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
 }
 
 /// Connections with our deadlines, to addresses that may be dialled.
-fn transports(config: &kube::Config, loopback: Loopback) -> Result<Fresh, ConnectError> {
+fn transport_maker(
+    config: &kube::Config,
+    loopback: Loopback,
+) -> Result<MakeTransport, ConnectError> {
     let tls = connector(config, tcp(loopback))?.map_future(|connecting| {
         // The connector's own limit leaves out the handshake.
         Box::pin(async {

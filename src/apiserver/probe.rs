@@ -41,14 +41,16 @@ impl Client {
     /// Probes until `sink` is closed, and tells it each result. When the server is back, readers
     /// that wait after a failure ask again at once, and watches that were open begin again from
     /// their last version: nobody can tell whether their connections survived. It has a connection
-    /// of its own, and when that fails, no other that is idle is used again: where they died
+    /// of its own, and when nothing is heard on that, no other that is idle is used again: where they died
     /// silently, each would cost whoever takes it a whole time limit.
     pub async fn keep_probing<E: From<Probed>>(&self, sink: &mpsc::Sender<E>) {
         let (mut failing, own) = (false, self.apart());
         loop {
             sleep(if failing { PERIOD_FAILING } else { PERIOD }).await;
             let found = own.probe().await;
-            if found.is_err() {
+            // Any other error was an answer: the connection lives.
+            if let Err(Error::Silent { .. } | Error::Broken { .. } | Error::Unreachable(_)) = found
+            {
                 self.forget_idle();
             }
             if std::mem::replace(&mut failing, found.is_err()) && !failing {

@@ -71,8 +71,8 @@ pub struct Interest {
     table: Mutex<Table>,
 }
 
-/// Streams and watched names have numbers, so that a name costs a stream 4 bytes, whether watched or
-/// dirty. The number of what has gone is given out again.
+/// Streams and watched names have numbers, so that a name costs a stream few bytes: one to five where it is
+/// watched, four while it is dirty. The number of what has gone is given out again.
 #[derive(Debug, Default)]
 struct Table {
     streams: Numbered<Arc<Pending>>,
@@ -120,7 +120,7 @@ pub struct Subscription {
     stream: u32,
     pending: Arc<Pending>,
     /// The numbers of the names it watches.
-    names: Numbers,
+    names: SortedNumbers,
     workload: Option<(ClusterId, WorkloadKey)>,
 }
 
@@ -138,7 +138,7 @@ impl Interest {
             interest: Arc::clone(self),
             stream,
             pending,
-            names: Numbers::default(),
+            names: SortedNumbers::default(),
             workload,
         }
     }
@@ -315,9 +315,9 @@ impl Table {
 /// Sorted numbers, by how much each is more than the one before it, as varints of protobuf. Of who watches all
 /// names each takes a byte.
 #[derive(Debug, Default)]
-struct Numbers(Box<[u8]>);
+struct SortedNumbers(Box<[u8]>);
 
-impl Numbers {
+impl SortedNumbers {
     fn iter(&self) -> impl Iterator<Item = u32> {
         let (mut bytes, mut number) = (&*self.0, 0);
         std::iter::from_fn(move || {
@@ -328,7 +328,7 @@ impl Numbers {
     }
 }
 
-impl FromIterator<u32> for Numbers {
+impl FromIterator<u32> for SortedNumbers {
     /// Of numbers that are sorted.
     fn from_iter<I: IntoIterator<Item = u32>>(sorted: I) -> Self {
         let (mut bytes, mut before) = (Vec::new(), 0);
@@ -393,6 +393,10 @@ fn insert(sorted: &mut Vec<u32>, number: u32) {
 fn remove(sorted: &mut Vec<u32>, number: u32) {
     if let Ok(place) = sorted.binary_search(&number) {
         sorted.remove(place);
+        // Who went in a crowd left room for one.
+        if sorted.capacity() > 16 && sorted.len() < sorted.capacity() / 2 {
+            sorted.shrink_to(sorted.len() + sorted.len() / 8);
+        }
     }
 }
 
@@ -431,10 +435,10 @@ mod tests {
         for numbers in
             [vec![], vec![0], vec![0, 1, 127, 128, 16_383, 16_384, u32::MAX], vec![u32::MAX]]
         {
-            let kept: Numbers = numbers.iter().copied().collect();
+            let kept: SortedNumbers = numbers.iter().copied().collect();
             assert_eq!(kept.iter().collect::<Vec<_>>(), numbers);
         }
-        assert_eq!((0..1000).collect::<Numbers>().0.len(), 1000);
+        assert_eq!((0..1000).collect::<SortedNumbers>().0.len(), 1000);
     }
 
     #[test]

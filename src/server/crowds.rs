@@ -6,20 +6,24 @@
 
 use std::time::Duration;
 
-/// So many streams that came, went, or were sent much since memory was last given back are a crowd.
+/// So many streams that came, went, or were sent much, without calm between them, are a crowd.
 const CROWD: u64 = 256;
 /// Fewer than so many of them within a [`PERIOD`] are calm.
 const CALM: u64 = 32;
 /// How often is looked.
 const PERIOD: Duration = Duration::from_secs(2);
+/// A crowd that has been there for so many looks is not waited for.
+const LOOKS: u32 = 30;
 
 /// What was seen of crowds.
 #[derive(Debug, Default)]
 struct Crowds {
-    /// The turnover when memory was last given back.
-    given_at: u64,
+    /// The turnover when it was last calm, or memory was last given back.
+    calm_at: u64,
     /// The same when it was last looked at.
     seen: u64,
+    /// How often it has been looked at the crowd that is there.
+    looks: u32,
 }
 
 impl Crowds {
@@ -27,11 +31,13 @@ impl Crowds {
     /// there and is served.
     fn have_passed(&mut self, turnover: u64) -> bool {
         let lately = turnover.saturating_sub(std::mem::replace(&mut self.seen, turnover));
-        let passed = lately < CALM && turnover.saturating_sub(self.given_at) >= CROWD;
-        if passed {
-            self.given_at = turnover;
+        let crowd = turnover.saturating_sub(self.calm_at) >= CROWD;
+        self.looks += u32::from(crowd);
+        let over = lately < CALM || self.looks == LOOKS;
+        if over {
+            (self.calm_at, self.looks) = (turnover, 0);
         }
-        passed
+        crowd && over
     }
 }
 
@@ -57,13 +63,19 @@ mod tests {
         let mut crowds = Crowds::default();
         let passed: Vec<bool> = [
             // A few, then many over several looks, then nobody.
-            0, 20, 500, 900, 920, 920, // Some that come one by one are a crowd in the end.
-            940, 960, 1100, 1180, 1180, 1180,
+            0, 20, 500, 900, 920, 920, // Those that come one by one are none, however many.
+            940, 970, 1000, 1030, 1060, 1090, 1120, 1150, 1180, 1210,
         ]
         .map(|turnover| crowds.have_passed(turnover))
         .into();
-        let expected =
-            [false, false, false, false, true, false, false, false, false, false, true, false];
-        assert_eq!(passed, expected);
+        let expected = [false, false, false, false, true].into_iter().chain([false; 11]);
+        assert!(passed.iter().copied().eq(expected), "{passed:?}");
+    }
+
+    #[test]
+    fn memory_goes_back_now_and_then_where_it_is_never_calm() {
+        let mut crowds = Crowds::default();
+        let passed = (0..200).filter(|look| crowds.have_passed(look * 2 * CALM)).count();
+        assert_eq!(passed, 6, "four looks until it is a crowd, thirty until it isn't waited for");
     }
 }

@@ -16,8 +16,8 @@ pub struct Stats {
     pub accept_errors: AtomicU64,
     /// Requests taken.
     pub requests: AtomicU64,
-    /// Turns to send much that streams have had: first syncs, mostly.
-    pub turns: AtomicU64,
+    /// How often much was to be sent to a stream at once: first syncs, mostly.
+    pub large_syncs: AtomicU64,
     /// Streams whose proxy was refused.
     pub refused: AtomicU64,
     /// From a change to the responses that tell it.

@@ -34,10 +34,10 @@ use crate::push::interest::{Dirty, Subscription};
 
 /// A stream that says nothing for this long after it was opened is closed.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// Responses that changes cause: one in this time, on average.
+/// How often changes are told: once in this time, on average.
 const CHANGES_SPACING: Duration = Duration::from_millis(50);
 /// How far ahead of that average a stream may be, so that changes that come near each other by chance need
-/// not wait: ten responses.
+/// not wait: ten times.
 const CHANGES_BURST: Duration = Duration::from_millis(450);
 /// Responses are put together until they have this many bytes, and written at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -76,6 +76,8 @@ pub(super) struct Stream {
     pace: Pace,
     /// What is due was looked at, and there is nothing to send before something else happens.
     idle: bool,
+    /// Much was due when it was last looked at.
+    much_due: bool,
     /// When the first change was heard that nothing has been sent of.
     untold_since: Option<std::time::Instant>,
     budget: Budget,
@@ -118,6 +120,7 @@ impl Stream {
             opened: now,
             pace: Pace(now),
             idle: false,
+            much_due: false,
             untold_since: None,
             budget: Budget::full(now),
         }
@@ -148,12 +151,15 @@ impl Stream {
     }
 
     /// Waits for its turn, where much is to be sent.
-    pub(super) async fn turn(&self) -> Option<Turn> {
+    pub(super) async fn turn(&mut self) -> Option<Turn> {
         let much = lock(&self.session).is_much_due();
+        let goes_on = std::mem::replace(&mut self.much_due, much);
         if !much {
             return None;
         }
-        self.shared.stats.turns.fetch_add(1, Ordering::Relaxed);
+        if !goes_on {
+            self.shared.stats.large_syncs.fetch_add(1, Ordering::Relaxed);
+        }
         Some(self.shared.lane.turn(MUCH_BYTES).await)
     }
 

@@ -40,7 +40,8 @@ impl Held {
 }
 
 thread_local! {
-    /// Where the last name was found that was looked for by [`Subscription::place_again`].
+    /// Where the last name was found that was looked for by [`Subscription::place_again`]: a single change is
+    /// looked for by one stream after the other, each of which has it in the same place, more or less.
     static LAST_PLACE: Cell<usize> = const { Cell::new(0) };
 }
 

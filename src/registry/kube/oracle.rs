@@ -241,6 +241,10 @@ pub(super) fn message(value: &Value, schema: Schema, random: &mut dyn RngCore) -
         });
     }
     fields.shuffle(random);
+    // As Go writes them, mostly. Of the numbers that are known all have a key that begins with another byte.
+    if random.random() {
+        fields.sort_by_key(|field| field.first().copied());
+    }
     fields.concat()
 }
 

@@ -38,6 +38,35 @@ fn cluster(piece: usize, answers: &[(&str, Answer, Encoding, Vec<u8>)]) -> Conte
 }
 
 #[test]
+fn an_event_is_read_to_its_end_however_its_object_is_written() {
+    let slice = r#"{"metadata":{"name":"web-1","namespace":"shop","resourceVersion":"7"},"addressType":"IPv4",
+        "endpoints":[],"ports":[]}"#;
+    let plain: String = slice.split_whitespace().collect();
+    let take = |line: String| {
+        Offline::new(usize::MAX).take("endpointslices", Watch, Json, format!("{line}\n").as_bytes())
+    };
+    for object in [slice.replace('\n', " "), plain] {
+        for good in [
+            format!(r#"{{"type":"ADDED","object":{object}}}"#),
+            format!(r#"{{"type":"MODIFIED","object":{object} }}"#),
+            format!(r#"{{"object":{object},"type":"MODIFIED"}}"#),
+            format!(r#"{{"type":"ADDED","object":{object},"more":1}}"#),
+        ] {
+            assert!(take(good.clone()).is_ok(), "{good}");
+        }
+        for bad in [
+            format!(r#"{{"type":"ADDEDX","object":{object}}}"#),
+            format!(r#"{{"type":"ADDED","object":{object}}}x"#),
+            format!(r#"{{"type":"ADDED","object":{object}}}}}"#),
+            format!(r#"{{"type":"ADDED","object":{object}"#),
+            format!(r#"{{"type":"ADDED","object":{object},"object":{object}}}"#),
+        ] {
+            assert!(take(bad.clone()).is_err(), "{bad}");
+        }
+    }
+}
+
+#[test]
 fn a_real_api_server_says_the_same_in_both_forms() {
     let all = |what, encoding, piece| {
         cluster(piece, &KINDS.map(|kind| (kind, what, encoding, recorded(kind, what, encoding))))
