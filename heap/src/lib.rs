@@ -1,4 +1,4 @@
-//! Gives free memory back to the system. A crate of its own, so that all others can forbid unsafe code.
+//! What the C library does with free memory. A crate of its own, so that all others can forbid unsafe code.
 
 #![warn(missing_docs)]
 
@@ -16,19 +16,23 @@ pub fn give_back() -> bool {
 }
 
 /// Has the C library keep what is freed for whoever needs memory next, where pieces of up to `bytes` are
-/// concerned, rather than give it back at once and have it made anew, page by page (mallopt(3)).
-pub fn keep_free(bytes: usize) {
+/// concerned, rather than give it back at once and have it made anew, page by page (mallopt(3)). It takes no more
+/// than 32 MiB on 64 bits; returns whether it took this.
+pub fn keep_free(bytes: usize) -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         // SAFETY: both take numbers, and the lock of the first heap.
         unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, bytes);
-            libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) == 1
+                && libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) == 1
         }
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-    let _ = bytes;
+    {
+        let _ = bytes;
+        false
+    }
 }
 
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
