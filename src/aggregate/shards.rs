@@ -96,6 +96,7 @@ impl Aggregate {
                 }
             }
             Change::Reset(mut contents) => {
+                let mut first = None;
                 let shard = match self.shards.get_mut(&key) {
                     Some(shard) if shard.epoch > epoch => return touched,
                     Some(shard) => shard,
@@ -103,11 +104,10 @@ impl Aggregate {
                         if !key.is_joined() {
                             touched.placements.insert(key.cluster.clone());
                         }
-                        // Nobody has looked a workload up in vain yet: none of them is news.
-                        let workloads = contents.workloads.take().unwrap_or_default();
-                        contents.workloads = Some(workloads.clone());
-                        let new = Shard { workloads, ..Shard::empty(epoch) };
-                        self.shards.entry(key.clone()).or_insert(new)
+                        // None of them is news: whoever looked one up in vain is told of the cluster. They
+                        // enter last, for their nodes are no news either.
+                        first = contents.workloads.take();
+                        self.shards.entry(key.clone()).or_insert(Shard::empty(epoch))
                     }
                 };
                 shard.epoch = epoch;
@@ -119,6 +119,9 @@ impl Aggregate {
                 contents.network_label.get_or_insert(None);
                 contents.facts.get_or_insert_default();
                 shard.apply(&key.cluster, contents, &mut touched);
+                if let Some(workloads) = first {
+                    shard.workloads = workloads;
+                }
                 repack(&mut shard.services);
             }
             Change::Update(contents) => {

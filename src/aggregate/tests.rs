@@ -1,8 +1,12 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::*;
-use crate::fixtures::{endpoint, host, removed, service, shard};
-use crate::model::{ClusterId, Endpoint, NetworkId};
+use crate::fixtures::{endpoint, host, removed, service, shard, workload};
+use crate::model::{
+    ClusterFacts, ClusterId, Endpoint, Locality, NetworkId, Workload, WorkloadKey, Workloads,
+};
+use crate::registry::Change;
 
 /// Places by the label of the system namespace alone.
 struct BySystemLabel;
@@ -110,6 +114,30 @@ fn saying_the_same_twice_touches_nothing() {
     let word = || shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();
     assert!(!aggregate.apply(word()).is_empty());
     assert!(aggregate.apply(word()).is_empty());
+}
+
+#[test]
+fn pods_of_a_cluster_are_told_when_their_node_moves_but_not_when_it_comes() {
+    let word = |zone: &str| {
+        let (key, pod) = workload("web-1.ns", "10.0.0.1", &[]);
+        let node = Some(Arc::new("n1".into()));
+        let mut word = shard("east", 1).pod((key, Workload { node, ..pod })).said();
+        let Change::Reset(contents) = &mut word.change else { panic!("a first word is a reset") };
+        let locality = Locality { zone: zone.into(), ..Locality::default() };
+        let localities = Arc::new([("n1".into(), Arc::new(locality))].into());
+        contents.facts = Some(ClusterFacts { localities, ..ClusterFacts::default() });
+        word
+    };
+    let mut aggregate = Aggregate::new(None);
+    let touched = aggregate.apply(word("a"));
+    assert_eq!(
+        (touched.placements, touched.facts),
+        (["east".into()].into(), ["east".into()].into())
+    );
+    assert!(touched.workloads.is_empty(), "there may be a hundred thousand of them");
+    assert_eq!(aggregate.workloads(&"east".into()).map(Workloads::len), Some(1));
+    let touched = aggregate.apply(word("b"));
+    assert_eq!(touched.workloads, [("east".into(), WorkloadKey::new("ns", "web-1"))].into());
 }
 
 #[test]
