@@ -264,7 +264,7 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
         }));
     };
     let pods = context.workloads.get(cluster).into_iter().flat_map(|pods| pods.iter());
-    let mut labels = pods.filter_map(|(_, _, pod)| pod.network_label.as_ref());
+    let mut labels = pods.filter_map(|(_, pod)| pod.network_label.as_ref());
     count("label topology.istio.io/network of pods", &mut labels);
     let endpoints = context.services.values().flat_map(|service| service.endpoints());
     let addresses = endpoints.filter(|(shard, _, _)| shard.cluster == *cluster);

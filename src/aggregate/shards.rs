@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, Namespace, NetworkId, Service, WorkloadKey, Workloads,
-    repack,
+    ClusterFacts, ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads, repack,
 };
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -270,11 +269,8 @@ impl Shard {
             let moved = |node: &Arc<str>| old.get(node) != new.get(node);
             if old != new {
                 let pods = self.workloads.iter();
-                let pods = pods.filter(|(_, _, pod)| pod.node.as_ref().is_some_and(|at| moved(at)));
-                touched.workloads.extend(pods.map(|(namespace, name, _)| {
-                    let namespace = Namespace::new(Arc::clone(namespace));
-                    (cluster.clone(), WorkloadKey::new(namespace, name))
-                }));
+                let pods = pods.filter(|(_, pod)| pod.node.as_ref().is_some_and(|at| moved(at)));
+                touched.workloads.extend(pods.map(|(pod, _)| (cluster.clone(), pod.to_key())));
             }
             touched.gateways |= self.facts.gateways != facts.gateways;
             touched.entries |= self.facts.entries != facts.entries;

@@ -42,7 +42,7 @@ impl Remembered {
 
     /// The trust domain in which it was read: that of any of its pods.
     pub(super) fn trust_domain(&self) -> Option<Arc<str>> {
-        let (_, _, pod) = self.contents.workloads.as_ref()?.iter().next()?;
+        let (_, pod) = self.contents.workloads.as_ref()?.iter().next()?;
         let (domain, _) = pod.profile.identity.strip_prefix("spiffe://")?.split_once('/')?;
         Some(domain.into())
     }

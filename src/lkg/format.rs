@@ -346,9 +346,12 @@ impl Stored for Addresses {
 impl Stored for Workloads {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
-        for (namespace, name, pod) in self.iter() {
-            namespace.write(to);
-            to.name(name);
+        let mut name = String::new();
+        for (key, pod) in self.iter() {
+            key.namespace.write(to);
+            name.clear();
+            name.extend([key.stem, key.tail]);
+            to.name(&name);
             pod.write(to);
         }
     }

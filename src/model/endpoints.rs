@@ -416,7 +416,12 @@ impl<'a> WorkloadRef<'a> {
 impl WorkloadRef<'_> {
     /// The key in one piece.
     pub fn to_key(self) -> WorkloadKey {
-        WorkloadKey::new(self.namespace.clone(), format!("{}{}", self.stem, self.tail))
+        WorkloadKey::new(self.namespace.clone(), self.name())
+    }
+
+    /// The name in one piece.
+    pub fn name(self) -> String {
+        [self.stem, self.tail].concat()
     }
 }
 

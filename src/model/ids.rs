@@ -42,6 +42,12 @@ macro_rules! name {
             }
         }
 
+        impl From<$type> for Arc<str> {
+            fn from(name: $type) -> Self {
+                name.0
+            }
+        }
+
         impl Borrow<str> for $type {
             fn borrow(&self) -> &str {
                 &self.0

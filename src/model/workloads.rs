@@ -1,8 +1,9 @@
 //! All pods of a cluster by name, as a value that costs nothing to share and little to change.
 //!
 //! Pods stand in order of namespace and name, in chunks of at most [`CHUNK_MAX`]; a chunk is the names
-//! in one text and the records in one array. A change copies one chunk. Whoever keeps an older value
-//! shares all chunks but those, and what two values differ in is found by looking at those alone.
+//! in one text, what those of a set have in common once, and the records in one array. A change copies
+//! one chunk. Whoever keeps an older value shares all chunks but those, and what two values differ in is
+//! found by looking at those alone.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -35,12 +36,27 @@ pub struct Near {
 /// Some pods of one namespace, in order of their names.
 #[derive(Clone)]
 struct Chunk {
-    namespace: Arc<str>,
+    namespace: Namespace,
+    /// The tail of each name, as [`WorkloadRef::split`] splits it, and before the first of those that
+    /// share a stem that stem.
     names: Box<str>,
-    /// Where in `names` each name ends. Names are at most 253 bytes, so this is below 2^14.
+    /// Where in `names` each tail ends. Names are at most 253 bytes, so this is below 2^14.
     ends: Box<[u16]>,
+    stems: Box<[Stem]>,
     pods: Box<[Workload]>,
 }
+
+/// What the names of some pods that stand together begin with.
+#[derive(Clone, Copy)]
+struct Stem {
+    /// The place of the first of them.
+    from: u16,
+    /// Where in the chunk's names it ends.
+    end: u16,
+}
+
+/// A name in two parts.
+type Name<'a> = (&'a str, &'a str);
 
 impl Workloads {
     /// How many there are.
@@ -55,7 +71,7 @@ impl Workloads {
 
     /// The pod of this name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Workload> {
-        self.find_near(&mut Near::default(), namespace, (name, ""))
+        self.find_near(&mut Near::default(), namespace, WorkloadRef::split(name))
     }
 
     /// The pod that an endpoint names, for somebody who looks up many that are near each other, as the
@@ -64,9 +80,9 @@ impl Workloads {
         self.find_near(near, pod.namespace.as_str(), (pod.stem, pod.tail))
     }
 
-    fn find_near(&self, near: &mut Near, namespace: &str, name: (&str, &str)) -> Option<&Workload> {
+    fn find_near(&self, near: &mut Near, namespace: &str, name: Name<'_>) -> Option<&Workload> {
         if let Some(chunk) = self.chunks.get(near.chunk)
-            && *chunk.namespace == *namespace
+            && chunk.namespace.as_str() == namespace
             && let Some(held) = chunk.name(near.place)
             && order(held, name).is_eq()
         {
@@ -83,25 +99,28 @@ impl Workloads {
         chunk.pods.get(place)
     }
 
-    /// All of them with namespace and name, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &str, &Workload)> {
+    /// All of them with their names, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (WorkloadRef<'_>, &Workload)> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
     /// Those of a namespace.
-    pub fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = (&str, &Workload)> {
-        let from = self.chunks.partition_point(|chunk| *chunk.namespace < *namespace);
+    pub fn of_namespace(
+        &self,
+        namespace: &str,
+    ) -> impl Iterator<Item = (WorkloadRef<'_>, &Workload)> {
+        let from = self.chunks.partition_point(|chunk| chunk.namespace.as_str() < namespace);
         let chunks = self.chunks.get(from..).unwrap_or_default().iter();
-        let chunks = chunks.take_while(move |chunk| *chunk.namespace == *namespace);
-        chunks.flat_map(|chunk| chunk.iter()).map(|(_, name, pod)| (name, pod))
+        let chunks = chunks.take_while(move |chunk| chunk.namespace.as_str() == namespace);
+        chunks.flat_map(|chunk| chunk.iter())
     }
 
     /// Puts a pod in the place of the one of that name, if there is one. Names longer than 253 bytes,
     /// which no object has, are cut.
     pub fn insert(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
-        let name = name.get(..NAME_MAX).unwrap_or(name);
-        let at = self.chunk_of(namespace, (name, ""));
-        let place = self.chunks.get(at).map(|chunk| chunk.place_of(namespace, (name, "")));
+        let name = WorkloadRef::split(name.get(..NAME_MAX).unwrap_or(name));
+        let at = self.chunk_of(namespace, name);
+        let place = self.chunks.get(at).map(|chunk| chunk.place_of(namespace, name));
         let chunks = Arc::make_mut(&mut self.chunks);
         if let (Some(Ok(place)), Some(chunk)) = (place, chunks.get_mut(at)) {
             if let Some(held) = Arc::make_mut(chunk).pods.get_mut(place) {
@@ -112,38 +131,39 @@ impl Workloads {
         self.count += 1;
         // Into the chunk before, where that is of the namespace and not full: names mostly come in
         // order.
-        let same =
-            |chunk: Option<&Arc<Chunk>>| chunk.is_some_and(|chunk| chunk.namespace == *namespace);
+        let same = |chunk: Option<&Arc<Chunk>>| {
+            chunk.is_some_and(|chunk| chunk.namespace.as_str() == &**namespace)
+        };
         let at = match at.checked_sub(1) {
             Some(before) if !same(chunks.get(at)) && same(chunks.get(before)) => before,
             _ if same(chunks.get(at)) => at,
             _ => {
-                let one = Chunk::of(namespace, &[(name, &pod)]);
-                chunks.insert(at, Arc::new(one));
+                let namespace = Namespace::new(Arc::clone(namespace));
+                chunks.insert(at, Arc::new(Chunk::copied(&namespace, &[(name, &pod)])));
                 return;
             }
         };
-        let Some(chunk) = chunks.get_mut(at) else { return };
-        let mut pods: Vec<(&str, &Workload)> =
-            chunk.iter().map(|(_, name, pod)| (name, pod)).collect();
-        let place = pods.partition_point(|(held, _)| *held < name);
+        let Some(held) = chunks.get_mut(at) else { return };
+        let chunk = Arc::clone(held);
+        let mut pods: Vec<(Name<'_>, &Workload)> = chunk.named().collect();
+        let place = pods.partition_point(|(held, _)| order(*held, name).is_lt());
         pods.insert(place, (name, &pod));
         if pods.len() <= CHUNK_MAX {
-            *chunk = Arc::new(Chunk::of(namespace, &pods));
+            *held = Arc::new(Chunk::copied(&chunk.namespace, &pods));
         } else {
             // A chunk that grows at its end stays nearly full, so that a list in order packs well.
             let half = if place + 1 == pods.len() { CHUNK_MAX } else { CHUNK_MAX / 2 };
             let (first, second) = pods.split_at(half);
-            let second = Arc::new(Chunk::of(namespace, second));
-            *chunk = Arc::new(Chunk::of(namespace, first));
-            chunks.insert(at + 1, second);
+            *held = Arc::new(Chunk::copied(&chunk.namespace, first));
+            chunks.insert(at + 1, Arc::new(Chunk::copied(&chunk.namespace, second)));
         }
     }
 
     /// Takes a pod out.
     pub fn remove(&mut self, namespace: &str, name: &str) -> Option<Workload> {
-        let at = self.chunk_of(namespace, (name, ""));
-        let place = self.chunks.get(at)?.place_of(namespace, (name, "")).ok()?;
+        let name = WorkloadRef::split(name);
+        let at = self.chunk_of(namespace, name);
+        let place = self.chunks.get(at)?.place_of(namespace, name).ok()?;
         let chunks = Arc::make_mut(&mut self.chunks);
         let chunk = Arc::clone(chunks.get(at)?);
         let removed = chunk.pods.get(place)?.clone();
@@ -152,17 +172,16 @@ impl Workloads {
         let next = chunks.get(at + 1).cloned().filter(|next| {
             next.namespace == chunk.namespace && next.pods.len() + chunk.pods.len() < CHUNK_MAX / 2
         });
-        let mut pods: Vec<(&str, &Workload)> =
-            chunk.iter().map(|(_, name, pod)| (name, pod)).collect();
+        let mut pods: Vec<(Name<'_>, &Workload)> = chunk.named().collect();
         pods.remove(place);
         if let Some(next) = &next {
-            pods.extend(next.iter().map(|(_, name, pod)| (name, pod)));
+            pods.extend(next.named());
             chunks.remove(at + 1);
         }
         if pods.is_empty() {
             chunks.remove(at);
         } else if let Some(held) = chunks.get_mut(at) {
-            *held = Arc::new(Chunk::of(&chunk.namespace, &pods));
+            *held = Arc::new(Chunk::copied(&chunk.namespace, &pods));
         }
         Some(removed)
     }
@@ -180,17 +199,18 @@ impl Workloads {
                 (None, None) => return differ,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some((a, b, _)), Some((c, d, _))) => (&**a, b).cmp(&(&**c, d)),
+                (Some((a, _)), Some((b, _))) => {
+                    let of_namespace = a.namespace.cmp(b.namespace);
+                    of_namespace.then_with(|| order((a.stem, a.tail), (b.stem, b.tail)))
+                }
             };
-            let key = |(namespace, name, _): (&Arc<str>, &str, &Workload)| {
-                WorkloadKey::new(Namespace::new(Arc::clone(namespace)), name)
-            };
+            let key = |(pod, _): (WorkloadRef<'_>, &Workload)| pod.to_key();
             match order {
                 Ordering::Less => differ.extend(ours.next().map(key)),
                 Ordering::Greater => differ.extend(theirs.next().map(key)),
                 Ordering::Equal => {
                     let (ours, theirs) = (ours.next(), theirs.next());
-                    if ours.map(|(_, _, pod)| pod) != theirs.map(|(_, _, pod)| pod) {
+                    if ours.map(|(_, pod)| pod) != theirs.map(|(_, pod)| pod) {
                         differ.extend(ours.map(key));
                     }
                 }
@@ -199,9 +219,9 @@ impl Workloads {
     }
 
     /// The chunk in which a name is, or would be.
-    fn chunk_of(&self, namespace: &str, name: (&str, &str)) -> usize {
+    fn chunk_of(&self, namespace: &str, name: Name<'_>) -> usize {
         self.chunks.partition_point(|chunk| {
-            let of_namespace = (*chunk.namespace).cmp(namespace);
+            let of_namespace = chunk.namespace.as_str().cmp(namespace);
             of_namespace.then_with(|| order(chunk.last().unwrap_or_default(), name)).is_lt()
         })
     }
@@ -223,8 +243,9 @@ pub struct Gathered {
 #[derive(Default)]
 struct Open {
     namespace: Arc<str>,
+    /// One after the other, whole.
     names: String,
-    ends: Vec<u16>,
+    ends: Vec<usize>,
     pods: Vec<Workload>,
 }
 
@@ -267,20 +288,24 @@ impl Gathered {
             return self.done;
         }
         let mut packed = Self::default();
-        for (namespace, name, pod) in self.done.iter() {
-            packed.put(namespace, name, pod.clone());
+        for (key, pod) in self.done.iter() {
+            let WorkloadKey { namespace, name } = key.to_key();
+            packed.put(&namespace.into(), &name, pod.clone());
         }
         packed.finish()
     }
 
     /// Whether a name stands behind all that there are.
     fn ends_before(&self, namespace: &str, name: &str) -> bool {
-        let open = self.open.pods.last().map(|_| (&*self.open.namespace, self.open.last()));
+        let open = self.open.names().next_back().map(|last| (&*self.open.namespace, last));
         let last = open.or_else(|| {
             let chunk = self.done.chunks.last()?;
-            Some((&*chunk.namespace, chunk.last().unwrap_or_default()))
+            Some((chunk.namespace.as_str(), chunk.last().unwrap_or_default()))
         });
-        last.is_none_or(|last| last < (namespace, name)) && name.len() <= NAME_MAX
+        let is_before = |(of, last): (&str, Name<'_>)| {
+            of.cmp(namespace).then_with(|| order(last, ("", name))).is_lt()
+        };
+        last.is_none_or(is_before) && name.len() <= NAME_MAX
     }
 
     /// Makes a chunk of those that are open.
@@ -295,77 +320,118 @@ impl Gathered {
 impl Open {
     fn push(&mut self, name: &str, pod: Workload) {
         self.names.push_str(name);
-        self.ends.push(u16::try_from(self.names.len()).unwrap_or(u16::MAX));
+        self.ends.push(self.names.len());
         self.pods.push(pod);
     }
 
-    fn last(&self) -> &str {
-        let before = self.ends.iter().rev().nth(1).copied().unwrap_or_default();
-        self.names.get(usize::from(before)..).unwrap_or_default()
+    fn names(&self) -> impl DoubleEndedIterator<Item = Name<'_>> + Clone {
+        let span = |at: usize| {
+            let start = at.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
+            self.names.get(start.unwrap_or_default()..*self.ends.get(at)?)
+        };
+        (0..self.ends.len()).filter_map(span).map(WorkloadRef::split)
     }
 
     /// Leaves its room behind.
     fn take(&mut self) -> Chunk {
-        let chunk = Chunk {
-            namespace: Arc::clone(&self.namespace),
-            names: self.names.as_str().into(),
-            ends: self.ends.as_slice().into(),
-            pods: self.pods.drain(..).collect(),
-        };
+        let pods = self.pods.drain(..).collect();
+        let chunk = Chunk::of(Namespace::new(Arc::clone(&self.namespace)), self.names(), pods);
         self.names.clear();
         self.ends.clear();
         chunk
     }
 }
 
-/// How a name compares with one that is in two parts.
-fn order(held: &str, (stem, tail): (&str, &str)) -> Ordering {
-    let (before, after) = held.as_bytes().split_at(held.len().min(stem.len()));
-    before.cmp(stem.as_bytes()).then_with(|| after.cmp(tail.as_bytes()))
+/// How names in two parts compare, wherever each is parted.
+fn order(one: Name<'_>, other: Name<'_>) -> Ordering {
+    if one.0.len() > other.0.len() {
+        return order(other, one).reverse();
+    }
+    let (head, rest) = other.0.as_bytes().split_at(one.0.len());
+    one.0.as_bytes().cmp(head).then_with(|| {
+        let tail = one.1.as_bytes();
+        let (before, after) = tail.split_at(tail.len().min(rest.len()));
+        before.cmp(rest).then_with(|| after.cmp(other.1.as_bytes()))
+    })
 }
 
 impl Chunk {
-    fn of(namespace: &Arc<str>, pods: &[(&str, &Workload)]) -> Self {
-        let mut names = String::with_capacity(pods.iter().map(|(name, _)| name.len()).sum());
-        let ends = pods.iter().map(|(name, _)| {
-            names.push_str(name);
-            u16::try_from(names.len()).unwrap_or(u16::MAX)
-        });
-        Self {
-            namespace: Arc::clone(namespace),
-            ends: ends.collect(),
-            names: names.into(),
-            pods: pods.iter().map(|(_, pod)| Workload::clone(pod)).collect(),
+    /// Pods of these names, in order.
+    fn of<'a>(
+        namespace: Namespace,
+        names: impl Iterator<Item = Name<'a>> + Clone,
+        pods: Box<[Workload]>,
+    ) -> Self {
+        // As long as they will be: what is cut off at the end stays behind as a hole.
+        let (mut length, mut count, mut last) = (0, 0, None);
+        for (stem, tail) in names.clone() {
+            if last.replace(stem) != Some(stem) {
+                (length, count) = (length + stem.len(), count + 1);
+            }
+            length += tail.len();
         }
+        let (mut text, mut stems) = (String::with_capacity(length), Vec::with_capacity(count));
+        let mut ends = Vec::with_capacity(pods.len());
+        let short = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
+        let mut last = None;
+        for (stem, tail) in names {
+            if last.replace(stem) != Some(stem) {
+                text.push_str(stem);
+                stems.push(Stem { from: short(ends.len()), end: short(text.len()) });
+            }
+            text.push_str(tail);
+            ends.push(short(text.len()));
+        }
+        Self { namespace, names: text.into(), ends: ends.into(), stems: stems.into(), pods }
     }
 
-    fn name(&self, at: usize) -> Option<&str> {
+    fn copied(namespace: &Namespace, pods: &[(Name<'_>, &Workload)]) -> Self {
+        let records = pods.iter().map(|(_, pod)| Workload::clone(pod)).collect();
+        Self::of(namespace.clone(), pods.iter().map(|(name, _)| *name), records)
+    }
+
+    fn name(&self, at: usize) -> Option<Name<'_>> {
         let end = usize::from(*self.ends.get(at)?);
-        let start = at.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
-        self.names.get(usize::from(start.unwrap_or_default())..end)
+        // Where what belongs to the pod at a place begins.
+        let start = |place: usize| {
+            let before = place.checked_sub(1).and_then(|before| self.ends.get(before));
+            usize::from(before.copied().unwrap_or_default())
+        };
+        let after = self.stems.partition_point(|stem| usize::from(stem.from) <= at);
+        let stem = self.stems.get(after.checked_sub(1)?)?;
+        let (from, stem_end) = (usize::from(stem.from), usize::from(stem.end));
+        let tail = if at == from { stem_end } else { start(at) };
+        Some((self.names.get(start(from)..stem_end)?, self.names.get(tail..end)?))
     }
 
-    fn last(&self) -> Option<&str> {
+    fn last(&self) -> Option<Name<'_>> {
         self.name(self.ends.len().checked_sub(1)?)
     }
 
     /// Whether a name is in here if it is anywhere.
-    fn spans(&self, namespace: &str, name: (&str, &str)) -> bool {
+    fn spans(&self, namespace: &str, name: Name<'_>) -> bool {
         let (first, last) = (self.name(0).unwrap_or_default(), self.last().unwrap_or_default());
-        *self.namespace == *namespace && order(first, name).is_le() && order(last, name).is_ge()
+        self.namespace.as_str() == namespace
+            && order(first, name).is_le()
+            && order(last, name).is_ge()
     }
 
-    fn get(&self, at: usize) -> Option<(&Arc<str>, &str, &Workload)> {
-        Some((&self.namespace, self.name(at)?, self.pods.get(at)?))
+    fn get(&self, at: usize) -> Option<(WorkloadRef<'_>, &Workload)> {
+        let (stem, tail) = self.name(at)?;
+        Some((WorkloadRef { namespace: &self.namespace, stem, tail }, self.pods.get(at)?))
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &str, &Workload)> {
+    fn iter(&self) -> impl Iterator<Item = (WorkloadRef<'_>, &Workload)> {
         (0..self.pods.len()).filter_map(|at| self.get(at))
     }
 
+    fn named(&self) -> impl Iterator<Item = (Name<'_>, &Workload)> {
+        self.iter().map(|(key, pod)| ((key.stem, key.tail), pod))
+    }
+
     /// Where a name is, or would be.
-    fn place_of(&self, namespace: &str, name: (&str, &str)) -> Result<usize, usize> {
-        if *self.namespace != *namespace {
+    fn place_of(&self, namespace: &str, name: Name<'_>) -> Result<usize, usize> {
+        if self.namespace.as_str() != namespace {
             return Err(0);
         }
         let (mut low, mut high) = (0, self.pods.len());
@@ -401,11 +467,11 @@ impl<'a> Cursor<'a> {
         (self.chunks, self.at) = (self.chunks.get(1..).unwrap_or_default(), 0);
     }
 
-    fn peek(&self) -> Option<(&'a Arc<str>, &'a str, &'a Workload)> {
+    fn peek(&self) -> Option<(WorkloadRef<'a>, &'a Workload)> {
         self.chunks.first()?.get(self.at)
     }
 
-    fn next(&mut self) -> Option<(&'a Arc<str>, &'a str, &'a Workload)> {
+    fn next(&mut self) -> Option<(WorkloadRef<'a>, &'a Workload)> {
         let next = self.peek()?;
         self.at += 1;
         if self.chunks.first().is_some_and(|chunk| chunk.pods.len() <= self.at) {
@@ -429,7 +495,7 @@ impl fmt::Debug for Gathered {
 
 impl fmt::Debug for Workloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = self.iter().map(|(namespace, name, pod)| (format!("{namespace}/{name}"), pod));
+        let named = self.iter().map(|(key, pod)| (key.to_string(), pod));
         f.debug_map().entries(named).finish()
     }
 }
@@ -453,9 +519,10 @@ mod tests {
     }
 
     fn plain(workloads: &Workloads) -> Plain {
-        let all = workloads.iter().map(|(namespace, name, pod)| {
+        let all = workloads.iter().map(|(key, pod)| {
             let address = pod.addresses.iter().next().expect("an address");
-            ((namespace.to_string(), name.to_owned()), address)
+            let WorkloadKey { namespace, name } = key.to_key();
+            ((namespace.to_string(), name.to_string()), address)
         });
         all.collect()
     }
@@ -523,12 +590,30 @@ mod tests {
     #[test]
     fn names_in_two_parts_are_in_the_order_of_names() {
         let names = ["", "a", "a-", "a-b", "a-b-c", "a-bc", "ab", "a-c", "\u{fc}", "a-\u{fc}"];
-        for (held, name) in names.iter().flat_map(|held| names.iter().map(move |name| (held, name)))
-        {
-            for at in (0..=name.len()).filter(|at| name.is_char_boundary(*at)) {
-                assert_eq!(order(held, name.split_at(at)), held.cmp(name), "{held} {name} {at}");
+        let parts = |name: &'static str| {
+            let at = (0..=name.len()).filter(move |at| name.is_char_boundary(*at));
+            at.map(move |at| (name, name.split_at(at)))
+        };
+        for (one, one_parted) in names.into_iter().flat_map(parts) {
+            for (other, other_parted) in names.into_iter().flat_map(parts) {
+                let found = order(one_parted, other_parted);
+                assert_eq!(found, one.cmp(other), "{one_parted:?} {other_parted:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_the_names_of_a_set_have_in_common_is_kept_once() {
+        let mut gathered = Gathered::default();
+        let names = ["a", "a-b", "a-b-c", "a-b-d", "a-c", "a-d", "b-", "b-a"];
+        for (number, name) in (0..).zip(names) {
+            gathered.put(&"shop".into(), name, pod(IpAddr::from([10, 0, 0, number])));
+        }
+        let workloads = gathered.finish();
+        let held: Vec<String> = workloads.iter().map(|(key, _)| key.name()).collect();
+        assert_eq!(held, names);
+        let [chunk] = &workloads.chunks[..] else { panic!("few pods are one chunk") };
+        assert_eq!(&*chunk.names, "aa-ba-b-cda-cdb-a");
     }
 
     #[test]

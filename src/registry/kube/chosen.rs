@@ -50,7 +50,7 @@ impl Chosen {
     pub(super) fn enter(&mut self, namespace: &Arc<str>, all: &Workloads) {
         if !self.filter.admits_all() {
             for (name, pod) in all.of_namespace(namespace) {
-                self.pods.insert(namespace, name, pod.clone());
+                self.pods.insert(namespace, &name.name(), pod.clone());
             }
         }
     }
@@ -59,7 +59,7 @@ impl Chosen {
     pub(super) fn leave(&mut self, namespace: &Arc<str>, all: &Workloads) {
         if !self.filter.admits_all() {
             for (name, _) in all.of_namespace(namespace) {
-                self.pods.remove(namespace, name);
+                self.pods.remove(namespace, &name.name());
             }
         }
     }

@@ -548,9 +548,9 @@ impl Index {
                 touched.service(&slice.service);
             }
             let mut of_pods = Touched::default();
-            for (namespace, pod_name, pod) in self.pods.iter() {
+            for (key, pod) in self.pods.iter() {
                 if pod.node.as_ref().is_some_and(|node| ***node == *name) {
-                    self.touch_pod(namespace, pod_name, pod, &mut of_pods);
+                    self.touch_pod(key, pod, &mut of_pods);
                 }
             }
             touched.services.extend(of_pods.services);

@@ -183,8 +183,7 @@ impl Selections {
                     host.or_insert((&wanted.service, Vec::new())).1.extend(found);
                 }
                 for (name, pod) in &selected {
-                    let name = WorkloadKey::new(namespace.clone(), *name);
-                    let found = pod_endpoints(port, name, pod, facts);
+                    let found = pod_endpoints(port, name.to_key(), pod, facts);
                     let host = hosts.entry(&wanted.key);
                     host.or_insert((&wanted.service, Vec::new())).1.extend(found);
                 }

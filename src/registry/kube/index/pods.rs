@@ -13,7 +13,7 @@ use crate::registry::kube::pod::Pod;
 use crate::registry::kube::slices::{Reference, hash};
 
 /// Names of pods by namespace and address.
-pub(super) type Unnamed = BTreeMap<(Arc<str>, IpAddr), BTreeSet<Arc<str>>>;
+pub(super) type Unnamed = BTreeMap<(Namespace, IpAddr), BTreeSet<Arc<str>>>;
 
 /// A list of pods, of which there are more than of anything else: gathered in the form in which they
 /// are kept. One by one they would leave a heap full of holes behind, three times as large.
@@ -110,8 +110,10 @@ impl Index {
     /// Keeps a pod that is new or has changed.
     fn put_pod(&mut self, key: &Key, pod: Workload, touched: &mut Touched) {
         self.drop_pod(key, touched);
-        self.enter(&key.namespace, &key.name, &pod);
-        self.touch_pod(&key.namespace, &key.name, &pod, touched);
+        let namespace = Namespace::new(Arc::clone(&key.namespace));
+        let named = WorkloadRef::of(&namespace, &key.name);
+        self.enter(named, &pod);
+        self.touch_pod(named, &pod, touched);
         let facts = self.namespaces.get(&key.namespace);
         self.chosen.put(facts, &key.namespace, &key.name, &pod);
         self.pods.insert(&key.namespace, &key.name, pod);
@@ -120,9 +122,10 @@ impl Index {
     fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
         let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
         self.chosen.remove(&key.namespace, &key.name);
+        let namespace = Namespace::new(Arc::clone(&key.namespace));
         let listed = if self.unnamed.is_empty() { None } else { Some(pod.addresses.iter()) };
         for address in listed.into_iter().flatten() {
-            let place = (Arc::clone(&key.namespace), address);
+            let place = (namespace.clone(), address);
             if let Entry::Occupied(mut pods) = self.unnamed.entry(place) {
                 pods.get_mut().remove(&key.name);
                 if pods.get().is_empty() {
@@ -130,7 +133,7 @@ impl Index {
                 }
             }
         }
-        self.touch_pod(&key.namespace, &key.name, &pod, touched);
+        self.touch_pod(WorkloadRef::of(&namespace, &key.name), &pod, touched);
     }
 
     /// Does for all pods, which are the first, what is done for one that comes.
@@ -138,40 +141,33 @@ impl Index {
         let pods = self.pods.clone();
         // Mostly neither has anything to do.
         if self.slices.name_addresses() {
-            pods.iter().for_each(|(namespace, name, pod)| self.enter(namespace, name, pod));
+            pods.iter().for_each(|(key, pod)| self.enter(key, pod));
         }
         if !self.said.services.is_empty() {
-            for (namespace, name, pod) in pods.iter() {
-                self.touch_pod(namespace, name, pod, touched);
+            for (key, pod) in pods.iter() {
+                self.touch_pod(key, pod, touched);
             }
         }
         self.chosen.put_all(&self.namespaces, &pods);
     }
 
     /// Enters a pod at its addresses for which slices name none.
-    fn enter(&mut self, namespace: &Arc<str>, name: &str, pod: &Workload) {
+    fn enter(&mut self, key: WorkloadRef<'_>, pod: &Workload) {
         for address in pod.addresses.iter() {
-            if self.slices.may_name(Reference::Address(namespace, address)) {
-                let place = (Arc::clone(namespace), address);
-                self.unnamed.entry(place).or_default().insert(name.into());
+            if self.slices.may_name(Reference::Address(key.namespace.as_str(), address)) {
+                let place = (key.namespace.clone(), address);
+                self.unnamed.entry(place).or_default().insert(key.name().into());
             }
         }
     }
 
     /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
     /// name it or an address of it.
-    pub(super) fn touch_pod(
-        &self,
-        namespace: &Arc<str>,
-        name: &str,
-        pod: &Workload,
-        touched: &mut Touched,
-    ) {
+    pub(super) fn touch_pod(&self, key: WorkloadRef<'_>, pod: &Workload, touched: &mut Touched) {
         touched.workloads = true;
-        let pod_namespace = Namespace::new(Arc::clone(namespace));
-        self.touch_slices(Reference::Pod(WorkloadRef::of(&pod_namespace, name)), touched);
+        self.touch_slices(Reference::Pod(key), touched);
         for address in pod.addresses.iter() {
-            self.touch_slices(Reference::Address(namespace, address), touched);
+            self.touch_slices(Reference::Address(key.namespace.as_str(), address), touched);
         }
     }
 
@@ -185,7 +181,7 @@ impl Index {
         if self.unnamed.is_empty() {
             return None;
         }
-        let mut pods = self.unnamed.get(&(namespace.as_str().into(), address))?.iter();
+        let mut pods = self.unnamed.get(&(namespace.clone(), address))?.iter();
         match (pods.next(), pods.next()) {
             (Some(only), None) => Some(WorkloadRef::of(namespace, only)),
             _ => None,
@@ -205,8 +201,8 @@ impl Index {
         for (name, pod) in self.pods.of_namespace(namespace) {
             for address in pod.addresses.iter() {
                 if new.contains(&hash(Reference::Address(namespace, address))) {
-                    let place = (Arc::clone(namespace), address);
-                    self.unnamed.entry(place).or_default().insert(name.into());
+                    let place = (Namespace::new(Arc::clone(namespace)), address);
+                    self.unnamed.entry(place).or_default().insert(name.name().into());
                 }
             }
         }
@@ -220,7 +216,7 @@ impl Index {
         let namespace = &slice.service.namespace;
         for address in slice.unnamed() {
             if !self.slices.may_name(Reference::Address(namespace, address)) {
-                self.unnamed.remove(&(Arc::clone(namespace), address));
+                self.unnamed.remove(&(Namespace::new(Arc::clone(namespace)), address));
             }
         }
     }
