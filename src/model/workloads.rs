@@ -29,7 +29,6 @@ pub struct Workloads {
 #[derive(Debug, Default)]
 pub struct Near {
     chunk: usize,
-    /// One more than its place; 0 before anything was found.
     place: usize,
 }
 
@@ -75,7 +74,7 @@ impl Workloads {
     }
 
     /// The pod that an endpoint names, for somebody who looks up many that are near each other, as the
-    /// members of a slice mostly are: each is looked for behind the one before, and in its chunk, at first.
+    /// members of a slice mostly are: each is looked for among those of the set of the one before, at first.
     pub fn find_next(&self, near: &mut Near, pod: WorkloadRef<'_>) -> Option<&Workload> {
         self.find_near(near, pod.namespace.as_str(), (pod.stem, pod.tail))
     }
@@ -83,20 +82,16 @@ impl Workloads {
     fn find_near(&self, near: &mut Near, namespace: &str, name: Name<'_>) -> Option<&Workload> {
         if let Some(chunk) = self.chunks.get(near.chunk)
             && chunk.namespace.as_str() == namespace
-            && let Some(held) = chunk.name(near.place)
-            && order(held, name).is_eq()
+            && let Some(place) = chunk.find_beside(near.place, name)
         {
-            near.place += 1;
-            return chunk.pods.get(near.place - 1);
+            near.place = place;
+            return chunk.pods.get(place);
         }
-        let at = match self.chunks.get(near.chunk) {
-            Some(chunk) if near.place > 0 && chunk.spans(namespace, name) => near.chunk,
-            _ => self.chunk_of(namespace, name),
-        };
-        let chunk = self.chunks.get(at)?;
-        let place = chunk.place_of(namespace, name).ok()?;
-        *near = Near { chunk: at, place: place + 1 };
-        chunk.pods.get(place)
+        let chunk = self.chunk_of(namespace, name);
+        let held = self.chunks.get(chunk)?;
+        let place = held.place_of(namespace, name).ok()?;
+        *near = Near { chunk, place };
+        held.pods.get(place)
     }
 
     /// All of them with their names, in order.
@@ -344,14 +339,12 @@ impl Open {
 
 /// How names in two parts compare, wherever each is parted.
 fn order(one: Name<'_>, other: Name<'_>) -> Ordering {
-    if one.0.len() > other.0.len() {
-        return order(other, one).reverse();
-    }
-    let (head, rest) = other.0.as_bytes().split_at(one.0.len());
-    one.0.as_bytes().cmp(head).then_with(|| {
-        let tail = one.1.as_bytes();
-        let (before, after) = tail.split_at(tail.len().min(rest.len()));
-        before.cmp(rest).then_with(|| after.cmp(other.1.as_bytes()))
+    let common = one.0.len().min(other.0.len());
+    let (head, rest) = one.0.as_bytes().split_at(common);
+    let (other_head, other_rest) = other.0.as_bytes().split_at(common);
+    head.cmp(other_head).then_with(|| match (rest, other_rest) {
+        ([], []) => one.1.cmp(other.1),
+        _ => rest.iter().chain(one.1.as_bytes()).cmp(other_rest.iter().chain(other.1.as_bytes())),
     })
 }
 
@@ -391,29 +384,46 @@ impl Chunk {
     }
 
     fn name(&self, at: usize) -> Option<Name<'_>> {
-        let end = usize::from(*self.ends.get(at)?);
-        // Where what belongs to the pod at a place begins.
-        let start = |place: usize| {
-            let before = place.checked_sub(1).and_then(|before| self.ends.get(before));
-            usize::from(before.copied().unwrap_or_default())
-        };
-        let after = self.stems.partition_point(|stem| usize::from(stem.from) <= at);
-        let stem = self.stems.get(after.checked_sub(1)?)?;
-        let (from, stem_end) = (usize::from(stem.from), usize::from(stem.end));
-        let tail = if at == from { stem_end } else { start(at) };
-        Some((self.names.get(start(from)..stem_end)?, self.names.get(tail..end)?))
+        let stem = self.stems.get(self.run_of(at)?)?;
+        Some((self.stem(stem), self.tail(stem, at)))
+    }
+
+    /// Which of the stems that of the name at a place is.
+    fn run_of(&self, at: usize) -> Option<usize> {
+        self.stems.partition_point(|stem| usize::from(stem.from) <= at).checked_sub(1)
+    }
+
+    fn stem(&self, stem: &Stem) -> &str {
+        let start = self.end_before(stem.from.into());
+        self.names.get(start..stem.end.into()).unwrap_or_default()
+    }
+
+    /// The rest of the name at a place where this is the stem.
+    fn tail(&self, stem: &Stem, at: usize) -> &str {
+        let is_first = at == usize::from(stem.from);
+        let start = if is_first { stem.end.into() } else { self.end_before(at) };
+        self.names.get(start..self.end_before(at + 1)).unwrap_or_default()
+    }
+
+    /// Where in the names that ends what belongs to those before a place.
+    fn end_before(&self, at: usize) -> usize {
+        let before = at.checked_sub(1).and_then(|before| self.ends.get(before));
+        before.copied().unwrap_or_default().into()
     }
 
     fn last(&self) -> Option<Name<'_>> {
-        self.name(self.ends.len().checked_sub(1)?)
+        let stem = self.stems.last()?;
+        Some((self.stem(stem), self.tail(stem, self.ends.len().checked_sub(1)?)))
     }
 
-    /// Whether a name is in here if it is anywhere.
-    fn spans(&self, namespace: &str, name: Name<'_>) -> bool {
-        let (first, last) = (self.name(0).unwrap_or_default(), self.last().unwrap_or_default());
-        self.namespace.as_str() == namespace
-            && order(first, name).is_le()
-            && order(last, name).is_ge()
+    /// Where a name is, if it stands together with the pod at a place and shares its stem.
+    fn find_beside(&self, at: usize, name: Name<'_>) -> Option<usize> {
+        let run = self.run_of(at)?;
+        if self.stem(self.stems.get(run)?) != name.0 {
+            return None;
+        }
+        // Mostly it is the next one.
+        self.search(run, at + 1, |tail| tail.cmp(name.1)).ok()
     }
 
     fn get(&self, at: usize) -> Option<(WorkloadRef<'_>, &Workload)> {
@@ -434,14 +444,36 @@ impl Chunk {
         if self.namespace.as_str() != namespace {
             return Err(0);
         }
-        let (mut low, mut high) = (0, self.pods.len());
+        // First among the names with which stems begin, then among those that share the one.
+        let is_reached = |stem: &Stem| {
+            let first = self.tail(stem, stem.from.into());
+            order((self.stem(stem), first), name).is_le()
+        };
+        let Some(run) = self.stems.partition_point(is_reached).checked_sub(1) else {
+            return Err(0);
+        };
+        let stem = self.stems.get(run).map(|stem| self.stem(stem)).unwrap_or_default();
+        self.search(run, usize::MAX, |tail| order((stem, tail), name))
+    }
+
+    /// Looks among the names that share a stem, at this place or the one next to it first.
+    fn search(
+        &self,
+        run: usize,
+        first: usize,
+        compare: impl Fn(&str) -> Ordering,
+    ) -> Result<usize, usize> {
+        let Some(stem) = self.stems.get(run) else { return Err(self.pods.len()) };
+        let mut low = usize::from(stem.from);
+        let mut high = self.stems.get(run + 1).map_or(self.pods.len(), |next| next.from.into());
+        let mut at = first.min(high.saturating_sub(1)).max(low);
         while low < high {
-            let middle = low.midpoint(high);
-            match order(self.name(middle).unwrap_or_default(), name) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-                Ordering::Equal => return Ok(middle),
+            match compare(self.tail(stem, at)) {
+                Ordering::Less => low = at + 1,
+                Ordering::Greater => high = at,
+                Ordering::Equal => return Ok(at),
             }
+            at = low.midpoint(high);
         }
         Err(low)
     }
@@ -518,6 +550,15 @@ mod tests {
         Workload { profile, addresses: [address].into_iter().collect(), node: None }
     }
 
+    /// Alone, of a set, or of one whose name begins as another's.
+    fn named(number: u32) -> String {
+        match number % 3 {
+            0 => format!("pod{number}"),
+            1 => format!("pod-{number}"),
+            _ => format!("pod-{}-{number}", number / 16),
+        }
+    }
+
     fn plain(workloads: &Workloads) -> Plain {
         let all = workloads.iter().map(|(key, pod)| {
             let address = pod.addresses.iter().next().expect("an address");
@@ -539,7 +580,7 @@ mod tests {
         let mut old = (workloads.clone(), map.clone());
         for step in 0..20_000_u32 {
             let namespace = format!("ns-{}", random.random_range(0..3));
-            let name = format!("pod-{}", random.random_range(0..400));
+            let name = named(random.random_range(0..400));
             // Fewer and fewer in the end.
             if random.random_bool(if step < 10_000 { 0.7 } else { 0.3 }) {
                 let address = IpAddr::from(step.to_be_bytes());
@@ -560,8 +601,7 @@ mod tests {
                 // In order, with gaps, and from wherever the one before was.
                 let mut near = Near::default();
                 for at in (0..1200).map(|at| if at < 800 { at } else { at * 7919 % 400 }) {
-                    let (namespace, name) =
-                        (format!("ns-{}", at / 400), format!("pod-{}", at % 400));
+                    let (namespace, name) = (format!("ns-{}", at / 400), named(at % 400));
                     let key = Namespace::from(&*namespace);
                     let found = workloads.find_next(&mut near, WorkloadRef::of(&key, &name));
                     assert_eq!(found, workloads.get(&namespace, &name), "{namespace}/{name}");
@@ -627,8 +667,10 @@ mod tests {
                 } else {
                     step
                 };
-                let (namespace, name) =
-                    (format!("ns-{}", number / 2_000), format!("pod-{number:05}"));
+                let (namespace, name) = (
+                    format!("ns-{}", number / 2_000),
+                    format!("pod-{:04}-{number:05}", number / 7),
+                );
                 if random.random_bool(disorder / 10.0) {
                     gathered.remove(&namespace, &name);
                     map.remove(&(namespace, name));
