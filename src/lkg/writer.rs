@@ -24,7 +24,7 @@ use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// How long what is new may wait for what comes with it. Proxies are told in that time: writing takes a CPU, and
 /// they go first.
-const DELAY: Duration = Duration::from_millis(500);
+const DELAY: Duration = Duration::from_millis(250);
 /// The least time between two writes.
 const PACE: Duration = Duration::from_secs(2);
 /// How many times what a write took must pass before the next: under steady change, writing is to cost
