@@ -30,6 +30,8 @@ const PACE: Duration = Duration::from_secs(2);
 /// How many times what a write took must pass before the next: under steady change, writing is to cost
 /// no more than a small part of one core.
 const REST: u32 = 30;
+/// The longest rest: a disk that stalled for a second is no reason to forget half a minute.
+const REST_MAX: Duration = Duration::from_secs(12);
 /// How often times of contact are written that alone have changed.
 const CONTACTS: Duration = Duration::from_secs(30);
 
@@ -127,7 +129,7 @@ impl Writer {
                 // Whoever started this ends it; otherwise it would be started again.
                 return std::future::pending().await;
             }
-            let rest = PACE.max(began.elapsed() * REST);
+            let rest = (began.elapsed() * REST).clamp(PACE, REST_MAX);
             tokio::select! {
                 () = drain.cancelled() => {}
                 () = tokio::time::sleep(rest) => {}
