@@ -80,7 +80,7 @@ fn plain_line<'a, F: Form<'a>>(json: &'a [u8]) -> Option<F> {
     let rest = json.strip_prefix(br#"{"type":""#)?;
     let rest = rest.strip_prefix(b"ADDED").or_else(|| rest.strip_prefix(b"MODIFIED"))?;
     let (object, rest) = F::of_plain_json(rest.strip_prefix(br#"","object":"#)?)?;
-    matches!(rest, b"}" | b"}\n").then_some(object)
+    (rest == b"}").then_some(object)
 }
 
 /// Cuts a list into its objects as it arrives.

@@ -411,7 +411,7 @@ impl Stored for Endpoints {
                 to.option(telemetry);
             }
             if let Some(workload) = workload {
-                to.name(&workload.to_key().name);
+                to.name(&workload.name());
             }
         }
     }

@@ -398,7 +398,7 @@ async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
     }
 }
 
-/// How fast changes are told: the responses that they have caused, at [`CHANGES_SPACING`] each, last until then.
+/// How fast changes are told: those that have been, at [`CHANGES_SPACING`] each time, last until then.
 #[derive(Debug, Clone, Copy)]
 struct Pace(Instant);
 

@@ -49,8 +49,8 @@ impl Chosen {
     /// Takes in the pods of a namespace that belongs to the mesh now.
     pub(super) fn enter(&mut self, namespace: &Arc<str>, all: &Workloads) {
         if !self.filter.admits_all() {
-            for (name, pod) in all.of_namespace(namespace) {
-                self.pods.insert(namespace, &name.name(), pod.clone());
+            for (key, pod) in all.of_namespace(namespace) {
+                self.pods.insert(namespace, &key.name(), pod.clone());
             }
         }
     }
@@ -58,8 +58,8 @@ impl Chosen {
     /// Lets go of the pods of a namespace that belonged to the mesh.
     pub(super) fn leave(&mut self, namespace: &Arc<str>, all: &Workloads) {
         if !self.filter.admits_all() {
-            for (name, _) in all.of_namespace(namespace) {
-                self.pods.remove(namespace, &name.name());
+            for (key, _) in all.of_namespace(namespace) {
+                self.pods.remove(namespace, &key.name());
             }
         }
     }

@@ -235,14 +235,13 @@ impl<'a> Message<'a> for SliceForm<'a> {
             1 => value.message(&mut self.metadata)?,
             2 => {
                 let bytes = value.bytes()?;
-                let endpoint = in_order::endpoint(bytes).map_or_else(
-                    || {
-                        let mut endpoint = Endpoint::default();
-                        endpoint.merge(bytes).map(|()| endpoint)
-                    },
-                    Ok,
-                )?;
-                self.endpoints.push(endpoint);
+                if let Some(endpoint) = in_order::endpoint(bytes) {
+                    self.endpoints.push(endpoint);
+                } else {
+                    let mut endpoint = Endpoint::default();
+                    endpoint.merge(bytes)?;
+                    self.endpoints.push(endpoint);
+                }
             }
             3 => value.push(&mut self.ports)?,
             4 => self.address_type = value.text()?,

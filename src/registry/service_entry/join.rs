@@ -182,8 +182,8 @@ impl Selections {
                     let host = hosts.entry(&wanted.key);
                     host.or_insert((&wanted.service, Vec::new())).1.extend(found);
                 }
-                for (name, pod) in &selected {
-                    let found = pod_endpoints(port, name.to_key(), pod, facts);
+                for (key, pod) in &selected {
+                    let found = pod_endpoints(port, key.to_key(), pod, facts);
                     let host = hosts.entry(&wanted.key);
                     host.or_insert((&wanted.service, Vec::new())).1.extend(found);
                 }

@@ -198,11 +198,11 @@ impl Index {
         if new.is_empty() {
             return;
         }
-        for (name, pod) in self.pods.of_namespace(namespace) {
+        for (key, pod) in self.pods.of_namespace(namespace) {
             for address in pod.addresses.iter() {
                 if new.contains(&hash(Reference::Address(namespace, address))) {
                     let place = (Namespace::new(Arc::clone(namespace)), address);
-                    self.unnamed.entry(place).or_default().insert(name.name().into());
+                    self.unnamed.entry(place).or_default().insert(key.name().into());
                 }
             }
         }

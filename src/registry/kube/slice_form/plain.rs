@@ -16,14 +16,16 @@ pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
     let mut seen = Seen::default();
     plain.members(|plain| {
         if plain.takes(b"\"metadata\":") {
-            slice.metadata = seen.first(1).and_then(|()| plain.value())?;
+            seen.first(1)?;
+            slice.metadata = plain.value()?;
         } else if plain.takes(b"\"endpoints\":[") {
             seen.first(2)?;
             plain.elements(|plain| {
                 plain.endpoint().map(|endpoint| slice.endpoints.push(endpoint))
             })?;
         } else if plain.takes(b"\"ports\":") {
-            slice.ports = seen.first(4).and_then(|()| plain.value())?;
+            seen.first(4)?;
+            slice.ports = plain.value()?;
         } else if plain.takes(b"\"addressType\":\"") {
             seen.first(8)?;
             slice.address_type = std::str::from_utf8(plain.text()?).ok()?.into();
@@ -61,10 +63,15 @@ impl<'a> Plain<'a> {
         rest.is_some()
     }
 
+    #[inline]
+    fn take(&mut self, what: &[u8]) -> Option<()> {
+        self.takes(what).then_some(())
+    }
+
     /// An object, name by name.
     #[inline]
     fn members(&mut self, member: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        self.takes(b"{").then_some(())?;
+        self.take(b"{")?;
         self.rest_of(b"}", member)
     }
 
@@ -84,7 +91,7 @@ impl<'a> Plain<'a> {
             if self.takes(end) {
                 return Some(());
             }
-            self.takes(b",").then_some(())?;
+            self.take(b",")?;
         }
     }
 
@@ -97,26 +104,27 @@ impl<'a> Plain<'a> {
                 while plain.takes(b",\"") {
                     plain.text()?;
                 }
-                plain.takes(b"]").then_some(())
+                plain.take(b"]")?;
             } else if plain.takes(b"\"conditions\":") {
-                endpoint.conditions = seen.first(2).and_then(|()| plain.conditions())?;
-                Some(())
+                seen.first(2)?;
+                endpoint.conditions = plain.conditions()?;
             } else if plain.takes(b"\"targetRef\":") {
-                endpoint.target = seen.first(4).and_then(|()| plain.target())?;
-                Some(())
+                seen.first(4)?;
+                endpoint.target = plain.target()?;
             } else if plain.takes(b"\"nodeName\":\"") {
-                endpoint.node = seen.first(8).and_then(|()| plain.text())?;
-                Some(())
+                seen.first(8)?;
+                endpoint.node = plain.text()?;
             } else if plain.takes(b"\"zone\":\"") {
-                endpoint.zone = seen.first(16).and_then(|()| plain.text())?;
-                Some(())
+                seen.first(16)?;
+                endpoint.zone = plain.text()?;
             } else if plain.takes(b"\"hostname\":\"") {
-                plain.text().map(drop)
+                plain.text()?;
             } else if plain.takes(b"\"hints\":") {
-                plain.hints()
+                plain.hints()?;
             } else {
-                None
+                return None;
             }
+            Some(())
         })?;
         Some(endpoint)
     }
@@ -145,11 +153,14 @@ impl<'a> Plain<'a> {
         let (mut target, mut seen) = (Target::default(), Seen::default());
         self.members(|plain| {
             if plain.takes(b"\"kind\":\"") {
-                target.kind = seen.first(1).and_then(|()| plain.text())?;
+                seen.first(1)?;
+                target.kind = plain.text()?;
             } else if plain.takes(b"\"namespace\":\"") {
-                target.namespace = seen.first(2).and_then(|()| plain.text())?;
+                seen.first(2)?;
+                target.namespace = plain.text()?;
             } else if plain.takes(b"\"name\":\"") {
-                target.name = seen.first(4).and_then(|()| plain.text())?;
+                seen.first(4)?;
+                target.name = plain.text()?;
             } else if plain.takes(b"\"uid\":\"") || plain.takes(b"\"resourceVersion\":\"") {
                 plain.text()?;
             } else {
@@ -165,9 +176,9 @@ impl<'a> Plain<'a> {
         self.members(|plain| {
             (plain.takes(b"\"forZones\":[") || plain.takes(b"\"forNodes\":[")).then_some(())?;
             plain.elements(|plain| {
-                plain.takes(b"{\"name\":\"").then_some(())?;
+                plain.take(b"{\"name\":\"")?;
                 plain.text()?;
-                plain.takes(b"}").then_some(())
+                plain.take(b"}")
             })
         })
     }
@@ -181,19 +192,20 @@ impl<'a> Plain<'a> {
     /// A text whose first quote has been taken; none with an escape in it.
     #[inline]
     fn text(&mut self) -> Option<&'a [u8]> {
-        let mut end = 0;
-        while let Some(eight) = self.0.get(end..).and_then(<[u8]>::first_chunk) {
-            match special(u64::from_le_bytes(*eight)) {
-                0 => end += 8,
-                marks => {
-                    end += marks.trailing_zeros() as usize / 8;
-                    break;
-                }
+        let mut at = 0;
+        let end = loop {
+            let rest = self.0.get(at..)?;
+            let eight = rest.first_chunk().copied().unwrap_or_else(|| {
+                // Less are left: no text goes on over zeros.
+                let mut last = [0; 8];
+                last.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
+                last
+            });
+            match special(u64::from_le_bytes(eight)) {
+                0 => at += 8,
+                marks => break at + marks.trailing_zeros() as usize / 8,
             }
-        }
-        // Less than eight bytes may be left.
-        let plain = |byte: &u8| matches!(byte, b' '..0x80) && !b"\"\\".contains(byte);
-        end += self.0.get(end..)?.iter().take_while(|byte| plain(byte)).count();
+        };
         let (text, rest) = self.0.split_at_checked(end)?;
         self.0 = rest.strip_prefix(b"\"")?;
         Some(text)

@@ -95,6 +95,14 @@ mod tests {
         }
         assert_eq!(table.place_of_name(&b""[..]), 0);
         assert_eq!(table.entries.len(), names.len());
+
+        let mut table = Table::default();
+        // As alike as names are at their ends, shorter than a word, and again after others.
+        let names: [&[u8]; 7] =
+            [b"a-12345678", b"b-12345678", b"n", b"", b"a-12345678", b"b-12345678", b"n"];
+        let places = names.map(|name| table.place_of_name(name));
+        assert_eq!(places, [1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(table.entries.len(), 3);
     }
 
     #[test]
