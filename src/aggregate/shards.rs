@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads, repack,
+    ClusterFacts, ClusterId, Hostname, NETWORK_LABEL, NetworkId, Service, WorkloadKey, Workloads,
+    repack,
 };
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -20,6 +21,8 @@ pub struct Aggregate {
 struct Shard {
     epoch: Epoch,
     services: BTreeMap<Hostname, ServiceRecord>,
+    /// Of these, services with a network label: hardly any, so that they are found without looking at all others.
+    labelled: BTreeSet<Hostname>,
     workloads: Workloads,
     network_label: Option<NetworkId>,
     facts: ClusterFacts,
@@ -198,10 +201,24 @@ impl Aggregate {
         clusters.map(|(key, shard)| (&key.cluster, shard.network_label.as_ref()))
     }
 
-    /// Every shard's service objects, in merging order.
-    pub fn services(&self) -> impl Iterator<Item = (&ClusterId, &Arc<Service>)> {
-        self.in_order().flat_map(|(key, shard)| {
-            shard.services.values().map(|record| (&key.cluster, &record.service))
+    /// The service objects of a cluster's shards.
+    pub fn services_in<'a>(
+        &'a self,
+        cluster: &'a ClusterId,
+    ) -> impl Iterator<Item = &'a Arc<Service>> {
+        let shards = self.shards.iter().filter(move |(key, _)| key.cluster == *cluster);
+        shards.flat_map(|(_, shard)| shard.services.values().map(|record| &record.service))
+    }
+
+    /// The service objects that can be gateways, and their clusters: those with a network label, and those of
+    /// a name in `named`.
+    pub fn gateways<'a>(
+        &'a self,
+        named: &'a BTreeSet<Hostname>,
+    ) -> impl Iterator<Item = (&'a ClusterId, &'a Service)> {
+        self.shards.iter().flat_map(move |(key, shard)| {
+            let records = shard.labelled.union(named).filter_map(|host| shard.services.get(host));
+            records.map(|record| (&key.cluster, &*record.service))
         })
     }
 
@@ -226,6 +243,7 @@ impl Shard {
         Self {
             epoch,
             services: BTreeMap::new(),
+            labelled: BTreeSet::new(),
             workloads: Workloads::default(),
             network_label: None,
             facts: ClusterFacts::default(),
@@ -237,6 +255,8 @@ impl Shard {
             // In order and all of them news: whole trees are made, not one entry after the other.
             let said = std::mem::take(&mut contents.services).into_iter();
             self.services = said.filter_map(|(host, record)| Some((host, record?))).collect();
+            let labelled = self.services.iter().filter(|(_, record)| is_labelled(record));
+            self.labelled = labelled.map(|(host, _)| host.clone()).collect();
             touched.hosts = self.services.keys().cloned().collect();
             touched.objects.clone_from(&touched.hosts);
         }
@@ -249,6 +269,11 @@ impl Shard {
                 matches!((old, &record), (Some(old), Some(new)) if old.service == new.service);
             if !same_object {
                 touched.objects.insert(host.clone());
+            }
+            if record.as_ref().is_some_and(is_labelled) {
+                self.labelled.insert(host.clone());
+            } else {
+                self.labelled.remove(&host);
             }
             match record {
                 Some(record) => self.services.insert(host.clone(), record),
@@ -284,4 +309,8 @@ impl Shard {
             touched.placements.insert(cluster.clone());
         }
     }
+}
+
+fn is_labelled(record: &ServiceRecord) -> bool {
+    record.service.labels.contains_key(NETWORK_LABEL)
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use super::*;
 use crate::fixtures::{endpoint, host, removed, service, shard, workload};
 use crate::model::{
-    ClusterFacts, ClusterId, Endpoint, Locality, NetworkId, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, Endpoint, Locality, NetworkId, Service, Workload, WorkloadKey,
+    Workloads,
 };
 use crate::registry::Change;
 
@@ -77,6 +78,34 @@ fn the_config_cluster_comes_first_whatever_its_name() {
     }
     let web = merged(&aggregate, "web.ns").expect("merged");
     assert_eq!(clusters_of(&web), ["zoo", "ant", "bee"]);
+}
+
+#[test]
+fn what_can_be_a_gateway_is_known_whenever_it_comes_changes_and_goes() {
+    let mut aggregate = Aggregate::new(None);
+    let found = |aggregate: &Aggregate| -> Vec<String> {
+        let named = [host("named.ns"), host("east-west.ns")].into();
+        let found = aggregate.gateways(&named);
+        found.map(|(cluster, service)| format!("{cluster} {}", service.name)).collect()
+    };
+    let gateway = || service("east-west.ns").gateway_of("n2", "203.0.113.2");
+    let says = |cluster, services: [Service; 2]| {
+        let [one, two] = services;
+        shard(cluster, 1).with(one, vec![]).with(two, vec![])
+    };
+    aggregate.apply(says("east", [gateway(), service("web.ns")]).said());
+    aggregate.apply(says("west", [service("named.ns"), service("web.ns")]).said());
+    assert_eq!(found(&aggregate), ["east east-west", "west named"]);
+
+    let late = service("web.ns").gateway_of("n1", "203.0.113.1");
+    aggregate.apply(shard("west", 1).with(late, vec![]).update().said());
+    assert_eq!(found(&aggregate), ["east east-west", "west named", "west web"]);
+    aggregate.apply(shard("west", 1).with(service("web.ns"), vec![]).update().said());
+    aggregate.apply(says("east", [service("a.ns"), service("b.ns")]).said());
+    assert_eq!(found(&aggregate), ["west named"]);
+    aggregate.apply(shard("east", 1).with(gateway(), vec![]).said());
+    aggregate.apply(removed("west", 1));
+    assert_eq!(found(&aggregate), ["east east-west"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! A value built whole from one text, so that nothing of an earlier text stays in force. Claims that
 //! contradict each other are settled by a rule and told, never left to chance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -138,6 +138,15 @@ impl MeshNetworks {
         self.networks
             .iter()
             .flat_map(|(name, network)| network.gateways.iter().map(move |gateway| (name, gateway)))
+    }
+
+    /// The services that are gateways by their names.
+    pub fn named_services(&self) -> BTreeSet<Hostname> {
+        let target = |(_, gateway): (_, &GatewayConfig)| match &gateway.target {
+            GatewayTarget::Service(host) => Some(host.clone()),
+            GatewayTarget::Address(_) => None,
+        };
+        self.gateways().filter_map(target).collect()
     }
 
     /// The configured networks by name.

@@ -114,7 +114,7 @@ pub(super) struct Found {
 }
 
 impl Networks {
-    /// Finds the gateways. `services` are those of every shard.
+    /// Finds the gateways. `services` are those that can be some, of every shard; others are passed over.
     pub fn build<'a>(
         services: impl Iterator<Item = (&'a ClusterId, &'a Service)>,
         inputs: Inputs<'_>,

@@ -322,8 +322,7 @@ impl Mesh {
     /// Finds the gateways again where anything they depend on changed.
     fn refresh_networks(&mut self) {
         if std::mem::take(&mut self.networks_stale) {
-            let services =
-                self.aggregate.services().map(|(cluster, service)| (cluster, &**service));
+            let named = self.mesh_networks.named_services();
             let labels = self.aggregate.network_labels();
             let labels = labels.filter_map(|(id, label)| Some((id.clone(), label?.clone())));
             let facts = self.aggregate.clusters().map(|(id, _, facts)| (id, facts));
@@ -337,7 +336,7 @@ impl Mesh {
                 facts: &facts,
                 dead: &self.dead_gateways,
             };
-            let networks = Networks::build(services, inputs);
+            let networks = Networks::build(self.aggregate.gateways(&named), inputs);
             if networks != *self.networks {
                 let ignored = networks.ignored_claims();
                 for (cluster, claim) in ignored.difference(self.networks.ignored_claims()) {

@@ -115,10 +115,8 @@ impl Joins {
             let all = aggregate.kubernetes_services();
             found.insert(shard, workloads_of(self.selections.machines(), all));
             for (cluster, machines) in &self.machines {
-                let own = aggregate.services().filter(|(of, _)| *of == cluster);
-                let own = own.map(|(_, service)| service);
                 let shard = of(Provider::WorkloadEntry, cluster.clone());
-                found.insert(shard, workloads_of(machines, own));
+                found.insert(shard, workloads_of(machines, aggregate.services_in(cluster)));
             }
         }
         found.retain(|_, services| !services.is_empty());
