@@ -195,12 +195,7 @@ impl<'a> Plain<'a> {
         let mut at = 0;
         let end = loop {
             let rest = self.0.get(at..)?;
-            let eight = rest.first_chunk().copied().unwrap_or_else(|| {
-                // Less are left: no text goes on over zeros.
-                let mut last = [0; 8];
-                last.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
-                last
-            });
+            let eight = rest.first_chunk().copied().unwrap_or_else(|| last(rest));
             match special(u64::from_le_bytes(eight)) {
                 0 => at += 8,
                 marks => break at + marks.trailing_zeros() as usize / 8,
@@ -220,6 +215,14 @@ impl<'a> Plain<'a> {
         self.0 = self.0.get(values.byte_offset()..)?;
         Some(value)
     }
+}
+
+/// Less than eight bytes, and zeros, which no text goes on over.
+#[cold]
+fn last(bytes: &[u8]) -> [u8; 8] {
+    let mut last = [0; 8];
+    last.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+    last
 }
 
 /// Marks the first of eight bytes that is no plain text: a quote, a backslash, a control character, or beyond
