@@ -173,6 +173,10 @@ impl<'a> Pairs<'a> {
         let text = |bytes| Value::Bytes(bytes).text();
         // A name that is no text is nobody's; its value is not looked at.
         let Ok(name) = text(entry.name) else { return Ok(()) };
+        if self.0.capacity() == 0 {
+            // Most objects have more labels than a vector begins with, and few have more than these.
+            self.0.reserve_exact(8);
+        }
         self.0.push((name, text(entry.value)?));
         Ok(())
     }

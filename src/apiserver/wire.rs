@@ -42,7 +42,7 @@ pub trait Message<'a> {
     fn merge(&mut self, bytes: &'a [u8]) -> Result<(), Malformed> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            // Nearly all fields are below 16 and shorter than 128 bytes.
+            // Nearly all fields are short.
             let (number, value) = match take_short(rest) {
                 Some((number, value, after)) => {
                     rest = after;
@@ -123,17 +123,31 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The field at the beginning of `bytes` and what follows, where its number, and its length or value,
-/// are a byte each.
+/// The field at the beginning of `bytes` and what follows, where its key, and its length or value, are two bytes
+/// each at most.
 #[inline(always)]
 fn take_short(bytes: &[u8]) -> Option<(u32, Value<'_>, &[u8])> {
-    let [key @ 0x08..0x80, second @ 0..0x80, after @ ..] = bytes else { return None };
-    let number = u32::from(key >> 3);
-    match key & 7 {
-        0 => Some((number, Value::Number(u64::from(*second)), after)),
+    let (key, rest) = short_varint(bytes)?;
+    let (number, kind) = (key >> 3, key & 7);
+    let (second, after) = short_varint(rest)?;
+    match kind {
+        _ if number == 0 => None,
+        0 => Some((number, Value::Number(u64::from(second)), after)),
         2 => {
-            let (value, after) = after.split_at_checked(usize::from(*second))?;
+            let (value, after) = after.split_at_checked(usize::try_from(second).ok()?)?;
             Some((number, Value::Bytes(value), after))
+        }
+        _ => None,
+    }
+}
+
+/// A varint of one or two bytes and what follows.
+#[inline(always)]
+fn short_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    match bytes {
+        [one @ 0..0x80, after @ ..] => Some((u32::from(*one), after)),
+        [low, high @ 0..0x80, after @ ..] => {
+            Some((u32::from(low & 0x7f) | u32::from(*high) << 7, after))
         }
         _ => None,
     }
@@ -228,6 +242,10 @@ mod tests {
         assert_eq!(told(b"").as_deref(), Ok(""));
         assert_eq!(told(b"\x08\x96\x01\x12\x02hi").as_deref(), Ok("1=150 2:hi"));
         assert_eq!(told(b"\x09........\x15....\x18\x01").as_deref(), Ok("1! 2! 3=1"));
+        assert_eq!(told(b"\x82\x01\x02hi\xf8\x7f\x05").as_deref(), Ok("16:hi 2047=5"));
+        assert_eq!(told(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than need be");
+        let long = [&b"\x0a\xc8\x01"[..], &[b'a'; 200], b"\x10\x01"].concat();
+        assert_eq!(told(&long), Ok(format!("1:{} 2=1", "a".repeat(200))));
         let most = b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
         assert_eq!(told(most).as_deref(), Ok("1=18446744073709551615"));
         assert_eq!(Value::Number(u64::MAX).number(), Ok(-1));
@@ -235,8 +253,11 @@ mod tests {
 
     #[test]
     fn what_is_no_protobuf_is_an_error() {
-        let bad: [&[u8]; 9] = [
+        let bad: [&[u8]; 12] = [
             b"\x08",
+            b"\x80\x00\x01",
+            b"\x82\x01",
+            b"\x0a\xc8\x01hi",
             b"\x08\x80",
             b"\x12\x05hi",
             b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01hi",

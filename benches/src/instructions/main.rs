@@ -58,6 +58,7 @@ type Listed = (&'static str, &'static str, fn() -> Case);
 const CASES: &[Listed] = &[
     ("decode_json", "endpoint", || decode(Json, 20, 100)),
     ("decode_protobuf", "endpoint", || decode(Protobuf, 20, 100)),
+    ("decode_pod", "pod", || decode_pods(500)),
     ("ingest_json", "change", || ingest(Json, 1000, 10)),
     ("ingest_protobuf", "change", || ingest(Protobuf, 1000, 10)),
     ("merge_10_clusters", "endpoint", || merge(10, 10)),
@@ -244,6 +245,20 @@ fn decode(encoding: Encoding, slices: usize, endpoints: usize) -> Case {
         assert!(cluster.changes().is_none(), "both forms say the same");
     };
     Case::new(slices * endpoints, run)
+}
+
+/// Pods that are known are told again, as a real API server writes them in protobuf.
+fn decode_pods(pods: usize) -> Case {
+    let mut cluster = Offline::new(usize::MAX);
+    let events: Vec<_> = (0..pods).map(objects::real_pod).collect();
+    let mut run = move || {
+        for event in &events {
+            tell(&mut cluster, "pods", Protobuf, black_box(event));
+        }
+        assert_eq!(cluster.skipped().count, 0, "{:?}", cluster.skipped());
+    };
+    run();
+    Case::new(pods, run)
 }
 
 /// A slice changes in a cluster that holds many: decoded, indexed, and said.

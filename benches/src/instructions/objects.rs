@@ -101,10 +101,30 @@ pub(crate) fn slice_in_protobuf(service: usize, count: usize, salt: usize) -> Ve
     slice.extend(field(3, &[text(1, "http"), text(2, "TCP"), count_of(3, 8080)].concat()));
     slice.extend(text(4, "IPv4"));
 
-    // WatchEvent { type, object: RawExtension { raw: "k8s\0" Unknown { typeMeta, raw } } }
     let kind = [text(1, "discovery.k8s.io/v1"), text(2, "EndpointSlice")].concat();
-    let unknown = [&b"k8s\0"[..], &field(1, &kind), &field(2, &slice)].concat();
-    let event = [text(1, "MODIFIED"), field(2, &field(1, &unknown))].concat();
+    event_in_protobuf(&[&b"k8s\0"[..], &field(1, &kind), &field(2, &slice)].concat())
+}
+
+/// One of up to 1,000 Pods, in protobuf: as a real API server wrote one, with a name and an address of as many
+/// letters.
+pub(crate) fn real_pod(number: usize) -> Vec<u8> {
+    let real = include_bytes!("../../../sim/src/protobuf/real/pod.protobuf");
+    let [a, b, c] = [number / 100 % 10, number / 10 % 10, number % 10];
+    let mut pod = real.to_vec();
+    for (from, to) in [("cart-1", format!("ca-{a}{b}{c}")), ("10.0.0.1", format!("10.{a}.{b}.{c}"))]
+    {
+        for at in 0..pod.len() - from.len() {
+            if pod[at..].starts_with(from.as_bytes()) {
+                pod[at..at + from.len()].copy_from_slice(to.as_bytes());
+            }
+        }
+    }
+    event_in_protobuf(&pod)
+}
+
+/// `WatchEvent { type, object: RawExtension { raw: "k8s\0" Unknown { typeMeta, raw } } }`
+fn event_in_protobuf(object: &[u8]) -> Vec<u8> {
+    let event = [text(1, "MODIFIED"), field(2, &field(1, object))].concat();
     let length = u32::try_from(event.len()).expect("an object is short");
     [&length.to_be_bytes(), &*event].concat()
 }

@@ -1,6 +1,5 @@
 //! Pods: identity, labels, network and ports of what runs.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -243,10 +242,12 @@ impl Reads for Pod {
         }
         let mut odd = None;
         let mut addresses: Vec<IpAddr> = Vec::new();
-        let texts = status.pod_ips.iter().map(|one| &one.ip).chain([&status.pod_ip]);
+        // `podIP` repeats the first of `podIPs`.
+        let is_repeated = status.pod_ips.first().is_some_and(|first| first.ip == status.pod_ip);
+        let single = (!is_repeated).then_some(&status.pod_ip);
+        let texts = status.pod_ips.iter().map(|one| &one.ip).chain(single);
         for text in texts.filter_map(Text::given) {
             match text.parse() {
-                // `podIP` repeats the first of `podIPs`.
                 Ok(address) if addresses.contains(&address) => {}
                 Ok(address) => addresses.push(address),
                 Err(_) => odd = Some(format!("{text:?} is no address").into()),
@@ -257,13 +258,15 @@ impl Reads for Pod {
         // An init container that restarts is a sidecar, which runs as long as the pod.
         let sidecars = spec.init_containers.iter();
         let sidecars = sidecars.filter(|one| *one.restart_policy == *"Always");
-        let mut ports: BTreeMap<&str, u16> = BTreeMap::new();
-        for port in spec.containers.iter().chain(sidecars).flat_map(|one| &one.ports) {
+        let ports = spec.containers.iter().chain(sidecars).flat_map(|one| &one.ports);
+        let named = ports.filter_map(|port| {
             let number = u16::try_from(port.container_port).ok().filter(|number| *number > 0);
-            if let (Some(name), Some(number)) = (port.name.given(), number) {
-                ports.entry(name).or_insert(number);
-            }
-        }
+            Some((port.name.given()?, number?))
+        });
+        let mut ports: Vec<(&str, u16)> = named.collect();
+        // Of a name that comes twice the first one counts.
+        ports.sort_by_key(|(name, _)| *name);
+        ports.dedup_by_key(|(name, _)| *name);
 
         let is_named = *spec.hostname == *metadata.name;
         let subdomain = spec.subdomain.given().filter(|_| is_named);
@@ -280,23 +283,23 @@ impl Reads for Pod {
         });
         let mut text = Vec::with_capacity(512);
         // Each part with its length, so that no two profiles are written alike.
-        let mut write = |part: &str| {
+        let mut write = |part: &[u8]| {
             text.extend_from_slice(&part.len().to_le_bytes());
-            text.extend_from_slice(part.as_bytes());
+            text.extend_from_slice(part);
         };
-        write(&scope.settings.trust_domain);
-        write(&metadata.namespace);
-        write(account);
-        write(subdomain.unwrap_or_default());
+        write(scope.settings.trust_domain.as_bytes());
+        write(metadata.namespace.as_bytes());
+        write(account.as_bytes());
+        write(subdomain.unwrap_or_default().as_bytes());
         for (name, value) in &labels {
-            write(name);
-            write(value);
+            write(name.as_bytes());
+            write(value.as_bytes());
         }
-        write("");
-        write(telemetry.as_deref().unwrap_or_default());
+        write(b"");
+        write(telemetry.as_deref().unwrap_or_default().as_bytes());
         for (name, number) in &ports {
-            write(name);
-            write(&number.to_string());
+            write(name.as_bytes());
+            write(&number.to_le_bytes());
         }
         let profile = scope.profile(&text, || {
             let labels = scope.sorted_labels(labels);
