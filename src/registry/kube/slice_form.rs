@@ -174,8 +174,15 @@ impl<'a> Rows<'a> {
         let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
         let (stem, tail) = name.split_at(at);
         self.tails.extend_from_slice(tail);
-        let (namespace, slot) = (target.namespace.as_ref(), slot(stem));
+        let namespace = target.namespace.as_ref();
         let is_it = |(of, held): &(Raw<'a>, Raw<'a>)| **held == *stem && **of == *namespace;
+        // Most endpoints are of the set that the one before is of.
+        if let Some(Row { set, .. }) = self.rows.last()
+            && self.sets.is_at(*set, is_it)
+        {
+            return *set;
+        }
+        let slot = slot(stem);
         let found = self.sets.find(slot, is_it);
         found.unwrap_or_else(|| {
             self.sets.add(slot, (target.namespace.into(), target.name.into().cut(at)))

@@ -25,6 +25,13 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
+    /// Whether what stands at a place, from 1, is it.
+    #[inline]
+    pub(super) fn is_at(&self, place: u16, is_it: impl Fn(&T) -> bool) -> bool {
+        let at = usize::from(place).checked_sub(1);
+        at.and_then(|at| self.entries.get(at)).is_some_and(is_it)
+    }
+
     /// The place, from 1, of what `is_it` finds in this slot.
     #[inline]
     pub(super) fn find(&self, slot: usize, is_it: impl Fn(&T) -> bool) -> Option<u16> {
