@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, NETWORK_LABEL, NetworkId, Service, WorkloadKey, Workloads,
-    repack,
+    ClusterFacts, ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads, repack,
 };
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -255,7 +254,8 @@ impl Shard {
             // In order and all of them news: whole trees are made, not one entry after the other.
             let said = std::mem::take(&mut contents.services).into_iter();
             self.services = said.filter_map(|(host, record)| Some((host, record?))).collect();
-            let labelled = self.services.iter().filter(|(_, record)| is_labelled(record));
+            let labelled =
+                self.services.iter().filter(|(_, record)| record.service.has_network_label());
             self.labelled = labelled.map(|(host, _)| host.clone()).collect();
             touched.hosts = self.services.keys().cloned().collect();
             touched.objects.clone_from(&touched.hosts);
@@ -270,7 +270,7 @@ impl Shard {
             if !same_object {
                 touched.objects.insert(host.clone());
             }
-            if record.as_ref().is_some_and(is_labelled) {
+            if record.as_ref().is_some_and(|record| record.service.has_network_label()) {
                 self.labelled.insert(host.clone());
             } else {
                 self.labelled.remove(&host);
@@ -309,8 +309,4 @@ impl Shard {
             touched.placements.insert(cluster.clone());
         }
     }
-}
-
-fn is_labelled(record: &ServiceRecord) -> bool {
-    record.service.labels.contains_key(NETWORK_LABEL)
 }

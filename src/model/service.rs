@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Hostname, Locality, Namespace, NetworkId, SortedMap, TlsMode};
+use super::{Hostname, Locality, NETWORK_LABEL, Namespace, NetworkId, SortedMap, TlsMode};
 
 /// Labels or a selector, in a stable order.
 pub type Labels = SortedMap<Arc<str>, Arc<str>>;
@@ -79,6 +79,11 @@ impl Service {
     pub fn port(&self, number: u16) -> Option<&Port> {
         let mut ports = self.ports.iter();
         ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
+    }
+
+    /// Whether it carries [`NETWORK_LABEL`], as a gateway into a network does.
+    pub fn has_network_label(&self) -> bool {
+        self.labels.contains_key(NETWORK_LABEL)
     }
 }
 

@@ -150,7 +150,7 @@ impl Networks {
 
     /// Whether a change of `service` can change the gateways.
     pub fn concerns(service: &Service, mesh: &MeshNetworks) -> bool {
-        service.labels.contains_key(NETWORK_LABEL)
+        service.has_network_label()
             || mesh.gateways().any(|(_, gateway)| gateway.names_service(service))
     }
 

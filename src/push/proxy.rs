@@ -119,7 +119,7 @@ pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
     let mut gateways: Vec<&Arc<Service>> = own
         .filter(|service| {
             service.namespace == *proxy.namespace()
-                && service.labels.contains_key(NETWORK_LABEL)
+                && service.has_network_label()
                 && labels_match(&service.selector, labels)
         })
         .collect();
