@@ -26,7 +26,7 @@ pub mod connections;
 mod grpc;
 mod handshakes;
 mod health;
-mod http2;
+pub mod http2;
 mod lane;
 pub mod node;
 pub mod server;

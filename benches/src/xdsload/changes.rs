@@ -168,8 +168,8 @@ pub(crate) struct Sightings {
 struct Arrival {
     at_ns: u64,
     proxy: u32,
-    hostname: Bytes,
-    body: Bytes,
+    hostname: Box<[u8]>,
+    body: Box<[u8]>,
 }
 
 #[derive(Debug)]
@@ -202,9 +202,9 @@ impl Sightings {
     }
 
     /// Takes note of an assignment that came.
-    pub(crate) fn came(&mut self, at_ns: u64, proxy: u32, name: Bytes, body: Bytes) {
-        let start = hostname_of(&name);
-        self.waiting.push(Arrival { at_ns, proxy, hostname: name.slice(start..), body });
+    pub(crate) fn came(&mut self, at_ns: u64, proxy: u32, name: &[u8], body: &[u8]) {
+        let hostname = name[hostname_of(name)..].into();
+        self.waiting.push(Arrival { at_ns, proxy, hostname, body: body.into() });
     }
 
     /// Looks through what has waited long enough, for changes made from `since_ns` on.
@@ -277,14 +277,14 @@ mod tests {
         Stamps(Arc::new(Mutex::new(Known { stamps, until_ns })))
     }
 
-    const NAME: Bytes = Bytes::from_static(b"outbound|80||a.ns.svc.cluster.local");
+    const NAME: &[u8] = b"outbound|80||a.ns.svc.cluster.local";
 
     #[test]
     fn a_change_is_seen_once_by_each_proxy_and_only_whole() {
         let mut sightings = Sightings::default();
-        let body = Bytes::from_static(b"..\x12\x0b100.64.0.12..");
+        let body = b"..\x12\x0b100.64.0.12..";
         for (at_ns, proxy) in [(150, 0), (160, 0), (170, 9)] {
-            sightings.came(at_ns, proxy, NAME, body.clone());
+            sightings.came(at_ns, proxy, NAME, body);
         }
         let stamps = stamps(&[("100.64.0.1", 100), ("100.64.0.12", 100)], 200);
         sightings.look(&stamps, 0);
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn a_response_waits_for_the_word_of_its_change() {
         let mut sightings = Sightings::default();
-        sightings.came(150, 0, NAME, Bytes::from_static(b"\x12\x0a100.64.0.1"));
+        sightings.came(150, 0, NAME, b"\x12\x0a100.64.0.1");
         sightings.look(&stamps(&[], 140), 0);
         assert!(sightings.seen.is_empty());
         sightings.look(&stamps(&[("100.64.0.1", 145)], 160), 0);
@@ -304,14 +304,14 @@ mod tests {
     #[test]
     fn a_change_before_the_run_is_not_counted() {
         let mut sightings = Sightings::default();
-        sightings.came(150, 0, NAME, Bytes::from_static(b"\x12\x0a100.64.0.1"));
+        sightings.came(150, 0, NAME, b"\x12\x0a100.64.0.1");
         sightings.look(&stamps(&[("100.64.0.1", 100)], 200), 120);
         assert!(sightings.seen.is_empty());
     }
 
     #[test]
     fn hostnames_are_found_in_both_forms() {
-        for name in [&NAME[..], b"outbound_.80_._.a.ns.svc.cluster.local"] {
+        for name in [NAME, b"outbound_.80_._.a.ns.svc.cluster.local"] {
             assert_eq!(&name[hostname_of(name)..], b"a.ns.svc.cluster.local");
         }
     }

@@ -1,22 +1,25 @@
-//! One proxy's connections, one after the other: TCP, TLS, HTTP/2, and the stream on it.
+//! One proxy's connections, one after the other: TCP, TLS, and HTTP/2 on it.
+//!
+//! Bytes are read into memory that all connections of a thread share, decrypted there record by record, and seen
+//! by whoever reads responses before the next read. What a connection keeps is the beginning of a record.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use h2::{RecvStream, SendStream};
 use rustls::ClientConfig;
+use rustls::client::UnbufferedClientConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio_rustls::TlsConnector;
 
+use crate::http2::Http2;
 use crate::wire::Form;
 
 /// What a proxy may be sent before it has taken what came: as Envoy, and as a slow one.
@@ -26,12 +29,26 @@ const WINDOW_SLOW: u32 = 1 << 16;
 const SLOW_BYTES_PER_SECOND: f64 = 65536.0;
 /// How long a connection may take to come about.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+/// What is read at once, at most: some records of TLS (16 KiB), and little enough to stay in a CPU's cache.
+const READ: usize = 128 << 10;
+/// Of what a connection sends so much memory is kept: acknowledgements, and no first requests.
+const KEPT: usize = 4 << 10;
 
-/// Bytes of all connections of a thread, TLS and HTTP/2 included.
-#[derive(Debug, Default)]
-pub(crate) struct Meter {
+/// What all connections of a thread share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// What has just been read.
+    input: RefCell<Box<[u8]>>,
+    /// Bytes of all connections, TLS and HTTP/2 included.
     pub(crate) received: Cell<u64>,
     pub(crate) sent: Cell<u64>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let input = RefCell::new(vec![0; READ].into());
+        Self { input, received: Cell::new(0), sent: Cell::new(0) }
+    }
 }
 
 /// Where to connect to.
@@ -42,24 +59,19 @@ pub(crate) struct Server {
     pub(crate) authority: String,
 }
 
-/// A stream and the two ends of it. Dropping it ends the connection.
-pub(crate) struct Stream {
-    requests: SendStream<Bytes>,
-    responses: Option<RecvStream>,
-    opening: Option<h2::client::ResponseFuture>,
+/// A stream on a connection of its own. Dropping it ends the connection.
+pub(crate) struct Stream<'a> {
+    shared: &'a Shared,
+    tcp: TcpStream,
+    tls: Tls,
+    http: Http2,
+    /// What came and isn't a whole record.
+    rest: Vec<u8>,
     slow: bool,
-    buffer: BytesMut,
-    driver: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
-impl Stream {
-    /// Connects and opens a stream that begins with `requests`.
+impl<'a> Stream<'a> {
+    /// Connects and opens a stream.
     ///
     /// # Errors
     /// What went wrong, without what differs from proxy to proxy.
@@ -67,11 +79,11 @@ impl Stream {
         server: &Server,
         form: Form,
         proxy: u32,
-        tls: Arc<ClientConfig>,
+        config: Arc<ClientConfig>,
         slow: bool,
-        meter: &Rc<Meter>,
+        shared: &'a Shared,
     ) -> Result<Self, String> {
-        let opened = Self::open_without_limit(server, form, proxy, tls, slow, meter);
+        let opened = Self::open_without_limit(server, form, proxy, config, slow, shared);
         match tokio::time::timeout(CONNECT_LIMIT, opened).await {
             Ok(opened) => opened,
             Err(_) => Err(format!("no connection within {} s", CONNECT_LIMIT.as_secs())),
@@ -82,119 +94,205 @@ impl Stream {
         server: &Server,
         form: Form,
         proxy: u32,
-        tls: Arc<ClientConfig>,
+        config: Arc<ClientConfig>,
         slow: bool,
-        meter: &Rc<Meter>,
+        shared: &'a Shared,
     ) -> Result<Self, String> {
         let tcp = connect(server.address, proxy).await.map_err(|e| format!("connect: {e}"))?;
-        let tcp = Metered { tcp, meter: Rc::clone(meter) };
-        let tls = TlsConnector::from(tls)
-            .connect(server.name.clone(), tcp)
-            .await
-            .map_err(|error| format!("TLS: {error}"))?;
-        let window = if slow { WINDOW_SLOW } else { WINDOW };
-        let (requests, connection) = h2::client::Builder::new()
-            .initial_window_size(window)
-            .initial_connection_window_size(window)
-            .handshake::<_, Bytes>(tls)
-            .await
-            .map_err(|error| format!("HTTP/2: {error}"))?;
-        // Whatever ends the connection ends the stream on it, and is told there.
-        let driver = tokio::task::spawn_local(async move {
-            let _ = connection.await;
-        });
+        let tls = Tls::new(config, server.name.clone()).map_err(|error| format!("TLS: {error}"))?;
         let method = match form {
             Form::Delta => "DeltaAggregatedResources",
             Form::Sotw => "StreamAggregatedResources",
         };
-        let service = "envoy.service.discovery.v3.AggregatedDiscoveryService";
-        let request =
-            http::Request::post(format!("https://{}/{service}/{method}", server.authority))
-                .header(http::header::CONTENT_TYPE, "application/grpc")
-                .header(http::header::TE, "trailers")
-                .header(http::header::USER_AGENT, "xdsload")
-                .body(())
-                .map_err(|error| error.to_string())?;
-        let mut ready = requests.ready().await.map_err(|error| format!("HTTP/2: {error}"))?;
-        let (opening, requests) =
-            ready.send_request(request, false).map_err(|error| format!("HTTP/2: {error}"))?;
-        let buffer = BytesMut::new();
-        Ok(Self { requests, responses: None, opening: Some(opening), slow, buffer, driver })
+        let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
+        let window = if slow { WINDOW_SLOW } else { WINDOW };
+        let http = Http2::new(&server.authority, &path, window);
+        let mut stream = Self { shared, tcp, tls, http, rest: Vec::new(), slow };
+        // It speaks first.
+        stream.decrypt(&mut [], &mut |_| Ok(()))?;
+        while !stream.tls.established {
+            stream.receive(|_| Ok(())).await?;
+        }
+        Ok(stream)
     }
 
-    /// Sends framed requests.
-    pub(crate) fn send(&mut self, requests: Vec<Bytes>) -> Result<(), String> {
-        let mut sent = requests.into_iter().map(|request| self.requests.send_data(request, false));
-        sent.try_for_each(|sent| sent.map_err(|error| format!("HTTP/2: {error}")))
-    }
-
-    /// The next message.
+    /// Sends framed requests, as far as that goes now; the rest goes when the next bytes are waited for.
     ///
     /// # Errors
-    /// Why the stream has ended.
-    pub(crate) async fn next(&mut self) -> Result<Bytes, String> {
-        loop {
-            if let Some(message) = self.whole() {
-                return Ok(message);
-            }
-            let Some(responses) = &mut self.responses else {
-                let Some(opening) = &mut self.opening else { return Err("ended".to_owned()) };
-                let response = opening.await.map_err(|error| format!("HTTP/2: {error}"))?;
-                self.opening = None;
-                refused(response.headers())?;
-                if response.status() != http::StatusCode::OK {
-                    return Err(format!("HTTP {}", response.status()));
-                }
-                self.responses = Some(response.into_body());
-                continue;
-            };
-            match responses.data().await {
-                Some(Ok(chunk)) => {
-                    if self.slow {
-                        let seconds = chunk.len() as f64 / SLOW_BYTES_PER_SECOND;
-                        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-                    }
-                    // Fails only where the stream has ended, and then the next read says so.
-                    let _ = responses.flow_control().release_capacity(chunk.len());
-                    self.buffer.extend_from_slice(&chunk);
-                }
-                Some(Err(error)) => return Err(format!("HTTP/2: {error}")),
-                None => {
-                    let trailers = responses.trailers().await.ok().flatten();
-                    trailers.as_ref().map_or(Ok(()), refused)?;
-                    return Err("the server ended the stream".to_owned());
-                }
-            }
+    /// Why the connection has ended.
+    pub(crate) fn send(&mut self, requests: &[u8]) -> Result<(), String> {
+        self.http.send(requests);
+        self.encrypt()?;
+        match self.tcp.try_write(&self.tls.out) {
+            Ok(written) => self.written(written),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(format!("connection: {error}")),
         }
+        Ok(())
     }
 
-    /// Takes a whole message out of the buffer: a byte that says it isn't compressed, its length, itself.
-    fn whole(&mut self) -> Option<Bytes> {
-        let header: [u8; 5] = self.buffer.get(..5)?.try_into().ok()?;
-        let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
-        if self.buffer.len() < 5 + length {
-            // Large messages grow the buffer once.
-            self.buffer.reserve(5 + length - self.buffer.len());
-            return None;
+    /// Waits for bytes; `data` sees what the stream says in them, piece by piece.
+    ///
+    /// # Errors
+    /// Why the stream has ended, or what `data` says.
+    pub(crate) async fn receive(
+        &mut self,
+        mut data: impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let came = poll_fn(|context| self.poll(context, &mut data)).await?;
+        if self.slow {
+            let seconds = came as f64 / SLOW_BYTES_PER_SECOND;
+            tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+            let mut input = std::mem::take(&mut self.rest);
+            self.decrypt(&mut input, &mut data)?;
         }
-        // What is left shares the memory of what is taken: where nothing is left, nothing shall keep it.
-        let mut message = if self.buffer.len() == 5 + length {
-            std::mem::take(&mut self.buffer)
+        Ok(())
+    }
+
+    /// Reads once, after having written what waits; returns how many bytes came.
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        data: &mut impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Poll<Result<usize, String>> {
+        while !self.tls.out.is_empty() {
+            let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(context, &self.tls.out)
+            else {
+                break;
+            };
+            self.written(written.map_err(|error| format!("connection: {error}"))?);
+        }
+        let shared = self.shared;
+        let mut input = shared.input.borrow_mut();
+        let begun = self.rest.len();
+        input[..begun].copy_from_slice(&self.rest);
+        let mut buffer = ReadBuf::new(&mut input[begun..]);
+        ready!(Pin::new(&mut self.tcp).poll_read(context, &mut buffer))
+            .map_err(|error| format!("connection: {error}"))?;
+        let came = buffer.filled().len();
+        if came == 0 {
+            return Poll::Ready(Err("the server closed the connection".to_owned()));
+        }
+        shared.received.set(shared.received.get() + came as u64);
+        let input = &mut input[..begun + came];
+        if self.slow {
+            self.rest = input.to_vec();
         } else {
-            self.buffer.split_to(5 + length)
-        };
-        message.advance(5);
-        Some(message.freeze())
+            self.decrypt(input, data)?;
+        }
+        Poll::Ready(Ok(came))
+    }
+
+    /// Takes what came, and answers what is of TLS and of HTTP/2 themselves.
+    fn decrypt(
+        &mut self,
+        input: &mut [u8],
+        data: &mut impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let taken = self.tls.receive(input, |plain| self.http.receive(plain, &mut *data))?;
+        self.rest = input[taken..].to_vec();
+        self.encrypt()
+    }
+
+    fn encrypt(&mut self) -> Result<(), String> {
+        if self.tls.established && !self.http.out.is_empty() {
+            self.tls.send(&self.http.out)?;
+            self.http.out.clear();
+            self.http.out.shrink_to(KEPT);
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, bytes: usize) {
+        self.tls.out.drain(..bytes);
+        self.tls.out.shrink_to(KEPT);
+        self.shared.sent.set(self.shared.sent.get() + bytes as u64);
     }
 }
 
-/// The reason where gRPC says that a call failed.
-fn refused(headers: &http::HeaderMap) -> Result<(), String> {
-    let text = |key| headers.get(key).and_then(|value: &http::HeaderValue| value.to_str().ok());
-    match text("grpc-status") {
-        None | Some("0") => Ok(()),
-        Some(code) => Err(format!("gRPC status {code}: {}", text("grpc-message").unwrap_or("-"))),
+/// A connection's TLS, without its I/O.
+struct Tls {
+    connection: UnbufferedClientConnection,
+    /// Whether the handshake is done, as far as we are concerned.
+    established: bool,
+    /// What is to be sent.
+    out: Vec<u8>,
+}
+
+impl Tls {
+    fn new(config: Arc<ClientConfig>, server: ServerName<'static>) -> Result<Self, rustls::Error> {
+        let connection = UnbufferedClientConnection::new(config, server)?;
+        Ok(Self { connection, established: false, out: Vec::new() })
     }
+
+    /// Takes the records that are whole, and returns how many bytes they are; `plain` sees what they say.
+    fn receive(
+        &mut self,
+        input: &mut [u8],
+        mut plain: impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<usize, String> {
+        let mut taken = 0;
+        loop {
+            let status = self.connection.process_tls_records(&mut input[taken..]);
+            taken += status.discard;
+            match status.state.map_err(|error| format!("TLS: {error}"))? {
+                ConnectionState::ReadTraffic(mut records) => {
+                    while let Some(record) = records.next_record() {
+                        let record = record.map_err(|error| format!("TLS: {error}"))?;
+                        taken += record.discard;
+                        plain(record.payload)?;
+                    }
+                }
+                ConnectionState::EncodeTlsData(mut record) => {
+                    put(&mut self.out, |room| match record.encode(room) {
+                        Err(EncodeError::InsufficientSize(more)) => Err(Some(more)),
+                        encoded => encoded.map_err(|_| None),
+                    })?;
+                }
+                // It is in `out`, which is sent in order.
+                ConnectionState::TransmitTlsData(sent) => sent.done(),
+                ConnectionState::BlockedHandshake => return Ok(taken),
+                ConnectionState::WriteTraffic(_) => {
+                    self.established = true;
+                    return Ok(taken);
+                }
+                ConnectionState::PeerClosed | ConnectionState::Closed => {
+                    return Err("the server closed the connection".to_owned());
+                }
+                state => return Err(format!("TLS: unexpected state {state:?}")),
+            }
+        }
+    }
+
+    /// Encrypts what is to be sent.
+    fn send(&mut self, plain: &[u8]) -> Result<(), String> {
+        match self.connection.process_tls_records(&mut []).state {
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                put(&mut self.out, |room| match traffic.encrypt(plain, room) {
+                    Err(EncryptError::InsufficientSize(more)) => Err(Some(more)),
+                    encrypted => encrypted.map_err(|_| None),
+                })
+            }
+            Ok(state) => Err(format!("TLS: unexpected state {state:?}")),
+            Err(error) => Err(format!("TLS: {error}")),
+        }
+    }
+}
+
+/// Has something written at the end of `out`, with as much room as it says that it needs.
+fn put(
+    out: &mut Vec<u8>,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<InsufficientSizeError>>,
+) -> Result<(), String> {
+    let start = out.len();
+    let mut written = write(&mut []);
+    if let Err(Some(InsufficientSizeError { required_size })) = written {
+        out.resize(start + required_size, 0);
+        written = write(&mut out[start..]);
+    }
+    let written = written.map_err(|_| "TLS: nothing can be encrypted any more".to_owned())?;
+    out.truncate(start + written);
+    Ok(())
 }
 
 /// Each proxy has an address of its own where the server is on this machine, as proxies do; it also gives
@@ -213,45 +311,4 @@ async fn connect(server: SocketAddr, proxy: u32) -> io::Result<TcpStream> {
     };
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-struct Metered {
-    tcp: TcpStream,
-    meter: Rc<Meter>,
-}
-
-impl AsyncRead for Metered {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.tcp).poll_read(context, buffer);
-        let received = &self.meter.received;
-        received.set(received.get() + (buffer.filled().len() - before) as u64);
-        polled
-    }
-}
-
-impl AsyncWrite for Metered {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.tcp).poll_write(context, bytes);
-        if let Poll::Ready(Ok(written)) = &polled {
-            self.meter.sent.set(self.meter.sent.get() + *written as u64);
-        }
-        polled
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(context)
-    }
 }

@@ -11,8 +11,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::changes::{PERIOD, Sightings, Stamps, now_ns};
-use crate::connection::{Meter, Server, Stream};
-use crate::session::{Names, Profile, Session};
+use crate::connection::{self, Server, Stream};
+use crate::names::Names;
+use crate::response::{Event, Reader};
+use crate::session::{Profile, Session};
+use crate::wire::Kind;
 
 /// How long to wait before another try, at first.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -96,7 +99,7 @@ struct Shared {
     server: Server,
     connecting: Semaphore,
     longest_pause: Duration,
-    meter: Rc<Meter>,
+    connections: connection::Shared,
     names: RefCell<Names>,
     findings: RefCell<Findings>,
     in_sync: mpsc::UnboundedSender<InSync>,
@@ -121,7 +124,7 @@ async fn proxies(thread: Thread) -> Findings {
         server: thread.server,
         connecting: Semaphore::new(thread.connecting),
         longest_pause: thread.longest_pause,
-        meter: Rc::default(),
+        connections: connection::Shared::default(),
         names: RefCell::default(),
         findings: RefCell::default(),
         in_sync: thread.in_sync,
@@ -149,7 +152,7 @@ async fn proxies(thread: Thread) -> Findings {
             continue;
         }
         // What came since the stage before belongs to it.
-        let counted = (shared.meter.received.get(), shared.meter.sent.get());
+        let counted = (shared.connections.received.get(), shared.connections.sent.get());
         shared.count(now, |counts| {
             counts.received += counted.0 - metered.0;
             counts.sent += counted.1 - metered.1;
@@ -221,6 +224,7 @@ async fn stream(
     let Profile { number, form, rejects, .. } = proxy.profile;
     let mut worked = false;
     let mut listed = !shared.watches || *stage.borrow() != Stage::First;
+    let mut requests = Vec::new();
     let spoken = async {
         let mut stream = {
             let permit = shared.connecting.acquire().await;
@@ -231,39 +235,50 @@ async fn stream(
                 number,
                 Arc::clone(&proxy.tls),
                 proxy.slow,
-                &shared.meter,
+                &shared.connections,
             )
             .await?
         };
         shared.count(*stage.borrow(), |counts| counts.connections += 1);
-        stream.send(session.begin(&mut shared.names.borrow_mut()))?;
+        session.begin(&mut shared.names.borrow_mut(), &mut requests);
+        stream.send(&requests)?;
+        requests = Vec::new();
+        let mut reader = Reader::new(form);
         loop {
-            let message = stream.next().await?;
-            let at_ns = now_ns();
-            worked = true;
-            let watches = shared.watches && session.in_sync();
-            let mut findings = shared.findings.borrow_mut();
-            let findings = &mut *findings;
-            let names = &mut shared.names.borrow_mut();
-            let step = session.apply(&message, names, |name, body| {
-                if watches {
-                    let (name, body) = (message.slice_ref(name), message.slice_ref(body));
-                    findings.sightings.came(at_ns, number, name, body);
-                }
+            requests.clear();
+            let received = stream.receive(|data| {
+                let mut findings = shared.findings.borrow_mut();
+                let names = &mut shared.names.borrow_mut();
+                reader.take(data, |event| match event {
+                    Event::Resource(kind, resource) => {
+                        session.take(kind, &resource, names);
+                        if kind == Kind::Eds && shared.watches && session.was_in_sync() {
+                            findings.sightings.came(now_ns(), number, resource.name, resource.body);
+                        }
+                    }
+                    Event::End(response) => {
+                        worked = true;
+                        let step = session.end(&response, names, &mut requests);
+                        let counts = &mut findings.counts[stage.borrow().index()];
+                        let kind = response.kind.index();
+                        counts.bytes[kind] += response.bytes;
+                        counts.messages[kind] += 1;
+                        counts.resources[kind] += step.resources;
+                        *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
+                        if step.came_in_sync {
+                            if !std::mem::replace(&mut listed, true) {
+                                session.asks_for(names, |name| findings.sightings.asked(name));
+                            }
+                            // Nobody listens once it is over.
+                            let at_ns = now_ns();
+                            let _ = shared.in_sync.send(InSync { proxy: number, at_ns });
+                        }
+                    }
+                })
             });
-            let counts = &mut findings.counts[stage.borrow().index()];
-            let kind = step.kind.index();
-            counts.bytes[kind] += message.len() as u64;
-            counts.messages[kind] += 1;
-            counts.resources[kind] += step.resources;
-            *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
-            stream.send(step.answers)?;
-            if step.came_in_sync {
-                if !std::mem::replace(&mut listed, true) {
-                    session.asks_for(names, |name| findings.sightings.asked(name));
-                }
-                // Nobody listens once it is over.
-                let _ = shared.in_sync.send(InSync { proxy: number, at_ns });
+            received.await?;
+            if !requests.is_empty() {
+                stream.send(&requests)?;
             }
         }
     };

@@ -23,9 +23,12 @@ use tokio::sync::{mpsc, watch};
 mod certs;
 mod changes;
 mod connection;
+mod http2;
 mod load;
+mod names;
 mod options;
 mod report;
+mod response;
 mod session;
 mod wire;
 
@@ -38,7 +41,7 @@ use self::session::Profile;
 
 /// Wrong usage, as in sysexits.h.
 const USAGE: u8 = 64;
-/// Larger than any message, in bytes: memory for one is kept for the next.
+/// Larger than any resource, in bytes: memory for one is kept for the next.
 const LARGEST: usize = 16 << 20;
 /// The Istio that the proxies say they come from.
 const ISTIO_VERSION: &str = "1.29.0";

@@ -106,6 +106,11 @@ impl Subscription {
     /// Whether proxy number `proxy` asks for `name`: always the same answer, and each name is asked for by
     /// the same number of proxies (but for Zipf).
     pub(crate) fn wants(self, proxy: u32, name: &[u8]) -> bool {
+        self.wants_at(proxy, unit(name, 0), name)
+    }
+
+    /// The same where `place`, the name's [`unit`] without salt, is known.
+    pub(crate) fn wants_at(self, proxy: u32, place: f64, name: &[u8]) -> bool {
         /// The golden ratio spreads numbers evenly over [0, 1), however many there are.
         const SPREAD: f64 = 0.618_033_988_749_894_9;
         /// The exponent: the first hundredth of the names gets more than half of all subscriptions.
@@ -114,10 +119,10 @@ impl Subscription {
             Self::All => true,
             Self::Fraction(share) => {
                 let start = (f64::from(proxy) * SPREAD).fract();
-                (unit(name, 0) - start).rem_euclid(1.0) < share
+                (place - start).rem_euclid(1.0) < share
             }
             Self::Zipf(share) => {
-                let likely = share * (1.0 - SKEW) * unit(name, 0).max(1e-6).powf(-SKEW);
+                let likely = share * (1.0 - SKEW) * place.max(1e-6).powf(-SKEW);
                 unit(name, u64::from(proxy) + 1) < likely
             }
         }
@@ -125,7 +130,7 @@ impl Subscription {
 }
 
 /// A number in [0, 1) that is always the same for the same input (FNV-1a, then a mix).
-fn unit(name: &[u8], salt: u64) -> f64 {
+pub(crate) fn unit(name: &[u8], salt: u64) -> f64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut hash = name
         .iter()

@@ -1,42 +1,18 @@
 //! What one proxy asks for and holds: names and versions, no bodies. Plain and synchronous.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::rc::Rc;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foldhash::fast::RandomState;
 
+use crate::names::{ByName, Names};
 use crate::options::Subscription;
-use crate::wire::{Form, Kind, Request, Response, assignment_of};
+use crate::response::Response;
+use crate::wire::{Form, Kind, Request, Resource, assignment_of};
 
 /// A name nobody has. Who comes back with everything it held may get no answer at all, because nothing
 /// changed; the answer to this one shows that the server has looked.
 const PROBE: &[u8] = b"outbound|9||probe.xdsload.invalid";
-
-/// Names and versions, each kept once for all proxies of a thread.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    ids: HashMap<Rc<[u8]>, u32, RandomState>,
-    texts: Vec<Rc<[u8]>>,
-}
-
-impl Names {
-    fn id(&mut self, text: &[u8]) -> u32 {
-        if let Some(id) = self.ids.get(text) {
-            return *id;
-        }
-        let id = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
-        let text: Rc<[u8]> = text.into();
-        self.texts.push(Rc::clone(&text));
-        self.ids.insert(text, id);
-        id
-    }
-
-    fn text(&self, id: u32) -> &[u8] {
-        self.texts.get(id as usize).map_or(&[], |text| text)
-    }
-}
 
 /// What a proxy is like.
 #[derive(Debug, Clone)]
@@ -64,24 +40,33 @@ enum Version {
     Kept(u32),
 }
 
+/// An upstream cluster: its version, and the assignment it has.
+#[derive(Debug, Clone, Copy)]
+struct Cluster {
+    version: Version,
+    assignment: Option<u32>,
+}
+
 /// One proxy's stream.
 #[derive(Debug)]
 pub(crate) struct Session {
     profile: Profile,
     /// Assignments that are asked for.
-    assignments: BTreeMap<u32, Version>,
+    assignments: ByName<Version>,
     awaited: usize,
     /// Those of them that no request has named yet.
     unasked: Vec<u32>,
-    /// Upstream clusters by name: their version, and the assignment they have.
-    clusters: HashMap<u32, (Version, Option<u32>), RandomState>,
-    /// How many of them have one.
+    clusters: ByName<Cluster>,
+    /// How many of them have an assignment.
     with_assignment: usize,
     /// Whether one that had one may have gone, or has another.
     lost: bool,
     knows_clusters: bool,
     probing: bool,
     was_in_sync: bool,
+    /// Of the response that is coming: how many resources have come, and the last upstream cluster.
+    resources: u64,
+    last_cluster: Option<u32>,
     /// The last nonce and version of each type (SotW).
     last: [(Vec<u8>, Vec<u8>); 4],
 }
@@ -89,9 +74,7 @@ pub(crate) struct Session {
 /// What a response led to.
 #[derive(Debug)]
 pub(crate) struct Step {
-    pub(crate) kind: Kind,
     pub(crate) resources: u64,
-    pub(crate) answers: Vec<Bytes>,
     /// Whether the proxy has just got what it still lacked.
     pub(crate) came_in_sync: bool,
 }
@@ -100,21 +83,22 @@ impl Session {
     pub(crate) fn new(profile: Profile) -> Self {
         Self {
             profile,
-            assignments: BTreeMap::new(),
+            assignments: ByName::default(),
             awaited: 0,
             unasked: Vec::new(),
-            clusters: HashMap::default(),
+            clusters: ByName::default(),
             with_assignment: 0,
             lost: false,
             knows_clusters: false,
             probing: false,
             was_in_sync: false,
+            resources: 0,
+            last_cluster: None,
             last: Default::default(),
         }
     }
 
-    /// Whether everything it asked for has come.
-    pub(crate) fn in_sync(&self) -> bool {
+    fn in_sync(&self) -> bool {
         let expected = self.profile.expected;
         self.knows_clusters
             && self.awaited == 0
@@ -122,18 +106,24 @@ impl Session {
             && (expected == 0 || self.profile.names.is_some() || self.with_assignment >= expected)
     }
 
-    /// The names of the assignments it asks for.
-    pub(crate) fn asks_for(&self, names: &Names, each: impl FnMut(&[u8])) {
-        self.assignments.keys().map(|name| names.text(*name)).for_each(each);
+    /// Whether everything it asked for had come by the end of the last response.
+    pub(crate) fn was_in_sync(&self) -> bool {
+        self.was_in_sync
     }
 
-    /// The requests that begin a stream.
-    pub(crate) fn begin(&mut self, names: &mut Names) -> Vec<Bytes> {
+    /// The names of the assignments it asks for.
+    pub(crate) fn asks_for(&self, names: &Names, each: impl FnMut(&[u8])) {
+        self.assignments.iter().map(|(name, _)| names.name(name)).for_each(each);
+    }
+
+    /// Puts the requests that begin a stream at the end of `out`.
+    pub(crate) fn begin(&mut self, names: &mut Names, out: &mut Vec<u8>) {
         let form = self.profile.form;
         let comes_back = self.was_in_sync && self.profile.keeps_versions && form == Form::Delta;
         self.was_in_sync = false;
+        self.resources = 0;
+        self.last_cluster = None;
         self.last = Default::default();
-        let mut requests = Vec::new();
         if !comes_back {
             self.assignments.clear();
             self.forget_clusters();
@@ -141,110 +131,132 @@ impl Session {
             self.knows_clusters = false;
         }
         self.probing = comes_back;
+        let asks_for_clusters = self.profile.names.is_none();
         if let Some(given) = self.profile.names.clone() {
             self.knows_clusters = true;
             given.iter().for_each(|name| self.take_on(names.id(name)));
         } else {
-            let mut clusters = Request::new(form, Kind::Cds).node(&self.profile.node);
-            for (cluster, (version, _)) in &self.clusters {
-                if let Version::Kept(version) = version {
-                    clusters.held(names.text(*cluster), names.text(*version));
+            let mut clusters = Request::new(form, Kind::Cds, out);
+            clusters.node(&self.profile.node);
+            for (cluster, known) in self.clusters.iter() {
+                if let Version::Kept(version) = known.version {
+                    clusters.held(names.name(cluster), names.version_text(version));
                 }
             }
-            requests.push(clusters.framed());
+            clusters.end();
         }
-        if !self.assignments.is_empty() || comes_back {
-            let mut request = Request::new(form, Kind::Eds);
-            if requests.is_empty() {
-                request = request.node(&self.profile.node);
+        if self.assignments.len() > 0 || comes_back {
+            let mut request = Request::new(form, Kind::Eds, out);
+            if !asks_for_clusters {
+                request.node(&self.profile.node);
             }
-            for (name, version) in &self.assignments {
-                request.name(names.text(*name));
+            for (name, version) in self.assignments.iter() {
+                request.name(names.name(name));
                 if let Version::Kept(version) = version {
-                    request.held(names.text(*name), names.text(*version));
+                    request.held(names.name(name), names.version_text(*version));
                 }
             }
             if comes_back {
                 request.name(PROBE);
             }
-            requests.push(request.framed());
+            request.end();
             self.unasked.clear();
         }
         if self.profile.listeners {
-            requests.push(Request::new(form, Kind::Lds).framed());
+            Request::new(form, Kind::Lds, out).end();
         }
-        requests
     }
 
-    /// Takes one response; `assignment` sees each assignment that came, by its name.
-    pub(crate) fn apply<'a>(
+    /// Takes a resource of the response that is coming.
+    pub(crate) fn take(&mut self, kind: Kind, resource: &Resource<'_>, names: &mut Names) {
+        match kind {
+            Kind::Cds => self.cluster(resource, names),
+            Kind::Eds => {
+                if resource.name == PROBE {
+                    self.probing = false;
+                } else {
+                    let name = names.id(resource.name);
+                    let version = self.version(name, resource.version, names);
+                    self.came(name, version);
+                }
+            }
+            Kind::Lds | Kind::Other => {}
+        }
+        self.resources += 1;
+    }
+
+    /// Takes the end of a response, and puts what is answered at the end of `out`.
+    pub(crate) fn end(
         &mut self,
-        message: &'a [u8],
+        response: &Response,
         names: &mut Names,
-        mut assignment: impl FnMut(&'a [u8], &'a [u8]),
+        out: &mut Vec<u8>,
     ) -> Step {
-        let response = Response::read(message, self.profile.form);
-        let mut step =
-            Step { kind: response.kind, resources: 0, answers: Vec::new(), came_in_sync: false };
+        let resources = std::mem::take(&mut self.resources);
+        self.last_cluster = None;
         let mut asked = (Vec::new(), Vec::new());
         match response.kind {
             Kind::Cds => {
-                step.resources = self.clusters(&response, names);
+                if resources == 0 && self.profile.form == Form::Sotw {
+                    self.forget_clusters();
+                }
+                for name in &response.removed {
+                    let before = self.clusters.remove(names.id(name));
+                    self.part(before, None);
+                }
                 asked = self.resubscribe();
                 self.knows_clusters = true;
             }
             Kind::Eds => {
-                for resource in response.resources() {
-                    step.resources += 1;
-                    self.came(resource.name, resource.version, names);
-                    assignment(resource.name, resource.body);
-                }
                 for name in &response.removed {
-                    self.came(name, &[], names);
+                    if *name == PROBE {
+                        self.probing = false;
+                    } else {
+                        self.came(names.id(name), Version::Came);
+                    }
                 }
             }
-            Kind::Lds | Kind::Other => step.resources = response.resources().count() as u64,
+            Kind::Lds | Kind::Other => {}
         }
-        self.answer(&response, names, asked, &mut step.answers);
+        self.answer(response, names, asked, out);
         let in_sync = self.in_sync();
-        step.came_in_sync = in_sync && !self.was_in_sync;
+        let came_in_sync = in_sync && !self.was_in_sync;
         self.was_in_sync = in_sync;
-        step
+        Step { resources, came_in_sync }
     }
 
-    fn version(&self, version: &[u8], names: &mut Names) -> Version {
+    fn version(&self, name: u32, version: &[u8], names: &mut Names) -> Version {
         if self.profile.keeps_versions && !version.is_empty() {
-            Version::Kept(names.id(version))
+            Version::Kept(names.version(name, version))
         } else {
             Version::Came
         }
     }
 
-    fn clusters(&mut self, response: &Response<'_>, names: &mut Names) -> u64 {
-        let mut resources = 0;
-        if self.profile.form == Form::Sotw {
-            // What isn't in it has gone.
+    fn cluster(&mut self, resource: &Resource<'_>, names: &mut Names) {
+        if self.profile.form == Form::Sotw && self.resources == 0 {
+            // What isn't in the response has gone.
             self.forget_clusters();
         }
-        for resource in response.resources() {
-            resources += 1;
-            let version = self.version(resource.version, names);
-            let assignment = assignment_of(resource.body, resource.name);
-            let number = self.profile.number;
-            let known = assignment.map(|name| names.id(name));
-            let wanted = assignment.is_some_and(|name| self.profile.subscribe.wants(number, name));
-            let before = self.clusters.insert(names.id(resource.name), (version, known));
-            self.with_assignment += usize::from(known.is_some());
-            self.part(before, known);
-            if let Some(name) = known.filter(|_| wanted) {
-                self.take_on(name);
-            }
+        let name = names.id_behind(self.last_cluster, resource.name);
+        self.last_cluster = Some(name);
+        let version = self.version(name, resource.version, names);
+        let assignment = assignment_of(resource.body, resource.name);
+        let assignment =
+            assignment.map(
+                |assignment| {
+                    if assignment == resource.name { name } else { names.id(assignment) }
+                },
+            );
+        let before = self.clusters.insert(name, Cluster { version, assignment });
+        self.with_assignment += usize::from(assignment.is_some());
+        self.part(before, assignment);
+        let Profile { subscribe, number, .. } = self.profile;
+        if let Some(assignment) = assignment
+            && names.wanted(assignment, subscribe, number)
+        {
+            self.take_on(assignment);
         }
-        for name in &response.removed {
-            let before = self.clusters.remove(&names.id(name));
-            self.part(before, None);
-        }
-        resources
     }
 
     fn forget_clusters(&mut self) {
@@ -254,19 +266,19 @@ impl Session {
     }
 
     /// Takes note that an upstream cluster is no longer what it was, and which assignment it has now.
-    fn part(&mut self, before: Option<(Version, Option<u32>)>, now: Option<u32>) {
-        if let Some((_, Some(assignment))) = before {
+    fn part(&mut self, before: Option<Cluster>, now: Option<u32>) {
+        if let Some(assignment) = before.and_then(|before| before.assignment) {
             self.with_assignment -= 1;
             self.lost |= now != Some(assignment);
         }
     }
 
     fn take_on(&mut self, name: u32) {
-        self.assignments.entry(name).or_insert_with(|| {
+        if !self.assignments.contains(name) {
+            self.assignments.insert(name, Version::Awaited);
             self.awaited += 1;
             self.unasked.push(name);
-            Version::Awaited
-        });
+        }
     }
 
     /// Drops assignments whose upstream cluster has gone, and says which are new and which have gone.
@@ -274,24 +286,20 @@ impl Session {
         let mut gone = Vec::new();
         if std::mem::take(&mut self.lost) {
             let known: HashSet<u32> =
-                self.clusters.values().filter_map(|(_, name)| *name).collect();
-            gone.extend(self.assignments.keys().filter(|name| !known.contains(name)));
+                self.clusters.iter().filter_map(|(_, cluster)| cluster.assignment).collect();
+            let held = self.assignments.iter().map(|(name, _)| name);
+            gone.extend(held.filter(|name| !known.contains(name)));
         }
         for name in &gone {
-            if self.assignments.remove(name) == Some(Version::Awaited) {
+            if self.assignments.remove(*name) == Some(Version::Awaited) {
                 self.awaited -= 1;
             }
         }
         (std::mem::take(&mut self.unasked), gone)
     }
 
-    fn came(&mut self, name: &[u8], version: &[u8], names: &mut Names) {
-        if name == PROBE {
-            self.probing = false;
-            return;
-        }
-        let version = self.version(version, names);
-        if let Some(held) = self.assignments.get_mut(&names.id(name)) {
+    fn came(&mut self, name: u32, version: Version) {
+        if let Some(held) = self.assignments.get_mut(name) {
             self.awaited -= usize::from(*held == Version::Awaited);
             *held = version;
         }
@@ -299,41 +307,43 @@ impl Session {
 
     fn answer(
         &mut self,
-        response: &Response<'_>,
+        response: &Response,
         names: &Names,
         (new, gone): (Vec<u32>, Vec<u32>),
-        answers: &mut Vec<Bytes>,
+        out: &mut Vec<u8>,
     ) {
         let form = self.profile.form;
-        let mut answer = Request::new(form, response.kind).nonce(response.nonce);
+        let mut answer = Request::new(form, response.kind, out);
+        answer.nonce(&response.nonce);
         if self.profile.rejects {
-            answer = answer.rejected();
+            answer.rejected();
         }
         if form == Form::Sotw {
             let (nonce, version) = &mut self.last[response.kind.index()];
-            *nonce = response.nonce.to_vec();
+            nonce.clone_from(&response.nonce);
             if !self.profile.rejects {
-                *version = response.version.to_vec();
+                version.clone_from(&response.version);
             }
-            answer = answer.version(version);
+            answer.version(version);
             if response.kind == Kind::Eds {
-                self.assignments.keys().for_each(|name| answer.name(names.text(*name)));
+                self.assignments.iter().for_each(|(name, _)| answer.name(names.name(name)));
             }
         }
-        answers.push(answer.framed());
+        answer.end();
         if new.is_empty() && gone.is_empty() {
             return;
         }
-        let mut request = Request::new(form, Kind::Eds);
+        let mut request = Request::new(form, Kind::Eds, out);
         if form == Form::Sotw {
             let (nonce, version) = &self.last[Kind::Eds.index()];
-            request = request.nonce(nonce).version(version);
-            self.assignments.keys().for_each(|name| request.name(names.text(*name)));
+            request.nonce(nonce);
+            request.version(version);
+            self.assignments.iter().for_each(|(name, _)| request.name(names.name(name)));
         } else {
-            new.iter().for_each(|name| request.name(names.text(*name)));
-            gone.iter().for_each(|name| request.unsubscribe(names.text(*name)));
+            new.iter().for_each(|name| request.name(names.name(*name)));
+            gone.iter().for_each(|name| request.unsubscribe(names.name(*name)));
         }
-        answers.push(request.framed());
+        request.end();
     }
 }
 
@@ -345,6 +355,7 @@ mod tests {
     use strait_proto::envoy::google::protobuf::Any;
 
     use super::*;
+    use crate::response::{Event, Reader};
 
     fn session(subscribe: Subscription) -> Session {
         Session::new(Profile {
@@ -383,51 +394,104 @@ mod tests {
         .encode_to_vec()
     }
 
-    fn requests(framed: &[Bytes]) -> Vec<ads::DeltaDiscoveryRequest> {
-        let decode = |bytes: &Bytes| ads::DeltaDiscoveryRequest::decode(&bytes[5..]);
-        framed.iter().map(|bytes| decode(bytes).expect("a request")).collect()
+    fn begin(session: &mut Session, names: &mut Names) -> Vec<ads::DeltaDiscoveryRequest> {
+        let mut out = Vec::new();
+        session.begin(names, &mut out);
+        requests(&out)
+    }
+
+    /// Has a response applied; returns whether that brought the proxy in sync, and what it answers.
+    fn apply(
+        session: &mut Session,
+        names: &mut Names,
+        response: &[u8],
+    ) -> (bool, Vec<ads::DeltaDiscoveryRequest>) {
+        let length = u32::try_from(response.len()).expect("short").to_be_bytes();
+        let framed = [&[0], &length[..], response].concat();
+        let (mut came_in_sync, mut out) = (None, Vec::new());
+        let read = Reader::new(Form::Delta).take(&framed, |event| match event {
+            Event::Resource(kind, resource) => session.take(kind, &resource, names),
+            Event::End(response) => {
+                came_in_sync = Some(session.end(&response, names, &mut out).came_in_sync);
+            }
+        });
+        read.expect("a response");
+        (came_in_sync.expect("a whole response"), requests(&out))
+    }
+
+    fn requests(mut framed: &[u8]) -> Vec<ads::DeltaDiscoveryRequest> {
+        let mut requests = Vec::new();
+        while let Some((&[_, ref length @ ..], rest)) = framed.split_first_chunk::<5>() {
+            let (message, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+            requests.push(ads::DeltaDiscoveryRequest::decode(message).expect("a request"));
+            framed = rest;
+        }
+        requests
     }
 
     #[test]
     fn a_proxy_is_in_sync_when_every_assignment_has_come() {
         let (mut session, mut names) = (session(Subscription::All), Names::default());
-        session.begin(&mut names);
-        let clusters = response(Kind::Cds, &[("a", "1"), ("b", "1")], &[]);
-        let step = session.apply(&clusters, &mut names, |_, _| {});
-        assert_eq!(requests(&step.answers)[1].resource_names_subscribe, ["a", "b"]);
-        assert!(!step.came_in_sync);
-        let mut seen = Vec::new();
-        let first = response(Kind::Eds, &[("a", "1")], &[]);
-        let step = session.apply(&first, &mut names, |name, _| seen.push(name.to_vec()));
-        assert!(!step.came_in_sync && seen == [b"a"]);
+        begin(&mut session, &mut names);
+        let mut apply = |response: &[u8]| apply(&mut session, &mut names, response);
+        let (in_sync, answers) = apply(&response(Kind::Cds, &[("a", "1"), ("b", "1")], &[]));
+        assert_eq!(answers[1].resource_names_subscribe, ["a", "b"]);
+        assert!(!in_sync);
+        let (in_sync, _) = apply(&response(Kind::Eds, &[("a", "1")], &[]));
+        assert!(!in_sync);
         // That there is none is an answer too.
-        let second = response(Kind::Eds, &[], &["b"]);
-        assert!(session.apply(&second, &mut names, |_, _| {}).came_in_sync);
-        let gone = response(Kind::Cds, &[], &["b"]);
-        let step = session.apply(&gone, &mut names, |_, _| {});
-        assert_eq!(requests(&step.answers)[1].resource_names_unsubscribe, ["b"]);
+        let (in_sync, _) = apply(&response(Kind::Eds, &[], &["b"]));
+        assert!(in_sync);
+        let (_, answers) = apply(&response(Kind::Cds, &[], &["b"]));
+        assert_eq!(answers[1].resource_names_unsubscribe, ["b"]);
     }
 
     #[test]
     fn a_proxy_comes_back_with_what_it_held() {
         let (mut session, mut names) = (session(Subscription::All), Names::default());
-        session.begin(&mut names);
-        session.apply(&response(Kind::Cds, &[("a", "7")], &[]), &mut names, |_, _| {});
-        session.apply(&response(Kind::Eds, &[("a", "8")], &[]), &mut names, |_, _| {});
-        let again = requests(&session.begin(&mut names));
+        begin(&mut session, &mut names);
+        apply(&mut session, &mut names, &response(Kind::Cds, &[("a", "7")], &[]));
+        apply(&mut session, &mut names, &response(Kind::Eds, &[("a", "8")], &[]));
+        let again = begin(&mut session, &mut names);
         assert_eq!(again[0].initial_resource_versions["a"], "7");
         assert_eq!(again[1].initial_resource_versions["a"], "8");
         assert!(!session.in_sync(), "nothing has been answered");
         let probed = std::str::from_utf8(PROBE).expect("ASCII");
-        let step = session.apply(&response(Kind::Eds, &[], &[probed]), &mut names, |_, _| {});
-        assert!(step.came_in_sync);
+        let (in_sync, _) = apply(&mut session, &mut names, &response(Kind::Eds, &[], &[probed]));
+        assert!(in_sync);
     }
 
     #[test]
     fn a_proxy_without_clusters_to_ask_for_is_in_sync() {
         let (mut session, mut names) = (session(Subscription::Fraction(0.0)), Names::default());
-        session.begin(&mut names);
-        let step = session.apply(&response(Kind::Cds, &[("a", "1")], &[]), &mut names, |_, _| {});
-        assert!(step.came_in_sync && step.answers.len() == 1);
+        begin(&mut session, &mut names);
+        let clusters = response(Kind::Cds, &[("a", "1")], &[]);
+        let (in_sync, answers) = apply(&mut session, &mut names, &clusters);
+        assert!(in_sync && answers.len() == 1);
+    }
+
+    #[test]
+    fn an_sotw_response_says_which_clusters_there_are() {
+        let mut session = session(Subscription::All);
+        session.profile.form = Form::Sotw;
+        let (mut names, mut out) = (Names::default(), Vec::new());
+        session.begin(&mut names, &mut out);
+        let told = |session: &mut Session, names: &mut Names, clusters: &[&[u8]]| {
+            for name in clusters {
+                // `type: EDS`, by number.
+                let body = [&[10, 1][..], name, &[16, 3]].concat();
+                let resource = Resource { name, version: b"", body: &body };
+                session.take(Kind::Cds, &resource, names);
+            }
+            let (nonce, version) = (b"n".to_vec(), b"1".to_vec());
+            let response = Response { kind: Kind::Cds, nonce, version, ..Response::NONE };
+            session.end(&response, names, &mut Vec::new());
+            let mut asked = Vec::new();
+            session.asks_for(names, |name| asked.push(name.to_vec()));
+            asked
+        };
+        assert_eq!(told(&mut session, &mut names, &[b"a", b"b"]), [b"a", b"b"]);
+        assert_eq!(told(&mut session, &mut names, &[b"b", b"c"]), [b"b", b"c"]);
+        assert!(told(&mut session, &mut names, &[]).is_empty());
     }
 }

@@ -1,9 +1,7 @@
-//! The little of protobuf that a load client needs: it walks over responses without decoding them, and
+//! The little of protobuf that a load client needs: it walks over resources without decoding them, and
 //! writes requests straight into a buffer.
 //!
-//! Field numbers are those of Envoy's `discovery.proto`. Nothing here allocates for a resource.
-
-use bytes::{BufMut, BytesMut};
+//! Field numbers are those of Envoy's `discovery.proto`. Nothing here allocates.
 
 /// One field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +36,31 @@ impl<'a> Fields<'a> {
         let (taken, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
         self.0 = rest;
         Some(taken)
+    }
+
+    /// How long the first field is, its key included, once that can be told: it need not all be there.
+    ///
+    /// # Errors
+    /// It is no field.
+    pub(crate) fn length(mut self) -> Result<Option<usize>, ()> {
+        let there = self.0.len();
+        let Some(key) = self.varint() else { return self.unclear() };
+        let Some(rest) = (match key & 7 {
+            0 => self.varint().map(|_| 0),
+            1 => Some(8),
+            2 => self.varint(),
+            5 => Some(4),
+            _ => return Err(()),
+        }) else {
+            return self.unclear();
+        };
+        let rest = usize::try_from(rest).map_err(drop)?;
+        (there - self.0.len()).checked_add(rest).map(Some).ok_or(())
+    }
+
+    /// A number isn't there: not yet, or it is none.
+    fn unclear(&self) -> Result<Option<usize>, ()> {
+        if self.0.is_empty() { Ok(None) } else { Err(()) }
     }
 
     /// The first text, bytes or message with this number.
@@ -105,7 +128,8 @@ impl Kind {
         self as usize
     }
 
-    fn of(url: &[u8]) -> Self {
+    /// By its type URL.
+    pub(crate) fn of(url: &[u8]) -> Self {
         let known = Self::ALL.into_iter().find(|kind| kind.url().as_bytes() == url);
         known.unwrap_or(Self::Other)
     }
@@ -120,20 +144,8 @@ pub(crate) enum Form {
     Sotw,
 }
 
-/// What a response says, in slices of its bytes.
-#[derive(Debug)]
-pub(crate) struct Response<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) nonce: &'a [u8],
-    /// Of all (SotW); of the system (Delta).
-    pub(crate) version: &'a [u8],
-    pub(crate) removed: Vec<&'a [u8]>,
-    message: &'a [u8],
-    form: Form,
-}
-
 /// One resource of a response.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resource<'a> {
     pub(crate) name: &'a [u8],
     /// Its own version; empty in the SotW form.
@@ -141,56 +153,40 @@ pub(crate) struct Resource<'a> {
     pub(crate) body: &'a [u8],
 }
 
-impl<'a> Response<'a> {
-    /// Walks once over the outermost fields.
-    pub(crate) fn read(message: &'a [u8], form: Form) -> Self {
-        let mut response = Self {
-            kind: Kind::Other,
-            nonce: &[],
-            version: &[],
-            removed: Vec::new(),
-            message,
-            form,
-        };
-        for field in Fields(message) {
+impl<'a> Resource<'a> {
+    /// Reads a `Resource`, and of which type it is.
+    pub(crate) fn delta(resource: &'a [u8]) -> Option<(Kind, Self)> {
+        let (mut name, mut version, mut any) = (None, &[][..], None);
+        for field in Fields(resource) {
             match field {
-                (1, Value::Bytes(version)) => response.version = version,
-                (4, Value::Bytes(url)) => response.kind = Kind::of(url),
-                (5, Value::Bytes(nonce)) => response.nonce = nonce,
-                (6, Value::Bytes(name)) if form == Form::Delta => response.removed.push(name),
+                (1, Value::Bytes(bytes)) => version = bytes,
+                (2, Value::Bytes(bytes)) => any = Some(bytes),
+                (3, Value::Bytes(bytes)) => name = Some(bytes),
                 _ => {}
             }
         }
-        response
+        let (kind, body) = any.map_or((Kind::Other, &[][..]), read_any);
+        Some((kind, Self { name: name?, version, body }))
     }
 
-    /// The resources in their order.
-    pub(crate) fn resources(&self) -> impl Iterator<Item = Resource<'a>> {
-        let form = self.form;
-        Fields(self.message).filter_map(move |field| match field {
-            (2, Value::Bytes(resource)) if form == Form::Delta => delta_resource(resource),
-            (2, Value::Bytes(any)) => {
-                let body = Fields(any).bytes(2).unwrap_or_default();
-                // All types we ask for have their name first.
-                let name = Fields(body).bytes(1)?;
-                Some(Resource { name, version: &[], body })
-            }
-            _ => None,
-        })
+    /// Reads an `Any` of one of our types, all of which have their name first.
+    pub(crate) fn sotw(any: &'a [u8]) -> Option<(Kind, Self)> {
+        let (kind, body) = read_any(any);
+        let name = Fields(body).bytes(1)?;
+        Some((kind, Self { name, version: &[], body }))
     }
 }
 
-fn delta_resource(resource: &[u8]) -> Option<Resource<'_>> {
-    let (mut name, mut version, mut body) = (None, &[][..], &[][..]);
-    for field in Fields(resource) {
+fn read_any(any: &[u8]) -> (Kind, &[u8]) {
+    let (mut kind, mut body) = (Kind::Other, &[][..]);
+    for field in Fields(any) {
         match field {
-            (1, Value::Bytes(bytes)) => version = bytes,
-            (2, Value::Bytes(any)) => body = Fields(any).bytes(2).unwrap_or_default(),
-            (3, Value::Bytes(bytes)) => name = Some(bytes),
+            (1, Value::Bytes(url)) => kind = Kind::of(url),
+            (2, Value::Bytes(bytes)) => body = bytes,
             _ => {}
         }
     }
-    Some(Resource { name: name?, version, body })
+    (kind, body)
 }
 
 /// The name under which an upstream cluster gets its endpoints, if it gets them by EDS.
@@ -211,37 +207,40 @@ pub(crate) fn assignment_of<'a>(cluster: &'a [u8], name: &'a [u8]) -> Option<&'a
     wanted
 }
 
-/// A request in the making, without its frame.
+/// A request in the making, behind others that go with it.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct Request<'a> {
     form: Form,
-    message: BytesMut,
+    start: usize,
+    out: &'a mut Vec<u8>,
 }
 
-impl Request {
-    /// A request about a type.
-    pub(crate) fn new(form: Form, kind: Kind) -> Self {
-        let mut request = Self { form, message: BytesMut::with_capacity(256) };
+impl<'a> Request<'a> {
+    /// The flag and the length that stand before a message (gRPC over HTTP/2).
+    const PREFIX: usize = 5;
+
+    /// A request about a type, at the end of `out`.
+    pub(crate) fn new(form: Form, kind: Kind, out: &'a mut Vec<u8>) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; Self::PREFIX]);
+        let mut request = Self { form, start, out };
         request.put(if form == Form::Delta { 2 } else { 4 }, kind.url().as_bytes());
         request
     }
 
     /// Who asks: an encoded `Node`.
-    pub(crate) fn node(mut self, node: &[u8]) -> Self {
+    pub(crate) fn node(&mut self, node: &[u8]) {
         self.put(if self.form == Form::Delta { 1 } else { 2 }, node);
-        self
     }
 
     /// Which response is answered.
-    pub(crate) fn nonce(mut self, nonce: &[u8]) -> Self {
+    pub(crate) fn nonce(&mut self, nonce: &[u8]) {
         self.put(if self.form == Form::Delta { 6 } else { 5 }, nonce);
-        self
     }
 
     /// The version that is held (SotW).
-    pub(crate) fn version(mut self, version: &[u8]) -> Self {
+    pub(crate) fn version(&mut self, version: &[u8]) {
         self.put(1, version);
-        self
     }
 
     /// A name that is watched (SotW), or from now on (Delta).
@@ -256,39 +255,37 @@ impl Request {
 
     /// A resource that is held from a stream before (Delta).
     pub(crate) fn held(&mut self, name: &[u8], version: &[u8]) {
-        let mut entry = Vec::with_capacity(name.len() + version.len() + 8);
-        put(&mut entry, 1, name);
-        put(&mut entry, 2, version);
-        self.put(5, &entry);
+        let field = |value: &[u8]| 1 + prost::length_delimiter_len(value.len()) + value.len();
+        self.out.push(5 << 3 | 2);
+        prost::encoding::encode_varint((field(name) + field(version)) as u64, self.out);
+        self.put(1, name);
+        self.put(2, version);
     }
 
     /// Rejects what is answered.
-    pub(crate) fn rejected(mut self) -> Self {
+    pub(crate) fn rejected(&mut self) {
         let mut status = vec![8, 3]; // code: INVALID_ARGUMENT
         put(&mut status, 2, b"rejected on purpose by xdsload");
         self.put(if self.form == Form::Delta { 7 } else { 6 }, &status);
-        self
     }
 
-    /// With the frame of gRPC around it.
-    pub(crate) fn framed(self) -> bytes::Bytes {
-        let mut framed = BytesMut::with_capacity(self.message.len() + 5);
-        framed.put_u8(0);
+    /// Ends it: its length is known.
+    pub(crate) fn end(self) {
         // Requests are far smaller than 4 GiB: they hold names, each once.
-        framed.put_u32(u32::try_from(self.message.len()).unwrap_or(u32::MAX));
-        framed.put(self.message);
-        framed.freeze()
+        let length = self.out.len() - self.start - Self::PREFIX;
+        let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+        self.out[self.start + 1..][..length.len()].copy_from_slice(&length);
     }
 
     fn put(&mut self, number: u8, value: &[u8]) {
-        put(&mut self.message, number, value);
+        put(self.out, number, value);
     }
 }
 
-fn put(out: &mut impl BufMut, number: u8, value: &[u8]) {
-    out.put_u8(number << 3 | 2);
+fn put(out: &mut Vec<u8>, number: u8, value: &[u8]) {
+    out.push(number << 3 | 2);
     prost::encoding::encode_varint(value.len() as u64, out);
-    out.put_slice(value);
+    out.extend_from_slice(value);
 }
 
 #[cfg(test)]
@@ -297,48 +294,54 @@ mod tests {
     use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
     use strait_proto::envoy::envoy::config::core::v3::Node;
     use strait_proto::envoy::envoy::service::discovery::v3 as ads;
-    use strait_proto::envoy::google::protobuf::Any;
 
     use super::*;
 
     #[test]
-    fn a_walk_sees_what_decoding_sees() {
-        let resource = |name: &str| ads::Resource {
-            name: name.into(),
-            version: "v7".into(),
-            resource: Some(Any { type_url: Kind::Eds.url().into(), value: name.into() }),
-            ..Default::default()
-        };
-        let message = ads::DeltaDiscoveryResponse {
-            system_version_info: "s".into(),
-            resources: vec![resource("a"), resource("b")],
-            type_url: Kind::Eds.url().into(),
-            removed_resources: vec!["c".into()],
-            nonce: "n".into(),
-            ..Default::default()
+    fn a_field_is_as_long_as_it_says() {
+        let length = |bytes: &[u8]| Fields(bytes).length();
+        assert_eq!(length(&[0x12, 2, 1, 1]), Ok(Some(4)));
+        assert_eq!(length(&[0x12, 2]), Ok(Some(4)));
+        assert_eq!(length(&[0x12, 0x80, 1, 0]), Ok(Some(131)));
+        assert_eq!(length(&[8, 0x80, 1, 7]), Ok(Some(3)));
+        assert_eq!((length(&[9]), length(&[13, 0])), (Ok(Some(9)), Ok(Some(5))));
+        for begun in [&[][..], &[0x92], &[0x12], &[0x12, 0x80], &[8]] {
+            assert_eq!(length(begun), Ok(None));
         }
-        .encode_to_vec();
-        let response = Response::read(&message, Form::Delta);
-        assert_eq!((response.kind, response.nonce), (Kind::Eds, &b"n"[..]));
-        assert_eq!(response.removed, [b"c"]);
-        let seen: Vec<_> = response.resources().collect();
-        let expected = |name| Resource { name, version: b"v7", body: name };
-        assert_eq!(seen, [expected(b"a"), expected(b"b")]);
-        // A torn message ends the walk and nothing else.
-        let torn = &message[..message.len() - 3];
-        assert!(Response::read(torn, Form::Delta).resources().count() <= 2);
+        // A kind that there isn't, a number without end, a length that no memory has.
+        let endless = [0xff; 11];
+        let vast = [0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+        for broken in [&[7][..], &endless, &vast] {
+            assert_eq!(length(broken), Err(()));
+        }
     }
 
     #[test]
     fn requests_decode_to_what_was_put_in() {
         let node = Node { id: "sidecar".into(), ..Default::default() };
-        let mut request =
-            Request::new(Form::Delta, Kind::Cds).node(&node.encode_to_vec()).nonce(b"n").rejected();
+        let mut out = Vec::new();
+        let mut request = Request::new(Form::Delta, Kind::Cds, &mut out);
+        request.node(&node.encode_to_vec());
+        request.nonce(b"n");
+        request.rejected();
         request.name(b"a");
         request.unsubscribe(b"b");
         request.held(b"c", b"v");
-        let framed = request.framed();
-        let request = ads::DeltaDiscoveryRequest::decode(&framed[5..]).expect("a request");
+        request.end();
+        let first = out.len();
+        let mut request = Request::new(Form::Sotw, Kind::Eds, &mut out);
+        request.node(&node.encode_to_vec());
+        request.version(b"7");
+        request.nonce(b"n");
+        request.name(b"a");
+        request.end();
+        let (first, second) = out.split_at(first);
+        let message = |framed: &[u8]| {
+            let length = u32::try_from(framed.len() - 5).expect("short").to_be_bytes();
+            assert_eq!(framed[..5], [&[0], &length[..]].concat());
+            framed[5..].to_vec()
+        };
+        let request = ads::DeltaDiscoveryRequest::decode(&*message(first)).expect("a request");
         assert_eq!(request.node, Some(node.clone()));
         assert_eq!(request.type_url, Kind::Cds.url());
         assert_eq!(request.response_nonce, "n");
@@ -346,14 +349,7 @@ mod tests {
         assert_eq!(request.resource_names_subscribe, ["a"]);
         assert_eq!(request.resource_names_unsubscribe, ["b"]);
         assert_eq!(request.initial_resource_versions["c"], "v");
-
-        let mut request = Request::new(Form::Sotw, Kind::Eds)
-            .node(&node.encode_to_vec())
-            .version(b"7")
-            .nonce(b"n");
-        request.name(b"a");
-        let framed = request.framed();
-        let request = ads::DiscoveryRequest::decode(&framed[5..]).expect("a request");
+        let request = ads::DiscoveryRequest::decode(&*message(second)).expect("a request");
         assert_eq!(request.node, Some(node));
         assert_eq!((&*request.version_info, &*request.response_nonce), ("7", "n"));
         assert_eq!(request.resource_names, ["a"]);

@@ -1,4 +1,4 @@
-//! Headers as HTTP/2 packs them (RFC 7541). Reads what a client may say; writes the plainest form.
+//! Headers as HTTP/2 packs them (RFC 7541). Reads whatever the other side may say; writes the plainest form.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use super::huffman;
 
-/// The largest table of a client's own headers until it has taken our settings, which allow none.
+/// The largest table of the other side's headers until it has taken our settings, which may allow none.
 const TABLE_MAX: usize = 4096;
 /// What an entry counts beside its texts (section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
@@ -15,28 +15,31 @@ const TEXT_MAX: usize = 32 << 10;
 
 /// A block that can't be read; nothing after it can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unreadable;
+pub struct Unreadable;
 
 /// What is needed to read the next block.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub struct Decoder {
     /// The newest first.
     table: VecDeque<Field>,
     size: usize,
-    /// What the client uses of what we allow.
+    /// What the other side uses of what we allow.
     size_max: usize,
     allowed: usize,
 }
 
 /// Name and value.
-pub(super) type Field = (Box<[u8]>, Box<[u8]>);
+pub type Field = (Box<[u8]>, Box<[u8]>);
 
-impl Decoder {
-    pub(super) fn new() -> Self {
+impl Default for Decoder {
+    /// Nothing has been read, and no settings say how large the table may be.
+    fn default() -> Self {
         Self { table: VecDeque::new(), size: 0, size_max: TABLE_MAX, allowed: TABLE_MAX }
     }
+}
 
-    /// The client has taken settings that allow no table.
+impl Decoder {
+    /// The other side has taken settings that allow no table.
     pub(super) fn forget_all(&mut self) {
         self.allowed = 0;
         self.resize(0);
@@ -44,7 +47,10 @@ impl Decoder {
     }
 
     /// Reads a block, field by field.
-    pub(super) fn decode(
+    ///
+    /// # Errors
+    /// It is no block, or one of another connection.
+    pub fn decode(
         &mut self,
         mut block: &[u8],
         mut field: impl FnMut(Field),
@@ -266,7 +272,7 @@ mod tests {
             headers.insert(name, value.parse().expect("a value"));
         }
         for (status, shown) in [(Some(200), Some("200")), (Some(415), Some("415")), (None, None)] {
-            let read = read(&mut Decoder::new(), &encode(status, &headers)).expect("readable");
+            let read = read(&mut Decoder::default(), &encode(status, &headers)).expect("readable");
             let mut expected: Vec<_> =
                 shown.map(|shown| field(":status", shown)).into_iter().collect();
             expected.push(field("content-type", "application/grpc"));
@@ -277,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_clients_own_table_is_remembered_within_its_size() {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::default();
         let entry = b"\x40\x01a\x01b";
         assert_eq!(read(&mut decoder, entry), Ok(vec![field("a", "b")]));
         assert_eq!(read(&mut decoder, &[0x80 | 62]), Ok(vec![field("a", "b")]));
@@ -310,7 +316,7 @@ mod tests {
             &[0x3f, 0xe2, 0x1f],
             &[0x00, 0x81, 0x00, 0],
         ] {
-            assert_eq!(read(&mut Decoder::new(), block), Err(Unreadable), "{block:?}");
+            assert_eq!(read(&mut Decoder::default(), block), Err(Unreadable), "{block:?}");
         }
     }
 }

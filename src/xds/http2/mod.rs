@@ -18,8 +18,9 @@ pub(super) use self::protocol::Gone;
 use self::protocol::Protocol;
 use super::rope::Rope;
 
+pub mod hpack;
+
 mod frame;
-mod hpack;
 mod huffman;
 mod protocol;
 

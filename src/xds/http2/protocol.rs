@@ -141,7 +141,7 @@ impl Protocol {
             settled: false,
             agreed: false,
             block: None,
-            headers: Decoder::new(),
+            headers: Decoder::default(),
             last: 0,
             calls: Vec::new(),
             opened: VecDeque::new(),

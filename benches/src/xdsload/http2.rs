@@ -1,0 +1,538 @@
+//! HTTP/2 (RFC 9113) as a client with one stream speaks it: bytes in, data and bytes out, no I/O.
+//!
+//! Data is handed on where it lies. A load client gets a megabyte for each proxy that comes: to gather it first
+//! would cost as much as all else that is done with it.
+
+use strait::xds::http2::hpack::Decoder;
+
+/// What a client says first (section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The length of a frame's head.
+const HEAD: usize = 9;
+/// The longest payload unless the other side takes more (section 4.2). We take no more.
+const PAYLOAD_MAX: usize = 16 << 10;
+/// What may be on its way unless settings say otherwise (section 6.9.2).
+const WINDOW: u32 = 65_535;
+/// The one stream.
+const STREAM: u32 = 1;
+
+mod kind {
+    pub(super) const DATA: u8 = 0;
+    pub(super) const HEADERS: u8 = 1;
+    pub(super) const RST_STREAM: u8 = 3;
+    pub(super) const SETTINGS: u8 = 4;
+    pub(super) const PUSH_PROMISE: u8 = 5;
+    pub(super) const PING: u8 = 6;
+    pub(super) const GOAWAY: u8 = 7;
+    pub(super) const WINDOW_UPDATE: u8 = 8;
+    pub(super) const CONTINUATION: u8 = 9;
+}
+
+mod flag {
+    pub(super) const ACK: u8 = 1;
+    pub(super) const END_STREAM: u8 = 1;
+    pub(super) const END_HEADERS: u8 = 4;
+    pub(super) const PADDED: u8 = 8;
+    pub(super) const PRIORITY: u8 = 32;
+}
+
+mod setting {
+    pub(super) const ENABLE_PUSH: u16 = 2;
+    pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
+    pub(super) const MAX_FRAME_SIZE: u16 = 5;
+}
+
+/// What a frame begins with.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    length: usize,
+    kind: u8,
+    flags: u8,
+    stream: u32,
+}
+
+impl Head {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let &[a, b, c, kind, flags, ref stream @ ..] = bytes.first_chunk::<HEAD>()?;
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        let stream = u32::from_be_bytes(*stream) & i32::MAX.cast_unsigned();
+        Some(Self { length, kind, flags, stream })
+    }
+
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// How much is gathered before it is looked at: everything, but of data the padding's length alone.
+    fn gathered(self) -> usize {
+        HEAD + match self.kind {
+            kind::DATA => usize::from(self.has(flag::PADDED)),
+            _ => self.length,
+        }
+    }
+}
+
+/// One connection with one stream on it.
+#[derive(Debug)]
+pub(crate) struct Http2 {
+    /// What is to be sent. Whoever sends it clears it.
+    pub(crate) out: Vec<u8>,
+    headers: Decoder,
+    /// Of a frame that isn't all there.
+    partial: Vec<u8>,
+    /// Of a block of headers that goes on in the next frame.
+    block: Vec<u8>,
+    ends_with_block: bool,
+    /// What is still to come of a frame of data, then of its padding, and whether the stream ends with it.
+    data: usize,
+    padding: usize,
+    ends_with_data: bool,
+    /// What the server may have on its way to us, and what it has used of that.
+    window: usize,
+    used: usize,
+    /// What we may send: on the stream, on the connection, and what settings say of streams.
+    stream_window: i64,
+    connection_window: i64,
+    initial_window: u32,
+    payload_max: usize,
+    /// Data that there was no window for.
+    waiting: Vec<u8>,
+}
+
+impl Http2 {
+    /// Begins a connection and a call; the server may send `window` bytes before we have taken any.
+    pub(crate) fn new(authority: &str, path: &str, window: u32) -> Self {
+        let mut this = Self {
+            out: PREFACE.to_vec(),
+            headers: Decoder::default(),
+            partial: Vec::new(),
+            block: Vec::new(),
+            ends_with_block: false,
+            data: 0,
+            padding: 0,
+            ends_with_data: false,
+            window: window as usize,
+            used: 0,
+            stream_window: WINDOW.into(),
+            connection_window: WINDOW.into(),
+            initial_window: WINDOW,
+            payload_max: PAYLOAD_MAX,
+            waiting: Vec::new(),
+        };
+        let mut settings = Vec::new();
+        for (setting, value) in [(setting::ENABLE_PUSH, 0), (setting::INITIAL_WINDOW_SIZE, window)]
+        {
+            settings.extend_from_slice(&setting.to_be_bytes());
+            settings.extend_from_slice(&value.to_be_bytes());
+        }
+        this.put(kind::SETTINGS, 0, 0, &settings);
+        if let Some(more) = window.checked_sub(WINDOW).filter(|more| *more > 0) {
+            this.put(kind::WINDOW_UPDATE, 0, 0, &more.to_be_bytes());
+        }
+        let block = request(authority, path);
+        this.put(kind::HEADERS, flag::END_HEADERS, STREAM, &block);
+        this
+    }
+
+    /// Sends data, as far as the server lets us now; the rest goes once it does.
+    pub(crate) fn send(&mut self, data: &[u8]) {
+        self.waiting.extend_from_slice(data);
+        self.send_waiting();
+    }
+
+    fn send_waiting(&mut self) {
+        let window = usize::try_from(self.stream_window.min(self.connection_window)).unwrap_or(0);
+        let now = window.min(self.waiting.len());
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for data in waiting[..now].chunks(self.payload_max) {
+            self.put(kind::DATA, 0, STREAM, data);
+        }
+        waiting.drain(..now);
+        self.waiting = waiting;
+        // A window is less than 2 GiB.
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        self.stream_window -= now;
+        self.connection_window -= now;
+    }
+
+    /// Takes what came; `data` sees what the stream says, piece by piece.
+    ///
+    /// # Errors
+    /// Why the stream has ended.
+    pub(crate) fn receive(
+        &mut self,
+        mut bytes: &[u8],
+        mut data: impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        while !bytes.is_empty() {
+            if self.data > 0 {
+                data(part(&mut bytes, &mut self.data))?;
+            } else if self.padding > 0 {
+                part(&mut bytes, &mut self.padding);
+            } else {
+                let head = Head::read(&self.partial);
+                let mut missing = head.map_or(HEAD, Head::gathered) - self.partial.len();
+                self.partial.extend_from_slice(part(&mut bytes, &mut missing));
+                // A head says whether more belongs to it.
+                match Head::read(&self.partial).filter(|_| missing == 0) {
+                    Some(head) if self.partial.len() == head.gathered() => self.frame(head)?,
+                    Some(head) if head.length > PAYLOAD_MAX => return Err(too_long(head)),
+                    _ => continue,
+                }
+            }
+            if self.ends_with_data && self.data == 0 && self.padding == 0 {
+                return Err("the server ended the stream without a status".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame, in `partial`.
+    fn frame(&mut self, head: Head) -> Result<(), String> {
+        if head.length > PAYLOAD_MAX {
+            return Err(too_long(head));
+        }
+        let frame = std::mem::take(&mut self.partial);
+        let payload = &frame[HEAD..];
+        if !self.block.is_empty() && head.kind != kind::CONTINUATION {
+            return Err(broken("headers that do not go on"));
+        }
+        match head.kind {
+            kind::DATA if head.stream == STREAM => self.data(head, payload)?,
+            kind::HEADERS if head.stream == STREAM => {
+                let padded = usize::from(head.has(flag::PADDED));
+                let padding = payload.iter().take(padded).copied().map(usize::from).sum();
+                let before = padded + if head.has(flag::PRIORITY) { 5 } else { 0 };
+                let after = payload.len().checked_sub(padding);
+                let block = after.and_then(|after| payload.get(before..after));
+                self.block.extend_from_slice(block.ok_or_else(|| broken("a padding too long"))?);
+                self.ends_with_block = head.has(flag::END_STREAM);
+                self.headers(head)?;
+            }
+            kind::CONTINUATION if head.stream == STREAM => {
+                self.block.extend_from_slice(payload);
+                self.headers(head)?;
+            }
+            kind::RST_STREAM if head.stream == STREAM => {
+                let reason = number(payload)?;
+                return Err(format!("HTTP/2: the server reset the stream: reason {reason}"));
+            }
+            kind::SETTINGS if !head.has(flag::ACK) => self.settings(payload)?,
+            kind::PING if !head.has(flag::ACK) => self.put(kind::PING, flag::ACK, 0, payload),
+            kind::GOAWAY => {
+                let last = number(payload.get(..4).unwrap_or_default())?;
+                let reason = number(payload.get(4..8).unwrap_or_default())?;
+                // A server that only wants no more streams lets this one go on.
+                if reason != 0 || last & i32::MAX.cast_unsigned() < STREAM {
+                    let says = String::from_utf8_lossy(payload.get(8..).unwrap_or_default());
+                    return Err(format!("HTTP/2: the server goes away: reason {reason} {says}"));
+                }
+            }
+            kind::WINDOW_UPDATE => {
+                let more = i64::from(number(payload)? & i32::MAX.cast_unsigned());
+                match head.stream {
+                    0 => self.connection_window += more,
+                    _ => self.stream_window += more,
+                }
+                self.send_waiting();
+            }
+            kind::PUSH_PROMISE => return Err(broken("a promise to push, which we refused")),
+            kind::DATA | kind::HEADERS | kind::CONTINUATION => {
+                return Err(broken("a stream that nobody opened"));
+            }
+            // PRIORITY, acknowledgements, and what is to come.
+            _ => {}
+        }
+        self.partial = frame;
+        self.partial.clear();
+        Ok(())
+    }
+
+    fn data(&mut self, head: Head, padding: &[u8]) -> Result<(), String> {
+        let padded = padding.len();
+        self.padding = padding.first().copied().map_or(0, usize::from);
+        let data = head.length.checked_sub(padded + self.padding);
+        self.data = data.ok_or_else(|| broken("a padding too long"))?;
+        self.ends_with_data = head.has(flag::END_STREAM);
+        self.used += head.length;
+        if self.used > self.window {
+            return Err(broken("more data than the window allows"));
+        }
+        // What has come is as good as taken. Half a window at a time keeps the server going.
+        if self.used >= self.window / 2 {
+            let more = u32::try_from(self.used).unwrap_or(u32::MAX).to_be_bytes();
+            self.put(kind::WINDOW_UPDATE, 0, 0, &more);
+            self.put(kind::WINDOW_UPDATE, 0, STREAM, &more);
+            self.used = 0;
+        }
+        Ok(())
+    }
+
+    fn headers(&mut self, head: Head) -> Result<(), String> {
+        if !head.has(flag::END_HEADERS) {
+            return Ok(());
+        }
+        let (mut status, mut code, mut says) = (None, None, None);
+        let block = std::mem::take(&mut self.block);
+        let read = self.headers.decode(&block, |(name, value)| {
+            let value = String::from_utf8_lossy(&value).into_owned();
+            match &*name {
+                b":status" => status = Some(value),
+                b"grpc-status" => code = Some(value),
+                b"grpc-message" => says = Some(value),
+                _ => {}
+            }
+        });
+        read.map_err(|_| broken("headers that can't be read"))?;
+        if let Some(code) = code.filter(|code| code != "0") {
+            let says = says.as_deref().unwrap_or("-");
+            return Err(format!("gRPC status {code}: {says}"));
+        }
+        if let Some(status) = status.filter(|status| status != "200") {
+            return Err(format!("HTTP {status}"));
+        }
+        if self.ends_with_block { Err("the server ended the stream".to_owned()) } else { Ok(()) }
+    }
+
+    fn settings(&mut self, payload: &[u8]) -> Result<(), String> {
+        let (settings, rest) = payload.as_chunks::<6>();
+        if !rest.is_empty() {
+            return Err(broken("settings that can't be read"));
+        }
+        for &[a, b, ref value @ ..] in settings {
+            let value = u32::from_be_bytes(*value);
+            match u16::from_be_bytes([a, b]) {
+                setting::INITIAL_WINDOW_SIZE => {
+                    self.stream_window += i64::from(value) - i64::from(self.initial_window);
+                    self.initial_window = value;
+                }
+                setting::MAX_FRAME_SIZE => self.payload_max = (value as usize).max(PAYLOAD_MAX),
+                _ => {}
+            }
+        }
+        self.put(kind::SETTINGS, flag::ACK, 0, &[]);
+        self.send_waiting();
+        Ok(())
+    }
+
+    fn put(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        // At most what a window or a server's own setting allows, of three bytes.
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+        self.out.extend_from_slice(&length[1..]);
+        self.out.extend_from_slice(&[kind, flags]);
+        self.out.extend_from_slice(&stream.to_be_bytes());
+        self.out.extend_from_slice(payload);
+    }
+}
+
+/// Takes of `bytes` what is there of the `missing`.
+fn part<'a>(bytes: &mut &'a [u8], missing: &mut usize) -> &'a [u8] {
+    let (part, rest) = bytes.split_at(bytes.len().min(*missing));
+    *missing -= part.len();
+    *bytes = rest;
+    part
+}
+
+fn broken(what: &str) -> String {
+    format!("HTTP/2: the server sent {what}")
+}
+
+fn too_long(head: Head) -> String {
+    broken(&format!("a frame of {} bytes, of at most {PAYLOAD_MAX}", head.length))
+}
+
+fn number(payload: &[u8]) -> Result<u32, String> {
+    let bytes = payload.try_into().map_err(|_| broken("a frame of a wrong length"))?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+/// The head of a gRPC call, packed so that nobody need remember anything (RFC 7541, 6.1 and 6.2.2).
+fn request(authority: &str, path: &str) -> Vec<u8> {
+    /// `:method: POST` and `:scheme: https` by their numbers.
+    const INDEXED: [u8; 2] = [0x83, 0x87];
+    /// Names by their numbers, in the four bits there are and a byte more.
+    const AUTHORITY: &[u8] = &[1];
+    const PATH: &[u8] = &[4];
+    const CONTENT_TYPE: &[u8] = &[0x0f, 31 - 15];
+    const USER_AGENT: &[u8] = &[0x0f, 58 - 15];
+    const TE: &[u8] = &[0, 2, b't', b'e'];
+    let mut block = INDEXED.to_vec();
+    let fields = [
+        (AUTHORITY, authority),
+        (PATH, path),
+        (CONTENT_TYPE, "application/grpc"),
+        (TE, "trailers"),
+        (USER_AGENT, "xdsload"),
+    ];
+    for (name, value) in fields {
+        block.extend_from_slice(name);
+        // The command line's host is no longer than a name may be: 253 bytes.
+        match value.len().checked_sub(0x7f) {
+            None => block.push(value.len() as u8),
+            Some(rest) => {
+                block.push(0x7f);
+                prost::encoding::encode_varint(rest as u64, &mut block);
+            }
+        }
+        block.extend_from_slice(value.as_bytes());
+    }
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut to = Http2::new("a", "/", WINDOW);
+        to.out.clear();
+        to.put(kind, flags, stream, payload);
+        to.out
+    }
+
+    /// A fresh connection whose own beginning has been sent.
+    fn begun(window: u32) -> Http2 {
+        let mut http = Http2::new("strait:15012", "/a", window);
+        http.out.clear();
+        http
+    }
+
+    /// What comes of `bytes` in pieces of `size`.
+    fn receive(http: &mut Http2, bytes: &[u8], size: usize) -> Result<Vec<u8>, String> {
+        let mut came = Vec::new();
+        for piece in bytes.chunks(size) {
+            http.receive(piece, |data| {
+                came.extend_from_slice(data);
+                Ok(())
+            })?;
+        }
+        Ok(came)
+    }
+
+    /// The packed `grpc-status: 14`, `grpc-message: no`.
+    const REFUSED: &[u8] = b"\x00\x0bgrpc-status\x0214\x00\x0cgrpc-message\x02no";
+
+    #[test]
+    fn a_call_begins_as_a_server_reads_it() {
+        let long = format!("{}:15012", "a".repeat(200));
+        let mut fields = Vec::new();
+        let read = Decoder::default().decode(&request(&long, "/s/m"), |(name, value)| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            fields.push((text(&name), text(&value)));
+        });
+        read.expect("a block");
+        let expected = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", &long),
+            (":path", "/s/m"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            ("user-agent", "xdsload"),
+        ];
+        assert!(fields.iter().map(|(a, b)| (&**a, &**b)).eq(expected), "{fields:?}");
+    }
+
+    #[test]
+    fn data_comes_through_in_whatever_pieces() {
+        let stream = [
+            frame(kind::SETTINGS, 0, 0, &[]),
+            frame(kind::HEADERS, flag::END_HEADERS, STREAM, &[0x88]),
+            frame(kind::DATA, 0, STREAM, b"some"),
+            frame(kind::PING, 0, 0, b"12345678"),
+            frame(kind::DATA, flag::PADDED, STREAM, b"\x03 thing___"),
+            frame(kind::GOAWAY, 0, 0, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]),
+            frame(99, 0, 7, b"what is to come"),
+            frame(kind::DATA, 0, STREAM, b" else"),
+        ]
+        .concat();
+        for size in 1..=stream.len() {
+            let mut http = begun(WINDOW);
+            assert_eq!(receive(&mut http, &stream, size).as_deref(), Ok(&b"some thing else"[..]));
+            let answers = [
+                frame(kind::SETTINGS, flag::ACK, 0, &[]),
+                frame(kind::PING, flag::ACK, 0, b"12345678"),
+            ];
+            assert_eq!(http.out, answers.concat());
+        }
+    }
+
+    #[test]
+    fn the_server_is_told_once_half_a_window_has_come() {
+        let mut http = begun(1000);
+        let data = frame(kind::DATA, 0, STREAM, &[0; 499]);
+        receive(&mut http, &data, data.len()).expect("data");
+        assert!(http.out.is_empty());
+        let more = frame(kind::DATA, 0, STREAM, &[0; 1]);
+        receive(&mut http, &more, 3).expect("data");
+        let update = |stream| frame(kind::WINDOW_UPDATE, 0, stream, &500_u32.to_be_bytes());
+        assert_eq!(http.out, [update(0), update(STREAM)].concat());
+        let too_much = frame(kind::DATA, 0, STREAM, &[0; 1001]);
+        let error = receive(&mut http, &too_much, 2000).expect_err("beyond the window");
+        assert_eq!(error, "HTTP/2: the server sent more data than the window allows");
+    }
+
+    #[test]
+    fn what_the_server_has_no_window_for_waits() {
+        let mut http = begun(WINDOW);
+        // 10 bytes for the stream, before it is known and after.
+        http.stream_window = 4;
+        http.send(b"abcdefghij");
+        assert_eq!(http.out, frame(kind::DATA, 0, STREAM, b"abcd"));
+        http.out.clear();
+        let update = frame(kind::WINDOW_UPDATE, 0, STREAM, &3_u32.to_be_bytes());
+        receive(&mut http, &update, 1).expect("a window");
+        assert_eq!(http.out, frame(kind::DATA, 0, STREAM, b"efg"));
+        http.out.clear();
+        // Settings change the windows of streams that exist (section 6.9.2).
+        let settings = [&[0, 4], &(WINDOW + 100).to_be_bytes()[..]].concat();
+        receive(&mut http, &frame(kind::SETTINGS, 0, 0, &settings), 1).expect("settings");
+        let ack = frame(kind::SETTINGS, flag::ACK, 0, &[]);
+        assert_eq!(http.out, [ack, frame(kind::DATA, 0, STREAM, b"hij")].concat());
+    }
+
+    #[test]
+    fn the_end_says_why() {
+        let over = flag::END_HEADERS | flag::END_STREAM;
+        let split = [
+            frame(kind::HEADERS, flag::END_STREAM, STREAM, &REFUSED[..9]),
+            frame(kind::CONTINUATION, flag::END_HEADERS, STREAM, &REFUSED[9..]),
+        ];
+        let padded = [b"\x02\0\0\0\0\x10", REFUSED, b"__"].concat();
+        let odd = over | flag::PADDED | flag::PRIORITY;
+        let cases = [
+            (frame(kind::HEADERS, over, STREAM, REFUSED), "gRPC status 14: no"),
+            (split.concat(), "gRPC status 14: no"),
+            (frame(kind::HEADERS, odd, STREAM, &padded), "gRPC status 14: no"),
+            // :status 404
+            (frame(kind::HEADERS, over, STREAM, &[0x8d]), "HTTP 404"),
+            (frame(kind::HEADERS, over, STREAM, &[0x88]), "the server ended the stream"),
+            (
+                frame(kind::DATA, flag::END_STREAM, STREAM, b"a"),
+                "the server ended the stream without a status",
+            ),
+            (
+                frame(kind::RST_STREAM, 0, STREAM, &7_u32.to_be_bytes()),
+                "HTTP/2: the server reset the stream: reason 7",
+            ),
+            (
+                frame(kind::GOAWAY, 0, 0, b"\0\0\0\x01\0\0\0\x0bcalm"),
+                "HTTP/2: the server goes away: reason 11 calm",
+            ),
+            (
+                frame(kind::DATA, 0, STREAM, &[0; PAYLOAD_MAX + 1]),
+                "HTTP/2: the server sent a frame of 16385 bytes, of at most 16384",
+            ),
+            (
+                frame(kind::HEADERS, over | flag::PADDED, STREAM, &[9]),
+                "HTTP/2: the server sent a padding too long",
+            ),
+            (frame(kind::DATA, 0, 3, b"a"), "HTTP/2: the server sent a stream that nobody opened"),
+        ];
+        for (bytes, error) in cases {
+            for size in [1, bytes.len()] {
+                assert_eq!(receive(&mut begun(1 << 20), &bytes, size), Err(error.to_owned()));
+            }
+        }
+    }
+}
