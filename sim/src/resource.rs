@@ -213,13 +213,19 @@ pub static RESOURCES: &[Resource] = &[
     grouped("extensions.istio.io", &["v1alpha1"], "WasmPlugin", "wasmplugins")
         .with_status()
         .from(Family::Istio),
+    grouped("extensions.istio.io", &["v1alpha1"], "TrafficExtension", "trafficextensions")
+        .with_status()
+        .from(Family::Istio),
     gateway_api(&["v1", "v1beta1"], "GatewayClass", "gatewayclasses").cluster_wide(),
     gateway_api(&["v1", "v1beta1"], "Gateway", "gateways"),
     gateway_api(&["v1", "v1beta1"], "HTTPRoute", "httproutes"),
     gateway_api(&["v1"], "GRPCRoute", "grpcroutes"),
-    gateway_api(&["v1alpha2"], "TLSRoute", "tlsroutes"),
-    gateway_api(&["v1alpha2"], "TCPRoute", "tcproutes"),
-    gateway_api(&["v1beta1"], "ReferenceGrant", "referencegrants"),
+    gateway_api(&["v1"], "TLSRoute", "tlsroutes"),
+    gateway_api(&["v1"], "TCPRoute", "tcproutes"),
+    gateway_api(&["v1"], "UDPRoute", "udproutes"),
+    gateway_api(&["v1"], "ListenerSet", "listenersets").short(&["lset"]),
+    gateway_api(&["v1"], "BackendTLSPolicy", "backendtlspolicies").short(&["btlspolicy"]),
+    gateway_api(&["v1", "v1beta1"], "ReferenceGrant", "referencegrants"),
     grouped(MULTICLUSTER, &["v1beta1", "v1alpha1"], "ServiceExport", "serviceexports")
         .with_status()
         .from(Family::MultiCluster),

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::resource::Resource;
+use crate::resource::{Family, Resource};
 
 /// All generated objects are from this moment, so that the same seed gives the same bytes.
 pub(crate) const CREATED: &str = "2026-01-01T00:00:00Z";
@@ -153,15 +153,24 @@ fn with_owner(mut object: Value, manager: &str, fields: Value) -> Value {
     object
 }
 
+/// The release whose kinds [`Family::GatewayApi`] has, in its standard channel.
+const GATEWAY_API_RELEASE: &str = "v1.6.0";
+
 /// A definition of a custom kind, without its schema.
 pub(crate) fn definition(row: &Resource) -> Value {
+    // Clients look here whether a kind is as they know it.
+    let annotations = match row.family {
+        Family::GatewayApi => {
+            json!({"gateway.networking.k8s.io/bundle-version": GATEWAY_API_RELEASE})
+        }
+        _ => json!({}),
+    };
     let version =
         |(i, name): (usize, &&str)| json!({"name": name, "served": true, "storage": i == 0});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": row.qualified(), "creationTimestamp": CREATED,
-            "annotations": {"gateway.networking.k8s.io/bundle-version": "v1.4.0"},
+            "name": row.qualified(), "creationTimestamp": CREATED, "annotations": annotations,
         },
         "spec": {
             "group": row.group,

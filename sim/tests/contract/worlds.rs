@@ -129,6 +129,21 @@ async fn kinds_that_are_served_are_defined() {
     assert!(store.get("crd", "", "httproutes.gateway.networking.k8s.io").is_none());
 }
 
+/// Istio's control plane watches TLSRoutes of release 1.5 and TCPRoutes of 1.6, and warns of older ones.
+#[tokio::test]
+async fn routes_are_those_of_a_gateway_api_that_istio_takes() {
+    let families = BTreeSet::from([Family::GatewayApi]);
+    let world = world(WorldOptions { families, ..WorldOptions::default() }).await;
+    let store = world.cluster("c1").expect("there").store();
+    for plural in ["tlsroutes", "tcproutes"] {
+        let name = format!("{plural}.gateway.networking.k8s.io");
+        let definition = store.get("crd", "", &name).expect("defined");
+        let release = "/metadata/annotations/gateway.networking.k8s.io~1bundle-version";
+        assert_eq!(text(&definition, release), "v1.6.0", "{name}");
+        assert_eq!(text(&definition, "/spec/versions/0/name"), "v1", "{name}");
+    }
+}
+
 /// What an informer of any program does: it finds a kind's definition, lists it, and waits for the end of a
 /// streamed list.
 #[tokio::test]
