@@ -55,10 +55,10 @@ const PING_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How long a connection that ends may take to say so.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-/// How often the output is filled again before other connections get their turn: 128 KiB.
-const ROUNDS_MAX: usize = 4;
-/// What TLS keeps of what the socket has not taken: two records, which leave in one write.
-const TLS_BUFFER: usize = 32 << 10;
+/// How often the output is filled again before other connections get their turn: 240 KiB.
+const ROUNDS_MAX: usize = 5;
+/// What TLS keeps of what the socket has not taken: three records, which leave in one write.
+const TLS_BUFFER: usize = 48 << 10;
 
 const DELTA_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";

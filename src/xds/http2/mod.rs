@@ -26,8 +26,9 @@ mod protocol;
 
 /// What is read at once: a record of TLS.
 const READ_MAX: usize = 16 << 10;
-/// What is handed to the socket at once, in pieces.
-const PIECES_MAX: usize = 64;
+/// What is handed to the socket at once, in pieces: enough for three records of TLS from upstream clusters, each
+/// of which is two.
+const PIECES_MAX: usize = 128;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -44,8 +45,6 @@ pub(super) enum End {
 pub(super) struct Connection<S> {
     stream: S,
     shared: Shared,
-    /// The stream, which may be TLS, has taken what it has not passed on.
-    unflushed: bool,
 }
 
 /// A handle of a connection for those who serve it beside its driver.
@@ -69,7 +68,7 @@ pub(super) struct Answer {
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn new(stream: S) -> Self {
         let shared = Shared(Arc::new(Mutex::new(Protocol::new())));
-        Self { stream, shared, unflushed: false }
+        Self { stream, shared }
     }
 
     /// Another handle.
@@ -104,24 +103,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// room that there is now.
     pub(super) fn poll_transmit(&mut self, context: &mut Context<'_>) -> Result<bool, io::Error> {
         let mut protocol = self.shared.protocol();
-        if protocol.output.is_empty() && !self.unflushed {
+        if protocol.output.is_empty() && !protocol.held {
             return Ok(false);
         }
-        let was_full = protocol.is_full();
-        while !protocol.output.is_empty() {
+        let had_room = protocol.has_room();
+        loop {
+            // The stream, which may be TLS, takes what it has not passed on. What it holds can't be
+            // replaced by what is newer, so it gets no more before that has gone.
+            protocol.held = Pin::new(&mut self.stream).poll_flush(context)?.is_pending();
+            if protocol.held || protocol.output.is_empty() {
+                return Ok(!had_room && protocol.has_room());
+            }
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let used = protocol.output.pieces(&mut slices);
             let slices = slices.get(..used).unwrap_or_default();
             match Pin::new(&mut self.stream).poll_write_vectored(context, slices)? {
                 Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(count) => protocol.output.drop_first(count),
-                Poll::Pending => break,
+                Poll::Pending => return Ok(false),
             }
         }
-        let freed = was_full && !protocol.is_full();
-        drop(protocol);
-        self.unflushed = Pin::new(&mut self.stream).poll_flush(context)?.is_pending();
-        Ok(freed)
     }
 
     /// Says goodbye, as far as the peer listens.
@@ -131,10 +132,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let sent = poll_fn(|context| match self.poll_transmit(context) {
             Err(error) => Poll::Ready(Err(error)),
-            Ok(_) if !self.unflushed && self.shared.protocol().output.is_empty() => {
-                Poll::Ready(Ok(()))
+            Ok(_) => {
+                let protocol = self.shared.protocol();
+                let gone = protocol.output.is_empty() && !protocol.held;
+                if gone { Poll::Ready(Ok(())) } else { Poll::Pending }
             }
-            Ok(_) => Poll::Pending,
         });
         if sent.await.is_ok() {
             let _ = poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await;
@@ -253,5 +255,22 @@ mod tests {
                 read.expect("in time").expect("all of it");
             }
         }
+    }
+    /// Answers that are not made yet are of the newest state; what TLS has encrypted can't be taken back.
+    #[tokio::test]
+    async fn there_is_no_room_while_the_stream_holds_something_back() {
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        let mut served = Connection::new(BufWriter::new(ours));
+        let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;
+        assert!(!transmitted.expect("sent"));
+        assert!(!served.shared.protocol().has_room());
+        let mut hello = [0; 9 + 4 * 6 + 9 + 4];
+        let (mut read, mut freed) = (0, false);
+        while read < hello.len() {
+            read += theirs.read(&mut hello[read..]).await.expect("open");
+            let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;
+            freed |= transmitted.expect("sent");
+        }
+        assert!(freed && served.shared.protocol().has_room());
     }
 }

@@ -23,8 +23,9 @@ const WINDOW: u32 = 1 << 20;
 /// The windows that both sides begin with (section 6.9.2).
 const FIRST_WINDOW: u32 = 0xffff;
 const WINDOW_MAX: i64 = i32::MAX as i64;
-/// What waits for the socket before no more is taken, of answers or of what the peer says.
-const OUTPUT_MAX: usize = 32 << 10;
+/// What waits for the socket before no more is taken, of answers or of what the peer says: three records of
+/// TLS, less the heads of the frames in them.
+const OUTPUT_MAX: usize = (48 << 10) - 4 * 9;
 /// How often a peer may do what costs us and says nothing, such as to call and hang up.
 const STRIKES_MAX: u32 = 1000;
 /// A block of headers comes in no more pieces.
@@ -59,6 +60,8 @@ pub(super) struct Protocol {
     intake: Intake,
     /// What waits for the socket.
     pub(super) output: Rope,
+    /// The stream has taken what the socket has not: until that has gone it is given no more.
+    pub(super) held: bool,
     strikes: u32,
     /// A ping of ours has no answer yet.
     pinged: bool,
@@ -149,6 +152,7 @@ impl Protocol {
             first_window: FIRST_WINDOW.into(),
             intake: Intake::new(WINDOW),
             output,
+            held: false,
             strikes: 0,
             pinged: false,
             leaving: false,
@@ -197,6 +201,11 @@ impl Protocol {
     /// Whether so much waits for the socket that nothing more is read.
     pub(super) fn is_full(&self) -> bool {
         self.output.len() >= OUTPUT_MAX
+    }
+
+    /// Whether an answer may go on, as far as the socket is concerned.
+    pub(super) fn has_room(&self) -> bool {
+        !self.held && !self.is_full()
     }
 
     /// Takes no new calls. Those there are go on.
@@ -250,7 +259,11 @@ impl Protocol {
 
     /// How many bytes of an answer there is room for.
     pub(super) fn room(&mut self, stream: u32) -> Result<usize, Gone> {
+        let has_room = self.has_room();
         let call = self.call(stream).filter(|call| !call.gone).ok_or(Gone)?;
+        if !has_room {
+            return Ok(0);
+        }
         let room = usize::try_from(call.window.min(self.window)).unwrap_or(0);
         Ok(room.min(OUTPUT_MAX.saturating_sub(self.output.len())))
     }
