@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use crate::apiserver::{
     Form, Identity, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
 };
-use table::{Table, slot};
+use table::{Table, same, slot};
 
 /// What is decoded of an EndpointSlice.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -131,7 +131,7 @@ struct Target<T> {
 
 impl<'a> Rows<'a> {
     /// Adds one.
-    #[inline]
+    #[inline(always)]
     fn push<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, endpoint: Endpoint<T>) {
         self.count += 1;
         if self.count > ENDPOINTS_MAX {
@@ -162,8 +162,17 @@ impl<'a> Rows<'a> {
         self.rows.push(Row { address, tail, set, node, zone, bits });
     }
 
+    /// Adds one that is not written as Go does.
+    #[cold]
+    fn push_in_any_order(&mut self, bytes: &'a [u8]) -> Result<(), Malformed> {
+        let mut endpoint = Endpoint::default();
+        endpoint.merge(bytes)?;
+        self.push(endpoint);
+        Ok(())
+    }
+
     /// The place of the set of the pod that is named; its tail is added.
-    #[inline]
+    #[inline(always)]
     fn set<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, target: Target<T>) -> u16 {
         let name = target.name.as_ref();
         if *target.kind.as_ref() != *b"Pod" || name.is_empty() {
@@ -175,15 +184,16 @@ impl<'a> Rows<'a> {
         let (stem, tail) = name.split_at(at);
         self.tails.extend_from_slice(tail);
         let namespace = target.namespace.as_ref();
-        let is_it = |(of, held): &(Raw<'a>, Raw<'a>)| **held == *stem && **of == *namespace;
         // Most endpoints are of the set that the one before is of.
         if let Some(Row { set, .. }) = self.rows.last()
-            && self.sets.is_at(*set, is_it)
+            && let Some((of, held)) = self.sets.get(*set)
+            && same(held, stem)
+            && same(of, namespace)
         {
             return *set;
         }
         let slot = slot(stem);
-        let found = self.sets.find(slot, is_it);
+        let found = self.sets.find(slot, |(of, held)| **held == *stem && **of == *namespace);
         found.unwrap_or_else(|| {
             self.sets.add(slot, (target.namespace.into(), target.name.into().cut(at)))
         })
@@ -242,12 +252,9 @@ impl<'a> Message<'a> for SliceForm<'a> {
             1 => value.message(&mut self.metadata)?,
             2 => {
                 let bytes = value.bytes()?;
-                if let Some(endpoint) = in_order::endpoint(bytes) {
-                    self.endpoints.push(endpoint);
-                } else {
-                    let mut endpoint = Endpoint::default();
-                    endpoint.merge(bytes)?;
-                    self.endpoints.push(endpoint);
+                match in_order::endpoint(bytes) {
+                    Some(endpoint) => self.endpoints.push(endpoint),
+                    None => self.endpoints.push_in_any_order(bytes)?,
                 }
             }
             3 => value.push(&mut self.ports)?,

@@ -25,17 +25,16 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Whether what stands at a place, from 1, is it.
+    /// What stands at a place, from 1.
     #[inline]
-    pub(super) fn is_at(&self, place: u16, is_it: impl Fn(&T) -> bool) -> bool {
-        let at = usize::from(place).checked_sub(1);
-        at.and_then(|at| self.entries.get(at)).is_some_and(is_it)
+    pub(super) fn get(&self, place: u16) -> Option<&T> {
+        self.entries.get(usize::from(place).checked_sub(1)?)
     }
 
     /// The place, from 1, of what `is_it` finds in this slot.
-    #[inline]
+    #[inline(never)]
     pub(super) fn find(&self, slot: usize, is_it: impl Fn(&T) -> bool) -> Option<u16> {
-        let mut place = *self.latest.get(slot)?;
+        let mut place = self.latest(slot);
         for _ in 0..LOOKS {
             let at = usize::from(place.checked_sub(1)?);
             if is_it(self.entries.get(at)?) {
@@ -46,7 +45,14 @@ impl<T> Table<T> {
         None
     }
 
+    /// The place of the latest entry of a slot.
+    #[inline]
+    fn latest(&self, slot: usize) -> u16 {
+        self.latest.get(slot).copied().unwrap_or_default()
+    }
+
     /// The place of a new entry. There are no more of them than endpoints, which fits.
+    #[inline(never)]
     pub(super) fn add(&mut self, slot: usize, entry: T) -> u16 {
         self.entries.push(entry);
         let place = u16::try_from(self.entries.len()).unwrap_or_default();
@@ -58,13 +64,18 @@ impl<T> Table<T> {
 
 impl<'a> Table<Raw<'a>> {
     /// The place of a name; 0 where it is empty.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place_of_name<N: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: N) -> u16 {
         let text = name.as_ref();
         if text.is_empty() {
             return 0;
         }
         let slot = slot(text);
+        // Nearly always it is the latest of its slot, which is seen without a call.
+        let latest = self.latest(slot);
+        if self.get(latest).is_some_and(|held| same(held, text)) {
+            return latest;
+        }
         let found = self.find(slot, |held| **held == *text);
         found.unwrap_or_else(|| self.add(slot, name.into()))
     }
@@ -72,18 +83,37 @@ impl<'a> Table<Raw<'a>> {
 
 /// Where a name is looked for: a hash by multiplication over all of it, eight bytes at a time. Names are short, and who
 /// chooses them to share a slot gains nothing ([`LOOKS`]).
-#[inline]
+#[inline(always)]
 pub(super) fn slot(name: &[u8]) -> usize {
     let mix =
         |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let (words, rest) = name.as_chunks();
     let hash = words.iter().fold(0, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let last = match name.last_chunk() {
-        Some(last) => u64::from_le_bytes(*last),
-        None => rest.iter().fold(0, |last, byte| last << 8 | u64::from(*byte)),
+    let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    let last = match (name.last_chunk(), ends(name)) {
+        (Some(last), _) => u64::from_le_bytes(*last),
+        (None, (Some(first), Some(last))) => half(first) << 32 | half(last),
+        _ => rest.iter().fold(0, |last, byte| last << 8 | u64::from(*byte)),
     };
     // The highest bits of a product depend on all others.
     (mix(hash, last) >> (u64::BITS - SLOTS.ilog2())) as usize
+}
+
+/// Whether two names are the same. Short ones are compared here, which takes less than to call what compares memory.
+#[inline(always)]
+pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && match one.len() {
+            4..8 => ends::<4>(one) == ends::<4>(other),
+            8..=16 => ends::<8>(one) == ends::<8>(other),
+            _ => one == other,
+        }
+}
+
+/// The first and the last `N` bytes: all of a name that is no longer than twice that.
+#[inline]
+fn ends<const N: usize>(name: &[u8]) -> (Option<&[u8; N]>, Option<&[u8; N]>) {
+    (name.first_chunk(), name.last_chunk())
 }
 
 #[cfg(test)]
@@ -110,6 +140,22 @@ mod tests {
         let places = names.map(|name| table.place_of_name(name));
         assert_eq!(places, [1, 2, 3, 0, 1, 2, 3]);
         assert_eq!(table.entries.len(), 3);
+    }
+
+    #[test]
+    fn names_that_differ_in_a_byte_are_not_the_same() {
+        let name = b"ip-10-0-12-34.eu-west-1.compute.internal";
+        for length in 0..name.len() {
+            let (name, longer) = (&name[..length], &name[..=length]);
+            let copy = name.to_vec();
+            assert!(same(name, &copy));
+            assert!(!same(name, longer));
+            for at in 0..length {
+                let mut other = name.to_vec();
+                other[at] ^= 1;
+                assert!(!same(name, &other), "{at} of {length}");
+            }
+        }
     }
 
     #[test]
