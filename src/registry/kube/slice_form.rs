@@ -378,8 +378,8 @@ impl Rows<'_> {
 impl<'a> Form<'a> for SliceForm<'a> {
     fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut form = Self::default();
-        // An endpoint takes some 130 bytes or more.
-        form.endpoints.reserve(bytes.len() / 120);
+        // An endpoint takes some 100 bytes or more.
+        form.endpoints.reserve(bytes.len() / 96);
         form.merge(bytes).map(|()| form)
     }
 

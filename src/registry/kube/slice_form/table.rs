@@ -14,6 +14,8 @@ pub(in super::super) struct Table<T> {
 }
 
 const SLOTS: usize = 64;
+/// How many entries there is room for from the first one on.
+const FEW: usize = 16;
 /// How many entries of a slot are looked at before one is taken for new: names that were chosen to share a
 /// slot must not cost more than that.
 const LOOKS: usize = 16;
@@ -54,6 +56,10 @@ impl<T> Table<T> {
     /// The place of a new entry. There are no more of them than endpoints, which fits.
     #[inline(never)]
     pub(super) fn add(&mut self, slot: usize, entry: T) -> u16 {
+        if self.entries.is_empty() {
+            self.entries.reserve(FEW);
+            self.before.reserve(FEW);
+        }
         self.entries.push(entry);
         let place = u16::try_from(self.entries.len()).unwrap_or_default();
         let latest = self.latest.get_mut(slot).map(|latest| std::mem::replace(latest, place));
