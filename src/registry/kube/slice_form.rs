@@ -211,37 +211,41 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     ipv4(text).map(IpAddr::from).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
 }
 
-#[inline]
+#[inline(always)]
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
-    let (first, mut rest) = octet(text)?;
-    let mut bits = first;
+    let (mut bits, mut rest) = (0, text);
     for _ in 0..3 {
-        let (next, after) = octet(rest.strip_prefix(b".")?)?;
-        (bits, rest) = (bits << 8 | next, after);
+        let (octet, after) = match rest {
+            [a, b'.', after @ ..] => (number(&[*a])?, after),
+            [a, b, b'.', after @ ..] => (number(&[*a, *b])?, after),
+            [a, b, c, b'.', after @ ..] => (number(&[*a, *b, *c])?, after),
+            _ => return None,
+        };
+        (bits, rest) = (bits << 8 | octet, after);
     }
-    rest.is_empty().then(|| Ipv4Addr::from_bits(bits))
+    let octet = match rest {
+        [a] => number(&[*a])?,
+        [a, b] => number(&[*a, *b])?,
+        [a, b, c] => number(&[*a, *b, *c])?,
+        _ => return None,
+    };
+    Some(Ipv4Addr::from_bits(bits << 8 | octet))
 }
 
-/// A number up to 255 without leading zeros, and what follows its digits or the third of them.
-#[inline]
-fn octet(text: &[u8]) -> Option<(u32, &[u8])> {
-    let digit = |byte: &u8| u32::from(byte.wrapping_sub(b'0'));
-    let (first, rest) = text.split_first()?;
-    let first = Some(digit(first)).filter(|first| *first < 10)?;
-    let (second, rest) = match rest {
-        [second, rest @ ..] if second.is_ascii_digit() => (digit(second), rest),
-        _ => return Some((first, rest)),
+/// A number up to 255 without leading zeros, digit by digit.
+#[inline(always)]
+fn number<const DIGITS: usize>(text: &[u8; DIGITS]) -> Option<u32> {
+    let (mut number, mut digits) = (0, true);
+    for byte in text {
+        let digit = u32::from(byte.wrapping_sub(b'0'));
+        (number, digits) = (number * 10 + digit, digits & (digit < 10));
+    }
+    let least = match DIGITS {
+        1 => 0,
+        2 => 10,
+        _ => 100,
     };
-    if first == 0 {
-        return None;
-    }
-    let two = first * 10 + second;
-    match rest {
-        [third, rest @ ..] if third.is_ascii_digit() => {
-            Some((two * 10 + digit(third), rest)).filter(|(octet, _)| *octet < 256)
-        }
-        _ => Some((two, rest)),
-    }
+    (digits && (least..256).contains(&number)).then_some(number)
 }
 
 // Field numbers: k8s.io/api/discovery/v1/generated.proto; of a target, core/v1.
