@@ -12,7 +12,10 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<Endpoint<&[u8]>> {
     let mut rest = InOrder(bytes);
     let address = Some(rest.take(1)?);
     while rest.take(1).is_some() {}
-    let conditions = conditions(rest.take(2).unwrap_or_default())?;
+    let conditions = match rest.take_known_conditions() {
+        Some(known) => known,
+        None => conditions(rest.take(2).unwrap_or_default())?,
+    };
     let _hostname = rest.take(3);
     let target = target(rest.take(4).unwrap_or_default())?;
     let node = rest.take(6).unwrap_or_default();
@@ -21,13 +24,9 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<Endpoint<&[u8]>> {
     rest.0.is_empty().then_some(Endpoint { address, conditions, target, node, zone })
 }
 
-#[inline]
+/// Conditions, of which some are unknown.
+#[cold]
 fn conditions(bytes: &[u8]) -> Option<Conditions> {
-    if let [0x08, ready @ 0..=1, 0x10, serving @ 0..=1, 0x18, terminating @ 0..=1] = bytes {
-        let known = |flag: &u8| Some(*flag == 1);
-        let (ready, serving, terminating) = (known(ready), known(serving), known(terminating));
-        return Some(Conditions { ready, serving, terminating });
-    }
     let mut conditions = Conditions::default();
     conditions.merge(bytes).ok().map(|()| conditions)
 }
@@ -50,10 +49,26 @@ impl<'a> InOrder<'a> {
     #[inline]
     fn take(&mut self, number: u8) -> Option<&'a [u8]> {
         let [key, length @ 0..0x80, after @ ..] = self.0 else { return None };
+        if *key != number << 3 | 2 {
+            return None;
+        }
         let (value, after) = after.split_at_checked(usize::from(*length))?;
-        (*key == number << 3 | 2).then(|| {
+        self.0 = after;
+        Some(value)
+    }
+
+    /// Conditions, if they are the next field and all three are known: eight bytes that are always the same but for
+    /// three bits.
+    #[inline]
+    fn take_known_conditions(&mut self) -> Option<Conditions> {
+        const WRITTEN: u64 = u64::from_le_bytes([0x12, 6, 0x08, 0, 0x10, 0, 0x18, 0]);
+        const FLAGS: u64 = u64::from_le_bytes([0, 0, 0, 1, 0, 1, 0, 1]);
+        let (eight, after) = self.0.split_first_chunk()?;
+        let eight = u64::from_le_bytes(*eight);
+        let flag = |byte: u32| Some(eight >> (8 * byte) & 1 == 1);
+        (eight & !FLAGS == WRITTEN).then(|| {
             self.0 = after;
-            value
+            Conditions { ready: flag(3), serving: flag(5), terminating: flag(7) }
         })
     }
 }
