@@ -178,11 +178,7 @@ impl<'a> Rows<'a> {
         if *target.kind.as_ref() != *b"Pod" || name.is_empty() {
             return 0;
         }
-        // As `WorkloadRef::split` does, which is at a `-` or at the end.
-        let at = name.iter().rposition(|byte| *byte == b'-').map_or(0, |dash| dash + 1);
-        let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
-        let (stem, tail) = name.split_at(at);
-        self.tails.extend_from_slice(tail);
+        let stem = add_tail(&mut self.tails, name);
         let namespace = target.namespace.as_ref();
         // Most endpoints are of the set that the one before is of.
         if let Some(Row { set, .. }) = self.rows.last()
@@ -192,12 +188,30 @@ impl<'a> Rows<'a> {
         {
             return *set;
         }
-        let slot = slot(stem);
+        let (slot, length) = (slot(stem), stem.len());
         let found = self.sets.find(slot, |(of, held)| **held == *stem && **of == *namespace);
         found.unwrap_or_else(|| {
-            self.sets.add(slot, (target.namespace.into(), target.name.into().cut(at)))
+            self.sets.add(slot, (target.namespace.into(), target.name.into().cut(length)))
         })
     }
+}
+
+/// Adds the tail of a pod's name to others; what comes before it.
+#[inline(always)]
+fn add_tail<'n>(tails: &mut Vec<u8>, name: &'n [u8]) -> &'n [u8] {
+    // Nearly all have a tail of five letters, which Kubernetes gave them.
+    if let Some((stem @ [.., b'-'], tail)) = name.split_last_chunk::<5>()
+        && tail.iter().all(|byte| *byte != b'-')
+    {
+        tails.extend_from_slice(tail);
+        return stem;
+    }
+    // As `WorkloadRef::split` does, which is at a `-` or at the end.
+    let at = name.iter().rposition(|byte| *byte == b'-').map_or(0, |dash| dash + 1);
+    let at = if name.len() - at > usize::from(u8::MAX) { name.len() } else { at };
+    let (stem, tail) = name.split_at(at);
+    tails.extend_from_slice(tail);
+    stem
 }
 
 /// A place in a text or a table; an object is bounded far below 4 GiB.
@@ -399,6 +413,28 @@ impl<'a> Form<'a> for SliceForm<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::WorkloadRef;
+
+    #[test]
+    fn names_of_pods_are_cut_as_elsewhere() {
+        let long = format!("web-{}", "x".repeat(256));
+        for name in [
+            "web-7d8-abcde",
+            "web-7d8-ab-de",
+            "web-7d8-abcd-",
+            "web-7d8abcdef",
+            "web-0",
+            "-abcde",
+            "abcde",
+            &long[..259],
+            &long,
+        ] {
+            let (stem, tail) = WorkloadRef::split(name);
+            let mut tails = b"x2x4z".to_vec();
+            assert_eq!(add_tail(&mut tails, name.as_bytes()), stem.as_bytes(), "{name}");
+            assert_eq!(tails, format!("x2x4z{tail}").as_bytes(), "{name}");
+        }
+    }
 
     #[test]
     fn addresses_are_read_as_the_standard_library_does() {
