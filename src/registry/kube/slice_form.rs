@@ -220,7 +220,7 @@ fn place(at: usize) -> u32 {
 }
 
 /// Reads an address. Nearly all are of IPv4, in the one way the standard library reads them.
-#[inline]
+#[inline(always)]
 fn address(text: &[u8]) -> Option<IpAddr> {
     ipv4(text).map(IpAddr::from).or_else(|| std::str::from_utf8(text).ok()?.parse().ok())
 }

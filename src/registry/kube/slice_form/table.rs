@@ -79,7 +79,9 @@ impl<'a> Table<Raw<'a>> {
         let slot = slot(text);
         // Nearly always it is the latest of its slot, which is seen without a call.
         let latest = self.latest(slot);
-        if self.get(latest).is_some_and(|held| same(held, text)) {
+        if let Some(held) = self.get(latest)
+            && same(held, text)
+        {
             return latest;
         }
         let found = self.find(slot, |held| **held == *text);
