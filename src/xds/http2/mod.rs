@@ -1,7 +1,7 @@
 //! The HTTP/2 of this server: what gRPC needs and no more, lean where a connection is idle.
 //!
 //! One task serves a connection, its calls included, so nothing here wakes anybody: whoever drives the
-//! [`Connection`] polls the calls whenever it has received or sent. Between frames no buffer is kept.
+//! `Connection` polls the calls whenever it has received or sent. Between frames no buffer is kept.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
