@@ -109,7 +109,7 @@ impl Subscription {
         self.wants_at(proxy, unit(name, 0), name)
     }
 
-    /// The same where `place`, the name's [`unit`] without salt, is known.
+    /// The same where `place`, the name's [`unit()`] without salt, is known.
     pub(crate) fn wants_at(self, proxy: u32, place: f64, name: &[u8]) -> bool {
         /// The golden ratio spreads numbers evenly over [0, 1), however many there are.
         const SPREAD: f64 = 0.618_033_988_749_894_9;
