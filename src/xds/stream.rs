@@ -335,9 +335,10 @@ impl Stream {
 
     fn take_changes(&mut self) -> Result<(), Ended> {
         self.idle = false;
-        let context = self.context()?;
         let Some(admitted) = &self.admitted else { return Ok(()) };
         let dirty = admitted.subscription.take();
+        // After that, so that it is at least the version that marked this stream.
+        let context = self.context()?;
         if dirty.everything {
             // The pod may have come, or the network of its cluster changed.
             let before = admitted.entry.connection().network();
