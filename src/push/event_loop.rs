@@ -16,6 +16,7 @@ use super::context::{Placement, Private, PushContext, Settings};
 use super::debounce::Debounce;
 use super::interest::{Changes, Interest};
 use super::joins::Joins;
+use super::vantage::unseen;
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
@@ -487,7 +488,7 @@ pub async fn run(
                     let changes = Changes { since, ..changes };
                     figures.version = context.version;
                     figures.published = Some(std::time::SystemTime::now());
-                    figures.woken = publish(&outputs, context, &changes);
+                    figures.woken = publish(&outputs, context, changes);
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
                 }
@@ -521,12 +522,15 @@ pub async fn run(
     }
 }
 
-fn publish(outputs: &Outputs, context: Arc<PushContext>, changes: &Changes) -> usize {
-    debug!(version = context.version, ?changes, "new version");
+fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -> usize {
     publish_names(outputs, &context.networks);
     // The context first: a stream that is woken must find what it was woken for.
-    outputs.context.send_replace(Some(context));
-    outputs.interest.mark(changes)
+    let before = outputs.context.send_replace(Some(Arc::clone(&context)));
+    if let Some(before) = before {
+        changes.unseen = unseen(&before, &context, &changes, &outputs.interest);
+    }
+    debug!(version = context.version, ?changes, "new version");
+    outputs.interest.mark(&changes)
 }
 
 fn publish_names(outputs: &Outputs, networks: &Networks) {

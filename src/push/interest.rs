@@ -13,6 +13,7 @@ use std::time::Instant;
 use futures::task::AtomicWaker;
 use prost::encoding::{decode_varint, encode_varint};
 
+use super::view::ViewKey;
 use crate::model::{ClusterId, Hostname, WorkloadKey};
 
 /// What changed since a stream last looked.
@@ -48,6 +49,8 @@ pub struct Changes {
     pub accounts: bool,
     /// Services whose endpoints changed.
     pub endpoints: BTreeSet<Hostname>,
+    /// Of these, the vantages from which nothing differs: who stands there need not hear of it.
+    pub unseen: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
     /// Pods whose record changed: their own proxies look at everything again.
     pub workloads: BTreeSet<(ClusterId, WorkloadKey)>,
     /// When the first event of it was taken.
@@ -75,13 +78,31 @@ pub struct Interest {
 /// watched, four while it is dirty. The number of what has gone is given out again.
 #[derive(Debug, Default)]
 struct Table {
-    streams: Numbered<Arc<Pending>>,
+    streams: Numbered<Listener>,
     names: Numbered<Watched>,
+    vantages: Numbered<Vantage>,
+    by_view: HashMap<Arc<ViewKey>, u32>,
     by_name: HashMap<Arc<str>, u32>,
     by_hostname: HashMap<Hostname, Vec<u32>>,
     workloads: BTreeMap<(ClusterId, WorkloadKey), Vec<u32>>,
     /// How many times streams were woken: each time another one is the first.
     turn: usize,
+}
+
+/// A stream.
+#[derive(Debug)]
+struct Listener {
+    pending: Arc<Pending>,
+    /// The number of its vantage, once that is known.
+    vantage: Option<u32>,
+}
+
+/// Where some stream stands.
+#[derive(Debug)]
+struct Vantage {
+    view: Arc<ViewKey>,
+    /// How many do; never 0.
+    streams: usize,
 }
 
 /// A name that some stream watches.
@@ -129,7 +150,8 @@ impl Interest {
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
         let pending = Arc::<Pending>::default();
         let mut table = lock(&self.table);
-        let stream = table.streams.enter(Arc::clone(&pending));
+        let listener = Listener { pending: Arc::clone(&pending), vantage: None };
+        let stream = table.streams.enter(listener);
         if let Some(workload) = &workload {
             insert(table.workloads.entry(workload.clone()).or_default(), stream);
         }
@@ -149,7 +171,7 @@ impl Interest {
         let mut table = lock(&self.table);
         let mut marked = Vec::new();
         if changes.everything || changes.definitions || changes.accounts {
-            for (stream, pending) in table.streams.iter() {
+            for (stream, Listener { pending, .. }) in table.streams.iter() {
                 let mut unread = lock(&pending.dirty);
                 unread.everything |= changes.everything;
                 unread.definitions |= changes.definitions;
@@ -158,9 +180,14 @@ impl Interest {
             }
         }
         for host in &changes.endpoints {
+            let unseen = changes.unseen.get(host).into_iter().flatten();
+            let unseen: Vec<u32> =
+                unseen.filter_map(|view| table.by_view.get(view).copied()).collect();
             for name in table.by_hostname.get(host).into_iter().flatten() {
                 for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
-                    if let Some(pending) = table.streams.get(*stream) {
+                    if let Some(Listener { pending, vantage }) = table.streams.get(*stream)
+                        && vantage.is_none_or(|vantage| !unseen.contains(&vantage))
+                    {
                         insert(&mut lock(&pending.dirty).names, *name);
                         marked.push(*stream);
                     }
@@ -169,7 +196,7 @@ impl Interest {
         }
         for workload in &changes.workloads {
             for stream in table.workloads.get(workload).into_iter().flatten() {
-                if let Some(pending) = table.streams.get(*stream) {
+                if let Some(Listener { pending, .. }) = table.streams.get(*stream) {
                     lock(&pending.dirty).everything = true;
                     marked.push(*stream);
                 }
@@ -184,7 +211,7 @@ impl Interest {
             marked.rotate_left(first);
         }
         for stream in &marked {
-            if let Some(pending) = table.streams.get(*stream) {
+            if let Some(Listener { pending, .. }) = table.streams.get(*stream) {
                 if let Some(since) = changes.since {
                     // Nobody takes it meanwhile: that needs the table.
                     lock(&pending.dirty).since.get_or_insert(since);
@@ -194,9 +221,34 @@ impl Interest {
         }
         marked.len()
     }
+
+    /// Where the streams that watch a name of `host` stand; left out is where fewer than `least` do.
+    pub fn vantages(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
+        let table = lock(&self.table);
+        let mut counts = vec![0_usize; table.vantages.values.len()];
+        for name in table.by_hostname.get(host).into_iter().flatten() {
+            for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
+                let vantage = table.streams.get(*stream).and_then(|listener| listener.vantage);
+                if let Some(count) = vantage.and_then(|vantage| counts.get_mut(vantage as usize)) {
+                    *count += 1;
+                }
+            }
+        }
+        let many = |(number, vantage): (u32, &Vantage)| {
+            (counts.get(number as usize)? >= &least).then(|| Arc::clone(&vantage.view))
+        };
+        table.vantages.iter().filter_map(many).collect()
+    }
 }
 
 impl Subscription {
+    /// Says where the stream stands from now on, and whether that is new. It hears of what is seen from there;
+    /// what changed before this, and differs only there, it may not have heard of.
+    pub fn stand_at(&self, view: ViewKey) -> bool {
+        let mut table = lock(&self.interest.table);
+        table.stand(self.stream, Some(view))
+    }
+
     /// Watches exactly these names from now on, those that stand for a service. Enter a name before
     /// reading the context that its answer is made from.
     pub fn watch<'a>(
@@ -247,6 +299,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut table = lock(&self.interest.table);
+        table.stand(self.stream, None);
         table.streams.leave(self.stream);
         for name in self.names.iter() {
             table.forget_name(name, self.stream);
@@ -269,6 +322,41 @@ impl Unread {
 }
 
 impl Table {
+    /// Notes where `stream` stands, and whether that is new.
+    fn stand(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
+        let Some(listener) = self.streams.get_mut(stream) else { return false };
+        let before = listener.vantage;
+        let is_there = |number| self.vantages.get(number).map(|vantage| &*vantage.view);
+        if before.and_then(is_there) == view.as_ref() {
+            return false;
+        }
+        listener.vantage = view.map(|view| match self.by_view.get(&view) {
+            Some(number) => {
+                if let Some(vantage) = self.vantages.get_mut(*number) {
+                    vantage.streams += 1;
+                }
+                *number
+            }
+            None => {
+                let view = Arc::new(view);
+                let number = self.vantages.enter(Vantage { view: Arc::clone(&view), streams: 1 });
+                self.by_view.insert(view, number);
+                number
+            }
+        });
+        if let Some(number) = before
+            && let Some(vantage) = self.vantages.get_mut(number)
+        {
+            vantage.streams -= 1;
+            if vantage.streams == 0
+                && let Some(gone) = self.vantages.leave(number)
+            {
+                self.by_view.remove(&gone.view);
+            }
+        }
+        true
+    }
+
     /// Notes that `stream` watches `name`, whose number it returns if it stands for a service.
     fn watch(
         &mut self,
@@ -408,6 +496,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::sidecar;
+    use crate::push::view::Role;
 
     fn hosts(names: &[&str]) -> BTreeSet<Hostname> {
         names.iter().map(|name| Hostname::from(*name)).collect()
@@ -467,15 +557,60 @@ mod tests {
         assert!(own.take().definitions && other.take().definitions);
     }
 
+    fn view(network: &str) -> ViewKey {
+        ViewKey::of(&sidecar("web.ns", "east"), network.into(), Role::Client)
+    }
+
+    #[test]
+    fn who_stands_where_nothing_differs_is_left_alone() {
+        let interest = Arc::new(Interest::default());
+        let mut streams = [(); 3].map(|()| interest.subscribe(None));
+        streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
+        let [a, b, c] = &streams;
+        assert!(a.stand_at(view("n1")) && b.stand_at(view("n2")) && !a.stand_at(view("n1")));
+        let unseen = BTreeMap::from([("x".into(), vec![Arc::new(view("n1"))])]);
+        let changes = Changes { unseen, ..endpoints_of(&["x", "y"]) };
+        interest.mark(&changes);
+        let both = ["x", "y"].map(str::to_owned);
+        assert_eq!(
+            (dirty(a), dirty(b), dirty(c)),
+            (vec!["y".into()], both.to_vec(), both.to_vec())
+        );
+        assert!(a.stand_at(view("n3")), "it moved");
+        interest.mark(&changes);
+        assert_eq!(dirty(a), both);
+    }
+
+    #[test]
+    fn streams_are_counted_by_where_they_stand() {
+        let interest = Arc::new(Interest::default());
+        let mut streams = [(); 5].map(|()| interest.subscribe(None));
+        for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
+            watch(stream, &["x"]);
+            stream.stand_at(view(network));
+        }
+        watch(&mut streams[0], &["y"]);
+        let many = |host: &str, least| {
+            let views = interest.vantages(&host.into(), least);
+            views.iter().map(|view| view.network.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(many("x", 2), ["n1", "n2"]);
+        assert_eq!(many("x", 3), [""; 0]);
+        assert_eq!(many("y", 1), ["n1"]);
+    }
+
     #[test]
     fn a_stream_that_ended_leaves_nothing_behind() {
         let interest = Arc::new(Interest::default());
         let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
         let mut stream = interest.subscribe(Some(key));
         watch(&mut stream, &["x"]);
+        stream.stand_at(view("n1"));
+        stream.stand_at(view("n2"));
         drop(stream);
         let table = lock(&interest.table);
         assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
+        assert_eq!(table.vantages.iter().count() + table.by_view.len(), 0);
         assert!(
             table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty()
         );

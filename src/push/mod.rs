@@ -13,6 +13,7 @@ pub mod proxy;
 mod reason;
 pub mod shared;
 mod shares;
+mod vantage;
 pub mod view;
 mod weights;
 

@@ -17,7 +17,7 @@ pub struct Origin {
 }
 
 /// The origins of an assignment, as they are found.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 pub(super) struct Origins {
     pub(super) all: Vec<Origin>,
     /// The places of gateways in it, from 1.

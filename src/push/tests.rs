@@ -1,5 +1,6 @@
 mod joins;
 mod policy;
+mod vantage;
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@
 //! in the order of [`Step`]; the first that fails withholds the endpoint.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -476,23 +477,16 @@ pub fn assignment(
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
     let preference = preference(context, view, service);
-    let full = context.settings.metadata == EndpointMetadata::Full;
-    let mut found = Found { origins: full.then(Origins::default), ..Found::default() };
+    let mut found = Found::new(context);
     let mut shares = super::shares::Shares::default();
     for (shard, port) in service.shards_of_port(port) {
-        let local = local || shard.service.keeps_home;
-        let networks = shard.networks().iter().enumerate();
-        let reaches: Vec<_> = networks
-            .map(|(at, network)| {
-                let placed = (network, shard.bar(at));
-                let mut reach = Reach::new(context, view, service, local, &shard.key, placed);
-                if let Some(preference) = preference {
-                    let own = (&view.cluster, &view.network);
-                    reach.rank = preference.rank(own, (&shard.key.cluster, network));
-                }
-                reach
-            })
-            .collect();
+        let mut reaches = reaches(context, view, service, local, shard);
+        if let Some(preference) = preference {
+            let own = (&view.cluster, &view.network);
+            for (reach, network) in reaches.iter_mut().zip(shard.networks()) {
+                reach.rank = preference.rank(own, (&shard.key.cluster, network));
+            }
+        }
         let before = preference.map(|_| shares.begin(&found.groups, &found.remote));
         found.collect(&reaches, shard, port);
         if let Some(before) = before {
@@ -535,6 +529,40 @@ pub fn assignment(
     Assignment { localities, origins }
 }
 
+/// What the shards by these keys bring to an [`assignment`], before it is weighed together with what others
+/// bring. The service is one without a [preference].
+pub(super) fn brought(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+    port: u16,
+    keys: &BTreeSet<&ShardKey>,
+) -> impl PartialEq + use<> {
+    let local = context.mesh.cluster_local(service.hostname());
+    let mut found = Found::new(context);
+    for (shard, port) in service.shards_of_port(port) {
+        if keys.contains(&shard.key) {
+            found.collect(&reaches(context, view, service, local, shard), shard, port);
+        }
+    }
+    found
+}
+
+/// The ways into each network that `shard` has endpoints in. `local` says whether the service is cluster-local
+/// in the whole mesh.
+fn reaches<'a, 'v>(
+    context: &'a PushContext,
+    view: &'v ViewKey,
+    service: &MergedService,
+    local: bool,
+    shard: &ShardEndpoints,
+) -> Vec<Reach<'a, 'v>> {
+    let local = local || shard.service.keeps_home;
+    let placed = shard.networks().iter().enumerate();
+    let placed = placed.map(|(at, network)| (network, shard.bar(at)));
+    placed.map(|placed| Reach::new(context, view, service, local, &shard.key, placed)).collect()
+}
+
 /// By address and port, as [`Socket`]s are ordered.
 fn order_of(a: &Member, b: &Member) -> Ordering {
     let addresses = match (a.address, b.address) {
@@ -545,7 +573,7 @@ fn order_of(a: &Member, b: &Member) -> Ordering {
 }
 
 /// Endpoints sorted by what becomes of them.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 struct Found {
     /// One for each locality, in the order in which they were found.
     groups: Vec<Group>,
@@ -557,6 +585,7 @@ struct Found {
 }
 
 /// What endpoints of one locality that are reached through the same gateways weigh together.
+#[derive(PartialEq)]
 pub(super) struct Remote {
     pub(super) group: usize,
     pub(super) weight: u64,
@@ -565,6 +594,11 @@ pub(super) struct Remote {
 }
 
 impl Found {
+    fn new(context: &PushContext) -> Self {
+        let full = context.settings.metadata == EndpointMetadata::Full;
+        Self { origins: full.then(Origins::default), ..Self::default() }
+    }
+
     /// Takes the endpoints that one shard has for a port. There is a reach for each of its networks.
     fn collect(&mut self, reaches: &[Reach<'_, '_>], shard: &ShardEndpoints, port: &Port) {
         let endpoints = &shard.endpoints;

@@ -98,6 +98,12 @@ impl AdmittedStream {
         Picture::new(context, &self.proxy, network, cache).at(whereabouts)
     }
 
+    /// Says where it stands, and whether that is new. That changes with what all streams hear of: networks,
+    /// its own workload, definitions.
+    fn stand(&self, context: &Arc<PushContext>, cache: &Cache) -> bool {
+        self.subscription.stand_at(self.picture(context, cache).vantage())
+    }
+
     /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
     /// configuration, as it would if it reconnected and was refused: else its workload would lose its
     /// own listeners because somebody removed a Secret elsewhere. It still hears of the endpoints of
@@ -330,13 +336,15 @@ impl Stream {
             verified,
             "connected"
         );
-        Ok(AdmittedStream { proxy, entry, subscription, cluster_seen: false })
+        let stream = AdmittedStream { proxy, entry, subscription, cluster_seen: false };
+        stream.stand(&context, &self.shared.cache);
+        Ok(stream)
     }
 
     fn take_changes(&mut self) -> Result<(), Ended> {
         self.idle = false;
         let Some(admitted) = &self.admitted else { return Ok(()) };
-        let dirty = admitted.subscription.take();
+        let mut dirty = admitted.subscription.take();
         // After that, so that it is at least the version that marked this stream.
         let context = self.context()?;
         if dirty.everything {
@@ -344,6 +352,10 @@ impl Stream {
             let before = admitted.entry.connection().network();
             let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
             admitted.entry.readmit(now);
+        }
+        if dirty.everything || dirty.definitions {
+            // Until now it heard of what is seen from where it stood.
+            dirty.everything |= admitted.stand(&context, &self.shared.cache);
         }
         let mut session = lock(&self.session);
         session.on_change(&dirty);

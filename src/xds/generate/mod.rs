@@ -63,6 +63,11 @@ impl<'a> Picture<'a> {
         Self { view: self.view.at(whereabouts), ..self }
     }
 
+    /// Where the proxy stands: see [`ViewKey::vantage`].
+    pub fn vantage(&self) -> ViewKey {
+        self.view.clone().vantage()
+    }
+
     fn addresses(&self) -> Arc<Addresses> {
         let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
         self.cache.addresses.get_or_make(self.class(), self.context.definitions, || {

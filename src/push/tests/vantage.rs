@@ -1,0 +1,159 @@
+//! Who is spared the look at a change.
+
+use std::collections::BTreeSet;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::model::{Distribution, Service};
+use crate::push::interest::{Interest, Subscription};
+use crate::push::vantage::unseen;
+
+/// So many streams from each of these views, all of which watch `web.ns`.
+fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscription>) {
+    let interest = Arc::<Interest>::default();
+    let enter = |view: &ViewKey| {
+        let mut subscription = interest.subscribe(None);
+        subscription.watch(&["web".into()], |_| Some(host("web.ns")));
+        subscription.stand_at(view.clone().vantage());
+        subscription
+    };
+    let all = views.iter().flat_map(|view| std::iter::repeat_n(view, streams));
+    let subscriptions = all.map(enter).collect();
+    (interest, subscriptions)
+}
+
+/// The networks of `n1` to `n3` from which west's new word makes no difference.
+fn unseen_from(word: RegistryUpdate, streams: usize) -> Vec<String> {
+    let west = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"].map(endpoint);
+    let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], west.to_vec()));
+    let (before, _) = mesh.next_version().expect("a first version");
+    mesh.apply(Event::Registry(word));
+    let (now, changes) = mesh.next_version().expect("it changes something");
+    let (interest, _kept) = watched_from(&["n1", "n2", "n3"].map(client), streams);
+    let mut unseen = unseen(&before, &now, &changes, &interest);
+    let views = unseen.remove(&host("web.ns")).unwrap_or_default();
+    let changes = Changes { unseen: [(host("web.ns"), views.clone())].into(), ..changes };
+    let told = if changes.everything { 3 } else { 3 - views.len() };
+    assert_eq!(interest.mark(&changes), told * streams);
+    views.iter().map(|view| view.network.as_str().to_owned()).collect()
+}
+
+fn west_says(addresses: &[&str]) -> RegistryUpdate {
+    let endpoints = addresses.iter().copied().map(endpoint).collect();
+    shard("west", 2).with(service("web.ns"), endpoints).update().said()
+}
+
+#[test]
+fn what_a_gateway_hides_concerns_its_own_network_alone() {
+    let moved = west_says(&["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.9"]);
+    assert_eq!(unseen_from(moved.clone(), 4), ["n1", "n3"]);
+    // To look would cost as much as to wake so few.
+    assert!(unseen_from(moved, 3).is_empty());
+    let fewer = west_says(&["10.1.0.1", "10.1.0.2"]);
+    assert!(unseen_from(fewer, 4).is_empty(), "the gateway's weight differs");
+    let other = service("web.ns").with(|service| service.keeps_home = true);
+    let own = shard("west", 2).with(other, vec![endpoint("10.1.0.9")]).update().said();
+    assert!(unseen_from(own, 4).is_empty(), "it is by cluster now");
+    assert!(unseen_from(removed("west", 2), 4).is_empty());
+}
+
+/// Whatever changes: from a view whose vantage is spared, nothing differs.
+#[test]
+fn who_is_spared_holds_what_there_is() {
+    let mut random = StdRng::seed_from_u64(11);
+    let mut spared = 0;
+    for _ in 0..60 {
+        let mut mesh = mesh(two_networks(some_endpoints(&mut random), some_endpoints(&mut random)));
+        mesh.apply(Event::Clusters(clusters(&mut random)));
+        let (mut before, _) = mesh.next_version().expect("a first version");
+        let views = all_views();
+        let (interest, _kept) = watched_from(&views, 4);
+        for _ in 0..20 {
+            mesh.apply(change(&mut random));
+            let Some((now, changes)) = mesh.next_version() else { continue };
+            let unseen = unseen(&before, &now, &changes, &interest);
+            let unseen: BTreeSet<_> = unseen.values().flatten().collect();
+            for view in &views {
+                if unseen.contains(&Arc::new(view.clone().vantage())) {
+                    spared += 1;
+                    assert_eq!(assigned(&before, view), assigned(&now, view), "{view:?}");
+                }
+            }
+            before = now;
+        }
+    }
+    assert!(spared > 1000, "{spared}");
+}
+
+fn all_views() -> Vec<ViewKey> {
+    let mut views = Vec::new();
+    for cluster in ["east", "west", "north"] {
+        for network in ["n1", "n2", "n3", ""] {
+            for (namespace, node) in [("ns", None), ("ns", Some("node-1")), ("shop", None)] {
+                for role in [Role::Client, Role::Gateway] {
+                    let proxy = sidecar(&format!("client.{namespace}"), cluster);
+                    let view = ViewKey::of(&proxy, network.into(), role);
+                    let locality = node.map(|_| zone("a"));
+                    views.push(ViewKey { node: node.map(Into::into), locality, ..view });
+                }
+            }
+        }
+    }
+    views
+}
+
+fn zone(name: &str) -> Arc<Locality> {
+    Arc::new(Locality { region: "r".into(), zone: name.into(), subzone: "".into() })
+}
+
+fn some_endpoints(random: &mut StdRng) -> Vec<Endpoint> {
+    let count = random.random_range(0..6);
+    let one = |random: &mut StdRng| Endpoint {
+        health: *[Health::Healthy, Health::Healthy, Health::Unhealthy].choose(random).expect("one"),
+        tls_mode: *[TlsMode::Istio, TlsMode::Istio, TlsMode::Disabled].choose(random).expect("one"),
+        locality: zone(["a", "b"].choose(random).expect("one")),
+        node: random.random_ratio(1, 3).then(|| "node-1".into()),
+        network_label: random.random_ratio(1, 9).then(|| "n3".into()),
+        ..endpoint(&format!("10.0.{}.1", random.random_range(0..8)))
+    };
+    (0..count).map(|_| one(random)).collect()
+}
+
+/// `web.ns`, mostly as any other.
+fn some_service(random: &mut StdRng) -> Service {
+    let unusual = random.random_range(0..24);
+    service("web.ns").with(|service| match unusual {
+        0 => service.export_to = ExportTo::Namespaces(vec!["ns".into()]),
+        1 => service.keeps_home = true,
+        2 => service.node_local = true,
+        3 => service.prefers = Distribution::SameZone,
+        4 => service.resolution = Resolution::Headless,
+        _ => {}
+    })
+}
+
+fn clusters(random: &mut StdRng) -> Arc<KnownClusters> {
+    let mut known = KnownClusters::default();
+    for id in ["east", "west", "north"] {
+        let mode = if random.random_ratio(1, 8) { Mode::Drain } else { Mode::Normal };
+        known.clusters.insert(id.into(), KnownCluster { mode, ..member(None) });
+    }
+    Arc::new(known)
+}
+
+fn change(random: &mut StdRng) -> Event {
+    let (cluster, epoch) = *[("east", 1), ("west", 2), ("north", 3)].choose(random).expect("one");
+    if random.random_ratio(1, 16) {
+        return Event::Clusters(clusters(random));
+    }
+    if cluster == "north" && random.random_ratio(1, 4) {
+        let gateway = service("gateway.strait-system").gateway_of("n3", "203.0.113.3");
+        let word = shard(cluster, epoch).network("n3").with(gateway, vec![]);
+        return Event::Registry(word.with(some_service(random), some_endpoints(random)).said());
+    }
+    let word = shard(cluster, epoch).with(some_service(random), some_endpoints(random));
+    Event::Registry(word.update().said())
+}
