@@ -26,6 +26,7 @@ pub mod codes;
 pub mod config;
 pub mod explain;
 pub mod folder;
+mod hash;
 pub mod identity;
 pub mod lkg;
 pub mod mesh;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::hash::Secret;
 use crate::model::{Locality, Profile, SortedMap};
 
 /// Bytes that hold no value; the text says of what.
@@ -33,10 +34,10 @@ pub(super) trait Plain: Copy {
 #[derive(Default)]
 pub(super) struct Encoder<'a> {
     pub(super) bytes: Vec<u8>,
-    texts: HashMap<&'a str, u64>,
-    localities: HashMap<&'a Locality, u64>,
+    texts: HashMap<&'a str, u64, Secret>,
+    localities: HashMap<&'a Locality, u64, Secret>,
     /// By address: the same value stands once, equal ones need not.
-    profiles: HashMap<*const Profile, u64>,
+    profiles: HashMap<*const Profile, u64, Secret>,
     last_name: String,
 }
 

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use super::hash::Secret;
 use super::request::Request;
 use super::resource::{Resource, ResourceSource, ResourceType, Version};
 use super::rope::Rope;
 use super::session::{Form, Handled, Response, Session, Violation, check_names};
 use super::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
+use crate::hash::Secret;
 
 /// Subscribes to everything of a wildcard type.
 pub(super) const EVERYTHING: &str = "*";

@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::hash::Secret;
 use super::resource::{Resource, ResourceType, Version};
 use super::rope::Rope;
 use super::session::Form;
 use super::{delta, sotw};
+use crate::hash::Secret;
 
 /// Resources sorted by name, each name once, cut into pieces for responses.
 #[derive(Debug)]

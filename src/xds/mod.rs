@@ -12,7 +12,6 @@ pub mod resource;
 
 mod answers;
 mod delta;
-mod hash;
 mod rope;
 pub mod session;
 mod sotw;

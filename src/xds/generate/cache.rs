@@ -11,6 +11,7 @@ use dashmap::DashMap;
 
 use super::tls::Secrets;
 use crate::aggregate::MergedService;
+use crate::hash::Secret;
 use crate::mesh::MeshConfig;
 use crate::model::{
     ClusterId, Distribution, ExportTo, Hostname, KnownClusters, Labels, Namespace, Proxy,
@@ -22,7 +23,6 @@ use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::{east_west_port, served_in};
 use crate::push::view::{ViewKey, is_by_cluster, is_by_node};
-use crate::xds::hash::Secret;
 use crate::xds::list::List;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;

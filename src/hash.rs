@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Hashes keys, which are texts that many choose: with a secret, as the standard library does, at a
 /// fraction of its cost.
 #[derive(Debug, Clone)]
-pub(super) struct Secret(u64);
+pub(crate) struct Secret(u64);
 
 impl Default for Secret {
     fn default() -> Self {
@@ -24,7 +24,7 @@ impl BuildHasher for Secret {
 }
 
 /// Each part is hashed with the hash of those before it.
-pub(super) struct Folded(u64);
+pub(crate) struct Folded(u64);
 
 impl Hasher for Folded {
     fn finish(&self) -> u64 {
