@@ -19,8 +19,9 @@ use tokio::net::TcpStream;
 
 use crate::Failure;
 
-/// How often stamps are asked for, and waiting responses looked through.
-pub(crate) const PERIOD: Duration = Duration::from_millis(20);
+/// How often stamps are asked for, and waiting responses looked through. No figure depends on it, and each
+/// time costs CPU, which would count as what proxies need.
+pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 /// After this nobody looks for a change any longer.
 const LOOKED_FOR_NS: u64 = 60_000_000_000;
 
