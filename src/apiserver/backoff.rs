@@ -13,7 +13,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Pauses that begin near `first`, double, and stay below `longest`.
-    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0, last: Duration::ZERO }
     }
 

@@ -27,6 +27,8 @@ const RELIST_PERIOD: Duration = Duration::from_secs(600);
 /// A watch is asked to last between these, at random, so that watches don't all end together.
 const WATCH_LIFETIME_MIN: Duration = Duration::from_secs(240);
 const WATCH_LIFETIME_MAX: Duration = Duration::from_secs(300);
+/// Between questions that fail.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
 /// Watches that end without an error begin at least this far apart.
 const WATCH_SPACING: Duration = Duration::from_secs(1);
 /// The longest `Retry-After` that is obeyed.
@@ -54,9 +56,12 @@ pub(super) struct Course {
     listing: Listing,
     /// When the position is given up for a fresh list.
     relist_at: Option<Instant>,
-    /// After faults that pass: lost connections, server errors, expired versions.
+    /// After faults that pass: lost connections, server errors.
     faults: Backoff,
-    /// After answers that only somebody's hand changes: 401, 403, 404, nonsense.
+    /// After versions that the server doesn't know. It answers then: how long it was away before is no reason to wait.
+    forgotten: Backoff,
+    /// After answers that only somebody's hand changes: 401, 403, 404, nonsense. They pass, too: a server that has
+    /// just started permits nobody anything until it has read who may do what.
     refusals: Backoff,
 }
 
@@ -86,8 +91,9 @@ impl Course {
             doubted: false,
             listing: Listing::InitialEvents,
             relist_at: None,
-            faults: Backoff::new(Duration::from_millis(800), Duration::from_secs(30)),
-            refusals: Backoff::new(Duration::from_secs(5), Duration::from_secs(30)),
+            faults: PAUSES,
+            forgotten: PAUSES,
+            refusals: PAUSES,
         }
     }
 
@@ -149,17 +155,26 @@ impl Course {
     /// before the next question.
     pub(super) fn watch_ended(&mut self, lasted: Duration, told: bool, random: f64) -> Duration {
         if told || lasted >= WATCH_SPACING {
-            self.faults.held(lasted);
+            self.held(lasted);
             return WATCH_SPACING.saturating_sub(lasted);
         }
         // An empty answer at once, perhaps again and again: a stale watch, or a broken proxy.
         self.faults.pause(random)
     }
 
+    fn held(&mut self, lasted: Duration) {
+        for backoff in [&mut self.faults, &mut self.forgotten, &mut self.refusals] {
+            backoff.held(lasted);
+        }
+    }
+
     /// The question failed after `lasted`. Returns the pause before the next one.
     pub(super) fn failed(&mut self, error: &Error, lasted: Duration, random: f64) -> Duration {
-        self.faults.held(lasted);
-        self.refusals.held(lasted);
+        self.held(lasted);
+        let refused = is_refusal(error);
+        if !refused && lasted >= WATCH_SPACING {
+            self.refusals = PAUSES;
+        }
         self.doubted = true;
         if !matches!(self.position, Position::Version(_)) {
             // Half a list is worth nothing: its continuation may have been what failed.
@@ -175,25 +190,35 @@ impl Course {
         match error {
             Error::Gone(_) | Error::VersionAhead(_) => {
                 self.position = Position::Nowhere;
-                self.faults.pause(random)
+                self.forgotten.pause(random)
             }
             Error::TooManyRequests { retry_after: Some(after) } => {
                 // Later than asked rather than sooner: others were told the same.
                 let later = after.mul_f64(1.0 + random / 4.0).min(RETRY_AFTER_MAX);
                 later.max(self.faults.pause(random))
             }
-            Error::Unauthorized(_)
-            | Error::Forbidden(_)
-            | Error::NotFound(_)
-            | Error::Misbehaving(_)
-            | Error::Tls(_) => self.refusals.pause(random),
-            Error::TooManyRequests { retry_after: None }
-            | Error::Unreachable(_)
-            | Error::Silent { .. }
-            | Error::Broken { .. }
-            | Error::Rejected(_)
-            | Error::Server(_) => self.faults.pause(random),
+            _ if refused => self.refusals.pause(random),
+            _ => self.faults.pause(random),
         }
+    }
+}
+
+/// Whether the question was understood, or the server found, and the answer is no.
+fn is_refusal(error: &Error) -> bool {
+    match error {
+        Error::Unauthorized(_)
+        | Error::Forbidden(_)
+        | Error::NotFound(_)
+        | Error::Misbehaving(_)
+        | Error::Tls(_) => true,
+        Error::Gone(_)
+        | Error::VersionAhead(_)
+        | Error::TooManyRequests { .. }
+        | Error::Unreachable(_)
+        | Error::Silent { .. }
+        | Error::Broken { .. }
+        | Error::Rejected(_)
+        | Error::Server(_) => false,
     }
 }
 
@@ -305,6 +330,19 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_was_away_and_forgot_our_version_is_listed_soon() {
+        for answer in [gone(), Error::VersionAhead("Too large resource version".into())] {
+            let mut run = Run::watching("5");
+            for _ in 0..6 {
+                run.failed(Error::Unreachable("connection refused".into()));
+            }
+            assert_eq!(run.ask(), Ask::Check { version: "5".into() });
+            assert_eq!(run.failed(answer), 800);
+            assert_eq!(run.ask(), Ask::InitialEvents);
+        }
+    }
+
+    #[test]
     fn an_expired_page_begins_the_list_again() {
         let mut run = Run::new();
         run.failed(Error::Rejected(Status { code: 400, message: String::new() }));
@@ -355,10 +393,28 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_asked_again_slowly() {
+    fn refusals_are_asked_again_ever_more_slowly() {
         let mut run = Run::watching("5");
-        let pauses: Vec<_> = (0..4).map(|_| run.failed(Error::Unauthorized("".into()))).collect();
-        assert_eq!(pauses, [5000, 10_000, 20_000, 30_000]);
+        let pauses: Vec<_> = (0..7).map(|_| run.failed(Error::Unauthorized("".into()))).collect();
+        assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000]);
+    }
+
+    #[test]
+    fn a_server_that_starts_and_permits_nothing_yet_is_asked_again_soon() {
+        let forbidden = || Error::Forbidden("services is forbidden".into());
+        let mut run = Run::watching("5");
+        for _ in 0..6 {
+            run.failed(Error::Unreachable("connection refused".into()));
+        }
+        assert_eq!(run.failed(forbidden()), 800, "however long it was away");
+        assert_eq!(run.failed(forbidden()), 1600);
+        // It was let in, for a while.
+        run.course.checked();
+        run.course.failed(&broken(), Duration::from_secs(2), 0.5);
+        assert_eq!(run.failed(forbidden()), 800, "as soon after the next start");
+        // May list, and not watch.
+        run.course.checked();
+        assert_eq!(run.failed(forbidden()), 1600, "a question that is refused at once is no proof");
     }
 
     #[test]

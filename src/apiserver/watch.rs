@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use http::Method;
 use tokio::sync::{mpsc, watch};
+use tracing::debug;
 
 use super::course::{Ask, Course};
 use super::decode::{self, CutError, Encoding, Events, Line, List};
@@ -233,6 +234,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                         self.course.start_over();
                     }
                     let pause = self.course.failed(&error, began.elapsed(), random());
+                    debug!(kind = self.selection.plural, %error, ?pause, "to be asked again");
                     self.sink.failed(error).await?;
                     pause
                 }
