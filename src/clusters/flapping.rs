@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Contact that is back within this part of the time after which a cluster is stale was not lost: a balancer may
 /// reset connections all day, and all of them are made anew within a second or two.
-pub(super) const RECONNECT_PART: u32 = 3;
+const RECONNECT_PART: u32 = 3;
 /// So many losses ...
 const LOSSES: usize = 5;
 /// ... within this time are too many.

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::apiserver::{Access, Limits};
-use crate::clusters::flapping::{Flapping, RECONNECT_PART};
+use crate::clusters::flapping::Flapping;
 use crate::clusters::guard::{Holding, Passed};
 use crate::clusters::kubeconfig::Refusal;
 use crate::clusters::status::{Restored, trouble};
@@ -217,16 +217,13 @@ impl Member {
     /// Watches contact come and go.
     fn notice(&mut self, stale_after: Duration, now: Instant) {
         let Some(serving) = &self.serving else { return };
-        let (contact, heard) = {
+        let (begun, reached) = {
             let status = serving.status.borrow();
-            (status.contact.clone(), status.last_contact.and_then(|at| at.elapsed().ok()))
+            (status.contact != Contact::Connecting, status.reached)
         };
         // While nothing is known yet, nothing is lost.
-        if contact != Contact::Connecting {
-            // One reader that is answered is contact: the others may still be waiting for their next try.
-            let back = heard.is_some_and(|ago| ago < stale_after / RECONNECT_PART);
-            let in_contact = contact == Contact::Good || back;
-            self.flapping.observe(in_contact, stale_after, now.into_std());
+        if begun {
+            self.flapping.observe(reached, stale_after, now.into_std());
         }
     }
 

@@ -1,6 +1,8 @@
 //! The reconciler over doubles of the registries. What a double does follows from the host its
-//! kubeconfig names: `fades…` (once synced, out of contact), `flaps…` (comes and goes), `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…` (once), and `slow…`, which
-//! syncs when the test says so. Its UID is the part after `uid-`, if there is one.
+//! kubeconfig names: `fades…` (once synced, out of contact), `flaps…` (comes and goes), `limps…`
+//! (answers now and then, one kind never), `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…`
+//! (once), and `slow…`, which syncs when the test says so. Its UID is the part after `uid-`, if
+//! there is one.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -69,7 +71,12 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
             return std::future::pending().await;
         }
     }
-    let contact = |contact: Contact| config.status.send_modify(|status| status.contact = contact);
+    let contact = |contact: Contact| {
+        config.status.send_modify(|status| {
+            status.reached = contact == Contact::Good;
+            status.contact = contact;
+        });
+    };
     if host.starts_with("dark") {
         contact(Contact::Unreachable("connection refused".to_owned()));
         return std::future::pending().await;
@@ -92,7 +99,7 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
     let _ = config.updates.send(word).await;
     config.status.send_modify(|status| {
         status.synced = true;
-        status.contact = Contact::Good;
+        (status.contact, status.reached) = (Contact::Good, true);
         status.last_contact = Some(SystemTime::now());
         status.services = 3;
         status.cluster_uid = host
@@ -110,6 +117,19 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
             contact(Contact::Unreachable("connection refused".to_owned()));
             tokio::time::sleep(PACE * 3).await;
         }
+    }
+    if host.starts_with("limps") {
+        for services in 4..10 {
+            config.status.send_modify(|status| {
+                status.contact = Contact::Misbehaving("pods: too long".to_owned());
+                status.last_contact = Some(SystemTime::now());
+                status.services = services;
+            });
+            tokio::time::sleep(PACE * 3).await;
+            config.status.send_modify(|status| status.last_contact = Some(SystemTime::UNIX_EPOCH));
+            tokio::time::sleep(PACE * 3).await;
+        }
+        config.status.send_modify(|status| status.services = 10);
     }
     if host.starts_with("panics") && lock(&doubles.panicked).insert(host.clone()) {
         panic!("on purpose");
@@ -731,6 +751,17 @@ async fn a_cluster_that_comes_and_goes_is_frozen_at_what_was_known() {
     world.until_alive(&["west good"]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3, "it keeps what it had");
     assert_eq!(world.words(), ["+east", "+west"]);
+}
+
+#[tokio::test]
+async fn a_cluster_that_answers_now_and_then_and_never_went_is_not_frozen() {
+    let mut world = World::new(Setup { stale_after: PACE * 6, ..Setup::default() });
+    world.secrets(&[("a", &["east=limps"])]);
+    let mut statuses = world.outputs.statuses.clone();
+    let last = |statuses: &Arc<Vec<ClusterStatus>>| statuses.iter().any(|one| one.services == 10);
+    let found = tokio::time::timeout(LIMIT, statuses.wait_for(last)).await;
+    let found = found.expect("in time").expect("alive")[0].clone();
+    assert_eq!(found.state, State::Misbehaving, "{:?}", found.reason);
 }
 
 #[tokio::test]

@@ -20,8 +20,10 @@ pub(super) enum Reader {
 #[derive(Debug, Default)]
 pub(super) struct Contacts {
     troubles: BTreeMap<Reader, Error>,
+    /// Readers that were answered, and nothing that happened since says that the server has gone.
+    answered: BTreeSet<Reader>,
     listed: BTreeSet<Kind>,
-    answered: bool,
+    ever: bool,
 }
 
 impl Contacts {
@@ -36,13 +38,30 @@ impl Contacts {
 
     /// A reader got what it asked for.
     pub(super) fn answered(&mut self, reader: Reader) {
-        self.answered = true;
+        self.ever = true;
+        self.answered.insert(reader);
         self.troubles.remove(&reader);
     }
 
     /// A reader did not.
     pub(super) fn failed(&mut self, reader: Reader, error: Error) {
+        match reader {
+            // Watches are quiet on a hung server, too.
+            Reader::Probe => self.answered.clear(),
+            Reader::Kind(_) => {
+                self.answered.remove(&reader);
+                if is_no_answer(&error) {
+                    self.answered.remove(&Reader::Probe);
+                }
+            }
+        }
         self.troubles.insert(reader, error);
+    }
+
+    /// Whether the server is there, whatever else is the matter with it: somebody was answered, and nothing has
+    /// happened to him since. Others may still wait for their next try, or be refused for ever.
+    pub(super) fn reached(&self) -> bool {
+        !self.answered.is_empty()
     }
 
     /// A kind was listed. Returns whether that was not the first time.
@@ -97,10 +116,17 @@ impl Contacts {
             Reader::Kind(kind) => Some(of_error(error, Some(*kind))),
             Reader::Probe => Some(of_error(error, None)),
         });
-        let good = if self.answered { Contact::Good } else { Contact::Connecting };
+        let good = if self.ever { Contact::Good } else { Contact::Connecting };
         // The first of equals: `min_by_key` returns it, so the text is stable.
         troubles.min_by_key(severity).unwrap_or(good)
     }
+}
+
+fn is_no_answer(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Unreachable(_) | Error::Silent { .. } | Error::Broken { .. } | Error::Tls(_)
+    )
 }
 
 fn severity(contact: &Contact) -> u8 {
@@ -164,6 +190,27 @@ mod tests {
         contacts.answered(Reader::Probe);
         contacts.answered(SERVICES);
         assert_eq!(contacts.contact(), Contact::Good);
+    }
+
+    #[test]
+    fn a_server_is_there_as_long_as_nothing_has_happened_to_somebody_who_was_answered() {
+        let gone = || Error::Unreachable("connection refused".into());
+        let mut contacts = Contacts::default();
+        assert!(!contacts.reached());
+        contacts.answered(PODS);
+        contacts.failed(SERVICES, Error::Misbehaving("one of them is too long".into()));
+        assert!(contacts.reached(), "though one kind can't be read");
+        contacts.failed(Reader::Probe, gone());
+        assert!(!contacts.reached(), "a watch is quiet on a hung server, too");
+        contacts.answered(SERVICES);
+        assert!(contacts.reached(), "the next probe has yet to come");
+        contacts.failed(SERVICES, gone());
+        assert!(!contacts.reached());
+        contacts.answered(Reader::Probe);
+        contacts.failed(PODS, Error::Forbidden("pods is forbidden".into()));
+        assert!(contacts.reached(), "it has just started, and permits nobody anything yet");
+        contacts.failed(PODS, gone());
+        assert!(!contacts.reached(), "that is newer than what the probe found");
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub struct Status {
     pub synced: bool,
     /// What stands between us and the API server now.
     pub contact: Contact,
+    /// Whether it is there: somebody was answered, and nothing has happened to him since. Others may be in trouble.
+    pub reached: bool,
     /// When it last answered anything well-formed.
     pub last_contact: Option<SystemTime>,
     /// Services held.
@@ -143,6 +145,7 @@ impl Status {
         Self {
             synced: false,
             contact: Contact::Connecting,
+            reached: false,
             last_contact: None,
             services: 0,
             endpoints: 0,

@@ -492,6 +492,7 @@ impl Member {
             (Contact::Good, Some((_, fact))) => Contact::Misbehaving(fact.clone()),
             (contact, _) => contact,
         };
+        self.status.reached = self.contacts.reached();
         self.status.doubted = self.doubts.values().next().map(|(_, fact)| fact.clone());
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
