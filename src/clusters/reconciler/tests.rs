@@ -755,7 +755,7 @@ async fn a_cluster_that_comes_and_goes_is_frozen_at_what_was_known() {
 
 #[tokio::test]
 async fn a_cluster_that_answers_now_and_then_and_never_went_is_not_frozen() {
-    let mut world = World::new(Setup { stale_after: PACE * 6, ..Setup::default() });
+    let world = World::new(Setup { stale_after: PACE * 6, ..Setup::default() });
     world.secrets(&[("a", &["east=limps"])]);
     let mut statuses = world.outputs.statuses.clone();
     let last = |statuses: &Arc<Vec<ClusterStatus>>| statuses.iter().any(|one| one.services == 10);
