@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use super::interest::{Changes, Interest};
-use super::view::{ViewKey, brought, is_by_cluster};
+use super::view::{Place, ViewKey, brought};
 use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, Distribution, ExportTo, Hostname, Namespace};
+use crate::model::{ClusterId, Hostname, Namespace};
 
 /// Fewer streams than this are woken without a look: it costs as much.
 const WORTH_A_LOOK: usize = 4;
@@ -66,15 +66,11 @@ pub(super) fn unseen(
     changes.endpoints.iter().filter_map(of_host).collect()
 }
 
-/// The service of that name, if nothing but the vantage matters for what a proxy is given of its endpoints
-/// (see [`ViewKey::narrowed`]).
+/// The service of that name, if nothing but the vantage matters for what a proxy is given of its endpoints.
 fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedService> {
     let service = context.services.get(host)?;
-    let is_plain = service.primary.export_to == ExportTo::Public
-        && service.primary.prefers == Distribution::Any
-        && !is_by_cluster(context, service)
-        && !context.private.contains_key(host);
-    is_plain.then_some(service)
+    let is_plain = Place::of(context, service) == Place::default();
+    (is_plain && !context.private.contains_key(host)).then_some(service)
 }
 
 /// The shards that have other endpoints now, as they were and as they are.

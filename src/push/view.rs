@@ -91,14 +91,10 @@ impl ViewKey {
     /// The view with all left out that can't matter for the endpoints of `service`, so that more
     /// proxies share it. It is given what the whole view is given.
     pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
-        let public = service.primary.export_to == ExportTo::Public;
+        let place = Place::of(context, service);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
-            cluster: if is_by_cluster(context, service) {
-                self.cluster.clone()
-            } else {
-                ClusterId::default()
-            },
+            cluster: if place.cluster { self.cluster.clone() } else { ClusterId::default() },
             network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
@@ -108,14 +104,11 @@ impl ViewKey {
                 let networks = service.shards.iter().flat_map(|shard| shard.networks());
                 networks.into_iter().any(|network| !self.sees(network))
             }),
-            namespace: if public { Namespace::default() } else { self.namespace.clone() },
+            namespace: if place.namespace { self.namespace.clone() } else { Namespace::default() },
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| is_by_node(service)),
-            locality: self
-                .locality
-                .clone()
-                .filter(|_| service.primary.prefers != Distribution::Any),
+            node: self.node.clone().filter(|_| place.node),
+            locality: self.locality.clone().filter(|_| place.locality),
             role: self.role,
         }
     }
@@ -129,8 +122,33 @@ impl ViewKey {
     }
 }
 
+/// What of a proxy's place matters for the endpoints of a service. By default nothing does.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// In which cluster it is.
+    pub cluster: bool,
+    /// In which namespace.
+    pub namespace: bool,
+    /// On which node.
+    pub node: bool,
+    /// In which locality.
+    pub locality: bool,
+}
+
+impl Place {
+    /// What matters for `service`.
+    pub fn of(context: &PushContext, service: &MergedService) -> Self {
+        Self {
+            cluster: is_by_cluster(context, service),
+            namespace: service.primary.export_to != ExportTo::Public,
+            node: is_by_node(service),
+            locality: service.primary.prefers != Distribution::Any,
+        }
+    }
+}
+
 /// Whether it matters for the endpoints of `service` in which cluster a proxy is.
-pub fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
+fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     context.mesh.cluster_local(host)
         || service.keeps_home

@@ -14,15 +14,15 @@ use crate::aggregate::MergedService;
 use crate::hash::Secret;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ClusterId, Distribution, ExportTo, Hostname, KnownClusters, Labels, Namespace, Proxy,
-    ProxyType, Resolution, Service, Workload, WorkloadKey,
+    ClusterId, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Resolution, Service,
+    Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::{east_west_port, served_in};
-use crate::push::view::{ViewKey, is_by_cluster, is_by_node};
+use crate::push::view::{Place, ViewKey};
 use crate::xds::list::List;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -112,14 +112,14 @@ impl Scopes {
     pub(super) fn of(context: &PushContext) -> Self {
         let mut scopes = Self::default();
         for service in context.all_services() {
-            let primary = &service.primary;
-            let by_endpoints =
-                matches!(primary.resolution, Resolution::Headless | Resolution::ByName(_));
-            scopes.cluster |= is_by_cluster(context, service);
-            scopes.namespace |= primary.export_to != ExportTo::Public;
-            scopes.node |= by_endpoints && is_by_node(service);
+            let resolution = &service.primary.resolution;
+            let by_endpoints = matches!(resolution, Resolution::Headless | Resolution::ByName(_));
+            let place = Place::of(context, service);
+            scopes.cluster |= place.cluster;
+            scopes.namespace |= place.namespace;
+            scopes.node |= by_endpoints && place.node;
             scopes.family |= by_endpoints;
-            scopes.locality |= by_endpoints && primary.prefers != Distribution::Any;
+            scopes.locality |= by_endpoints && place.locality;
         }
         scopes.namespace |= !context.private.is_empty();
         scopes
