@@ -155,22 +155,21 @@ impl Course {
     /// before the next question.
     pub(super) fn watch_ended(&mut self, lasted: Duration, told: bool, random: f64) -> Duration {
         if told || lasted >= WATCH_SPACING {
-            self.held(lasted);
+            self.faults.held(lasted);
+            self.forgotten.held(lasted);
+            self.refusals.held(lasted);
             return WATCH_SPACING.saturating_sub(lasted);
         }
         // An empty answer at once, perhaps again and again: a stale watch, or a broken proxy.
         self.faults.pause(random)
     }
 
-    fn held(&mut self, lasted: Duration) {
-        for backoff in [&mut self.faults, &mut self.forgotten, &mut self.refusals] {
-            backoff.held(lasted);
-        }
-    }
-
     /// The question failed after `lasted`. Returns the pause before the next one.
     pub(super) fn failed(&mut self, error: &Error, lasted: Duration, random: f64) -> Duration {
-        self.held(lasted);
+        self.faults.held(lasted);
+        self.forgotten.held(lasted);
+        // That a refusal took long to come is no reason to ask again sooner. Anything else that lasted was
+        // let in, or met nobody.
         let refused = is_refusal(error);
         if !refused && lasted >= WATCH_SPACING {
             self.refusals = PAUSES;
@@ -396,6 +395,12 @@ mod tests {
     fn refusals_are_asked_again_ever_more_slowly() {
         let mut run = Run::watching("5");
         let pauses: Vec<_> = (0..7).map(|_| run.failed(Error::Unauthorized("".into()))).collect();
+        assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000]);
+        // A list that is too long is found to be so after much of it was read.
+        let (mut run, long) = (Run::new(), Duration::from_secs(20));
+        let mut refused =
+            || run.course.failed(&Error::Misbehaving("too long".into()), long, 0.5).as_millis();
+        let pauses: Vec<_> = (0..7).map(|_| refused()).collect();
         assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000]);
     }
 
