@@ -32,7 +32,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
         delivered.send_replace(false);
         held.send_replace(None);
         status.send_modify(|status| {
-            status.synced = false;
+            (status.synced, status.reached) = (false, false);
             status.contact = kube::Contact::Connecting;
         });
         let (updates, words) = mpsc::channel(1);

@@ -36,7 +36,7 @@ impl Contacts {
         contacts
     }
 
-    /// A reader got what it asked for.
+    /// A reader got what it asked for, or was told of a change.
     pub(super) fn answered(&mut self, reader: Reader) {
         self.ever = true;
         self.answered.insert(reader);
@@ -45,14 +45,19 @@ impl Contacts {
 
     /// A reader did not.
     pub(super) fn failed(&mut self, reader: Reader, error: Error) {
-        match reader {
+        match (reader, &error) {
             // Watches are quiet on a hung server, too.
-            Reader::Probe => self.answered.clear(),
-            Reader::Kind(_) => {
+            (
+                Reader::Probe,
+                Error::Unreachable(_) | Error::Silent { .. } | Error::Broken { .. } | Error::Tls(_),
+            ) => self.answered.clear(),
+            // Nobody is let in there, whatever the probe found before.
+            (Reader::Kind(_), Error::Unreachable(_) | Error::Tls(_)) => {
                 self.answered.remove(&reader);
-                if is_no_answer(&error) {
-                    self.answered.remove(&Reader::Probe);
-                }
+                self.answered.remove(&Reader::Probe);
+            }
+            _ => {
+                self.answered.remove(&reader);
             }
         }
         self.troubles.insert(reader, error);
@@ -122,13 +127,6 @@ impl Contacts {
     }
 }
 
-fn is_no_answer(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Unreachable(_) | Error::Silent { .. } | Error::Broken { .. } | Error::Tls(_)
-    )
-}
-
 fn severity(contact: &Contact) -> u8 {
     match contact {
         Contact::TlsFailed(_) => 0,
@@ -174,6 +172,8 @@ pub(super) fn of_access(error: &ConnectError) -> Contact {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const PODS: Reader = Reader::Kind(Kind::Pods);
@@ -211,6 +211,17 @@ mod tests {
         assert!(contacts.reached(), "it has just started, and permits nobody anything yet");
         contacts.failed(PODS, gone());
         assert!(!contacts.reached(), "that is newer than what the probe found");
+        contacts.answered(Reader::Probe);
+        let silent = Error::Silent { request: "GET /".into(), limit: Duration::from_secs(15) };
+        contacts.failed(PODS, silent.clone());
+        assert!(contacts.reached(), "lists hang, and all else works");
+        contacts.answered(PODS);
+        contacts.failed(Reader::Probe, Error::TooManyRequests { retry_after: None });
+        assert!(contacts.reached(), "it is busy, and there");
+        contacts.failed(Reader::Probe, silent);
+        assert!(!contacts.reached());
+        contacts.answered(PODS);
+        assert!(contacts.reached(), "a change came since");
     }
 
     #[test]

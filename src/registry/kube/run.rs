@@ -391,15 +391,13 @@ impl Member {
     }
 
     fn event<T: Indexed>(&mut self, event: Told<T>) {
+        if let Event::Failed(error) = event {
+            self.status.errors += 1;
+            return self.contacts.failed(Reader::Kind(T::KIND), error);
+        }
+        self.contacts.answered(Reader::Kind(T::KIND));
         match &event {
-            Event::Failed(error) => {
-                self.status.errors += 1;
-                return self.contacts.failed(Reader::Kind(T::KIND), error.clone());
-            }
-            Event::Answered => {
-                self.sameness.doubt();
-                self.contacts.answered(Reader::Kind(T::KIND));
-            }
+            Event::Answered => self.sameness.doubt(),
             Event::Restarted { objects, .. } => {
                 self.sameness.doubt();
                 if self.doubts(T::KIND, objects.count()) {
@@ -409,7 +407,7 @@ impl Member {
                     self.status.relists += 1;
                 }
             }
-            Event::Applied(_) | Event::Deleted(_) | Event::Odd(_) => {}
+            Event::Applied(_) | Event::Deleted(_) | Event::Odd(_) | Event::Failed(_) => {}
         }
         self.heard();
         let applied = match &event {
