@@ -222,7 +222,7 @@ impl Interest {
         marked.len()
     }
 
-    /// Where the streams that watch a name of `host` stand; left out is where fewer than `least` do.
+    /// Where the streams that watch names of `host` stand; left out is where they watch fewer than `least`.
     pub fn vantages(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
         let table = lock(&self.table);
         let mut counts = vec![0_usize; table.vantages.values.len()];

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use super::interest::{Changes, Interest};
-use super::view::{Place, ViewKey, brought};
+use super::view::{Matters, ViewKey, brought};
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{ClusterId, Hostname, Namespace};
 
-/// Fewer streams than this are woken without a look: it costs as much.
+/// Where fewer names than this are watched, who watches is woken without a look: it costs as much.
 const WORTH_A_LOOK: usize = 4;
 
 impl ViewKey {
@@ -69,7 +69,7 @@ pub(super) fn unseen(
 /// The service of that name, if nothing but the vantage matters for what a proxy is given of its endpoints.
 fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedService> {
     let service = context.services.get(host)?;
-    let is_plain = Place::of(context, service) == Place::default();
+    let is_plain = Matters::of(context, service) == Matters::default();
     (is_plain && !context.private.contains_key(host)).then_some(service)
 }
 

@@ -91,10 +91,10 @@ impl ViewKey {
     /// The view with all left out that can't matter for the endpoints of `service`, so that more
     /// proxies share it. It is given what the whole view is given.
     pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
-        let place = Place::of(context, service);
+        let matters = Matters::of(context, service);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
         Self {
-            cluster: if place.cluster { self.cluster.clone() } else { ClusterId::default() },
+            cluster: if matters.cluster { self.cluster.clone() } else { ClusterId::default() },
             network: if by_name || has_endpoints_in(service, &self.network) {
                 self.network.clone()
             } else {
@@ -104,11 +104,15 @@ impl ViewKey {
                 let networks = service.shards.iter().flat_map(|shard| shard.networks());
                 networks.into_iter().any(|network| !self.sees(network))
             }),
-            namespace: if place.namespace { self.namespace.clone() } else { Namespace::default() },
+            namespace: if matters.namespace {
+                self.namespace.clone()
+            } else {
+                Namespace::default()
+            },
             ipv4: self.ipv4,
             ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| place.node),
-            locality: self.locality.clone().filter(|_| place.locality),
+            node: self.node.clone().filter(|_| matters.node),
+            locality: self.locality.clone().filter(|_| matters.locality),
             role: self.role,
         }
     }
@@ -124,7 +128,7 @@ impl ViewKey {
 
 /// What of a proxy's place matters for the endpoints of a service. By default nothing does.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Matters {
     /// In which cluster it is.
     pub cluster: bool,
     /// In which namespace.
@@ -135,7 +139,7 @@ pub struct Place {
     pub locality: bool,
 }
 
-impl Place {
+impl Matters {
     /// What matters for `service`.
     pub fn of(context: &PushContext, service: &MergedService) -> Self {
         Self {

@@ -98,8 +98,8 @@ impl AdmittedStream {
         Picture::new(context, &self.proxy, network, cache).at(whereabouts)
     }
 
-    /// Says where it stands, and whether that is new. That changes with what all streams hear of: networks,
-    /// its own workload, definitions.
+    /// Says where it stands, and whether that is new. That changes with what it hears of wherever it stands:
+    /// networks, its own workload, definitions.
     fn stand(&self, context: &Arc<PushContext>, cache: &Cache) -> bool {
         self.subscription.stand_at(self.picture(context, cache).vantage())
     }

@@ -22,7 +22,7 @@ use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::push::proxy::{east_west_port, served_in};
-use crate::push::view::{Place, ViewKey};
+use crate::push::view::{Matters, ViewKey};
 use crate::xds::list::List;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -114,12 +114,12 @@ impl Scopes {
         for service in context.all_services() {
             let resolution = &service.primary.resolution;
             let by_endpoints = matches!(resolution, Resolution::Headless | Resolution::ByName(_));
-            let place = Place::of(context, service);
-            scopes.cluster |= place.cluster;
-            scopes.namespace |= place.namespace;
-            scopes.node |= by_endpoints && place.node;
+            let matters = Matters::of(context, service);
+            scopes.cluster |= matters.cluster;
+            scopes.namespace |= matters.namespace;
+            scopes.node |= by_endpoints && matters.node;
             scopes.family |= by_endpoints;
-            scopes.locality |= by_endpoints && place.locality;
+            scopes.locality |= by_endpoints && matters.locality;
         }
         scopes.namespace |= !context.private.is_empty();
         scopes
