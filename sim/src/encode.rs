@@ -41,6 +41,19 @@ pub(crate) enum Wire {
     Protobuf(&'static Message),
 }
 
+/// An object with its kind, in pieces, since the large one lies elsewhere.
+struct Whole<'a> {
+    head: Vec<u8>,
+    body: &'a [u8],
+    tail: &'static [u8],
+}
+
+impl Whole<'_> {
+    fn parts(&self) -> [&[u8]; 3] {
+        [&self.head, self.body, self.tail]
+    }
+}
+
 impl Wire {
     pub(crate) fn content_type(self) -> &'static str {
         match self {
@@ -98,24 +111,26 @@ impl View {
 
     /// The object on its own.
     pub(crate) fn object(self, object: &Object) -> Vec<u8> {
-        let mut out = self.with_kind(&self.body(object));
+        let mut out = self.with_kind(&self.body(object)).parts().concat();
         if let Wire::Json = self.wire {
             out.push(b'\n');
         }
         out
     }
 
-    fn with_kind(self, body: &[u8]) -> Vec<u8> {
+    fn with_kind(self, body: &[u8]) -> Whole<'_> {
         let (kind, api_version) = (self.kind(), self.api_version());
         match self.wire {
-            Wire::Json => {
-                let mut out = Vec::with_capacity(body.len() + 80);
-                let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#);
-                out.extend_from_slice(head.as_bytes());
-                out.extend_from_slice(&body[1..]);
-                out
-            }
-            Wire::Protobuf(_) => protobuf::envelope(&api_version, kind, body),
+            Wire::Json => Whole {
+                head: format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#).into_bytes(),
+                body: &body[1..],
+                tail: b"",
+            },
+            Wire::Protobuf(_) => Whole {
+                head: protobuf::envelope_head(&api_version, kind, body.len()),
+                body,
+                tail: protobuf::ENVELOPE_TAIL,
+            },
         }
     }
 
@@ -192,7 +207,7 @@ impl View {
 
     /// Appends one watch event.
     pub(crate) fn write_event(self, kind: &str, object: &Object, out: &mut Vec<u8>) {
-        self.write_frame(kind, &self.with_kind(&self.body(object)), out);
+        self.write_frame(kind, &self.with_kind(&self.body(object)).parts(), out);
     }
 
     /// One watch event that other watchers get too: most of them these very bytes.
@@ -215,28 +230,32 @@ impl View {
         }
     }
 
-    /// A line of JSON, or a length and so many bytes of protobuf.
-    fn write_frame(self, kind: &str, object: &[u8], out: &mut Vec<u8>) {
+    /// A line of JSON, or a length and so many bytes of protobuf. The object comes in parts and is copied
+    /// once: a large world sends gigabytes.
+    fn write_frame(self, kind: &str, object: &[&[u8]], out: &mut Vec<u8>) {
+        let append = |out: &mut Vec<u8>| object.iter().for_each(|part| out.extend_from_slice(part));
         match self.wire {
             Wire::Json => {
                 out.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
-                out.extend_from_slice(object);
+                append(out);
                 out.extend_from_slice(b"}\n");
             }
             Wire::Protobuf(_) => {
-                // RawExtension { raw } within WatchEvent { type, object }.
-                let mut raw = Vec::with_capacity(object.len() + 8);
-                protobuf::open_field(1, &mut raw);
-                protobuf::write_sized(object, &mut raw);
-                let mut event = Vec::with_capacity(raw.len() + 32);
-                protobuf::open_field(1, &mut event);
-                protobuf::write_sized(kind.as_bytes(), &mut event);
-                protobuf::open_field(2, &mut event);
-                protobuf::write_sized(&raw, &mut event);
-                // The object has its envelope, the event has none.
-                let length = u32::try_from(event.len()).expect("objects are below 4 GB");
-                out.extend_from_slice(&length.to_be_bytes());
-                out.extend_from_slice(&event);
+                // RawExtension { 1: raw } within WatchEvent { 1: type, 2: object }, each tag a byte. The
+                // object has its envelope, the event has none.
+                let object = object.iter().map(|part| part.len()).sum();
+                let raw = 1 + protobuf::sized_length(object);
+                let event =
+                    1 + protobuf::sized_length(kind.len()) + 1 + protobuf::sized_length(raw);
+                let event = u32::try_from(event).expect("objects are below 4 GB");
+                out.extend_from_slice(&event.to_be_bytes());
+                protobuf::open_field(1, out);
+                protobuf::write_sized(kind.as_bytes(), out);
+                for (number, length) in [(2, raw), (1, object)] {
+                    protobuf::open_field(number, out);
+                    protobuf::write_varint(length as u64, out);
+                }
+                append(out);
             }
         }
     }
@@ -253,14 +272,14 @@ impl View {
             Wire::Protobuf(message) => protobuf::encode(message, &object),
         };
         let mut out = Vec::new();
-        self.write_frame("BOOKMARK", &self.with_kind(&body), &mut out);
+        self.write_frame("BOOKMARK", &self.with_kind(&body).parts(), &mut out);
         out
     }
 
     /// The ERROR event that ends a watch.
     pub(crate) fn error_event(self, error: &ApiError) -> Vec<u8> {
         let mut out = Vec::new();
-        self.write_frame("ERROR", &self.wire.status(&error.to_status()), &mut out);
+        self.write_frame("ERROR", &[&self.wire.status(&error.to_status())], &mut out);
         out
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec
         open_field(number, &mut type_meta);
         write_sized(text.as_bytes(), &mut type_meta);
     }
-    let mut out = Vec::with_capacity(length + type_meta.len() + 32);
+    let mut out = Vec::with_capacity(type_meta.len() + 32);
     out.extend_from_slice(MAGIC);
     open_field(1, &mut out);
     write_sized(&type_meta, &mut out);

@@ -131,11 +131,13 @@ impl Watch {
     ) -> Option<u64> {
         let page =
             server.store.list(self.view.resource, &self.selector, At::Now, None, None).ok()?;
-        let mut chunk = Vec::new();
+        // The last object of a chunk may go beyond its size.
+        let empty = || Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 16);
+        let mut chunk = empty();
         for object in &page.objects {
             self.view.write_event("ADDED", object, &mut chunk);
             if chunk.len() >= CHUNK_BYTES {
-                out.send(std::mem::take(&mut chunk).into()).await.ok()?;
+                out.send(std::mem::replace(&mut chunk, empty()).into()).await.ok()?;
             }
         }
         if marked && self.bookmarks {
