@@ -4,7 +4,7 @@ mod vantage;
 
 use std::sync::Arc;
 
-use super::context::PushContext;
+use super::context::{PushContext, Settings};
 use super::event_loop::{Event, Mesh};
 use super::interest::Changes;
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
@@ -20,7 +20,11 @@ use crate::registry::{Change, RegistryUpdate};
 
 /// A complete mesh that has heard these words.
 fn mesh(words: Vec<RegistryUpdate>) -> Mesh {
-    let mut mesh = Mesh::new(settings());
+    mesh_of(settings(), words)
+}
+
+fn mesh_of(settings: Arc<Settings>, words: Vec<RegistryUpdate>) -> Mesh {
+    let mut mesh = Mesh::new(settings);
     for word in words {
         mesh.apply(Event::Registry(word));
     }

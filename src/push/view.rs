@@ -551,23 +551,23 @@ pub fn assignment(
     Assignment { localities, origins }
 }
 
-/// What the shards by these keys bring to an [`assignment`], before it is weighed together with what others
-/// bring. The service is one without a [preference].
-pub(super) fn brought(
+/// What each of the shards by these keys brings to an [`assignment`], before it is weighed together with what
+/// others bring: where two bring one address, the first counts. The service is one without a [preference].
+pub(super) fn brought<'a>(
     context: &PushContext,
     view: &ViewKey,
-    service: &MergedService,
+    service: &'a MergedService,
     port: u16,
     keys: &BTreeSet<&ShardKey>,
-) -> impl PartialEq + use<> {
+) -> impl PartialEq + use<'a> {
     let local = context.mesh.cluster_local(service.hostname());
-    let mut found = Found::new(context);
-    for (shard, port) in service.shards_of_port(port) {
-        if keys.contains(&shard.key) {
-            found.collect(&reaches(context, view, service, local, shard), shard, port);
-        }
-    }
-    found
+    let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
+    let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
+        let mut found = Found::new(context);
+        found.collect(&reaches(context, view, service, local, shard), shard, port);
+        (&shard.key, found)
+    };
+    asked.map(brings).collect::<Vec<_>>()
 }
 
 /// The ways into each network that `shard` has endpoints in. `local` says whether the service is cluster-local

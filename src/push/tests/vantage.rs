@@ -60,13 +60,43 @@ fn what_a_gateway_hides_concerns_its_own_network_alone() {
     assert!(unseen_from(removed("west", 2), 4).is_empty());
 }
 
+fn directly(allow_direct_cross_network: bool) -> Arc<Settings> {
+    Arc::new(Settings { allow_direct_cross_network, ..(*settings()).clone() })
+}
+
+/// Three clusters name one address of a far network, which is reached directly; the first says what it weighs.
+#[test]
+fn an_address_that_passes_from_one_cluster_to_another_may_weigh_something_else() {
+    let named = |cluster: &str, weight: Option<u32>| {
+        let epoch = 1 + u64::from(cluster > "east") + u64::from(cluster > "north");
+        let it = weight.map(|weight| Endpoint { weight, ..endpoint("10.9.0.1") });
+        let word = shard(cluster, epoch).network("n9");
+        word.with(service("web.ns"), it.into_iter().collect())
+    };
+    let words = [("east", Some(1)), ("north", Some(5)), ("west", None)]
+        .map(|(cluster, weight)| named(cluster, weight).said());
+    let mut mesh = mesh_of(directly(true), words.to_vec());
+    let (before, _) = mesh.next_version().expect("a first version");
+    for (cluster, weight) in [("east", None), ("west", Some(1))] {
+        mesh.apply(Event::Registry(named(cluster, weight).update().said()));
+    }
+    let (now, changes) = mesh.next_version().expect("it changes something");
+    let view = client("n1");
+    assert_eq!(members(&assigned(&before, &view)), ["10.9.0.1 1"]);
+    assert_eq!(members(&assigned(&now, &view)), ["10.9.0.1 5"]);
+    let (interest, _kept) = watched_from(&[view], 4);
+    assert!(!changes.everything && !changes.endpoints.is_empty(), "{changes:?}");
+    assert!(unseen(&before, &now, &changes, &interest).is_empty());
+}
+
 /// Whatever changes: from a view whose vantage is spared, nothing differs.
 #[test]
 fn who_is_spared_holds_what_there_is() {
     let mut random = StdRng::seed_from_u64(11);
     let mut spared = 0;
     for _ in 0..60 {
-        let mut mesh = mesh(two_networks(some_endpoints(&mut random), some_endpoints(&mut random)));
+        let words = two_networks(some_endpoints(&mut random), some_endpoints(&mut random));
+        let mut mesh = mesh_of(directly(random.random_bool(0.5)), words);
         mesh.apply(Event::Clusters(clusters(&mut random)));
         let (mut before, _) = mesh.next_version().expect("a first version");
         let views = all_views();
