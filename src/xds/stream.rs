@@ -347,13 +347,11 @@ impl Stream {
         let mut dirty = admitted.subscription.take();
         // After that, so that it is at least the version that marked this stream.
         let context = self.context()?;
-        if dirty.everything {
-            // The pod may have come, or the network of its cluster changed.
+        if dirty.everything || dirty.definitions {
+            // Its pod or WorkloadEntry may have come, or the network of its cluster changed.
             let before = admitted.entry.connection().network();
             let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
-            admitted.entry.readmit(now);
-        }
-        if dirty.everything || dirty.definitions {
+            dirty.everything |= admitted.entry.readmit(now);
             // Until now it heard of what is seen from where it stood.
             dirty.everything |= admitted.stand(&context, &self.shared.cache);
         }

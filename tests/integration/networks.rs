@@ -164,6 +164,33 @@ async fn a_cluster_that_leaves_ends_no_stream_and_moves_no_proxy() {
     assert!(refused.starts_with("PermissionDenied: STR0511"), "{refused}");
 }
 
+#[tokio::test]
+async fn a_machine_is_where_its_workload_entry_says_as_soon_as_it_says_so() {
+    let (east, west) = east_and_west().await;
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let server = setup.start_ready().await;
+    let proxy = Proxy::sidecar("east");
+    let client = server.connect(&setup, &proxy).await;
+    let of_n1 = [("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198.18.0.2:15443", 2)];
+    let of_n2 = [("10.0.0.1:8080", 1), ("10.0.0.3:8080", 1), ("198.18.0.1:15443", 2)];
+    endpoints_until(&client, "web", &of_n1).await;
+    let entry = |network: &str| {
+        json!({
+            "apiVersion": "networking.istio.io/v1",
+            "kind": "WorkloadEntry",
+            "metadata": { "name": proxy.name, "namespace": SHOP },
+            "spec": { "address": proxy.ip, "network": network, "serviceAccount": proxy.account },
+        })
+    };
+    for (network, found) in [("n2", &of_n2), ("n1", &of_n1)] {
+        setup.put("machine", &entry(network));
+        endpoints_until(&client, "web", found).await;
+        let shown = server.admin.json("/debug/proxies").await;
+        assert_eq!((&shown[0]["network"], &shown[0]["verified"]), (&json!(network), &json!(true)));
+    }
+}
+
 /// A Service without an address, on the pods of `app`.
 fn headless(name: &str, ports: &[objects::Port]) -> Value {
     objects::service(SHOP, name, "None", ports)
