@@ -387,7 +387,7 @@ impl Mesh {
                 // Which pods a service without a selector runs on is told by its endpoints alone,
                 // and those pods' inbound listeners depend on it. A headless service has a listener
                 // for each endpoint.
-                let in_listeners = new.primary.selector.is_empty()
+                let in_listeners = new.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
                     || new.primary.resolution == Resolution::Headless;
                 changes.definitions |=
                     in_listeners || old.is_none_or(|old| !old.same_definition(&new));

@@ -353,6 +353,21 @@ fn an_endpoint_change_is_told_by_name_and_a_definition_to_all() {
     assert!(mesh.next_version().expect("a change").1.definitions);
 }
 
+/// Where a cluster has it without a selector, the service is served by the pods that its endpoints name: those
+/// hear of that, whichever cluster comes first.
+#[test]
+fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
+    let by_hand = |address: &str| {
+        let service = service("web.ns").with(|service| service.selector = Default::default());
+        shard("west", 2).with(service, vec![endpoint(address)])
+    };
+    let east = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]);
+    let mut mesh = mesh(vec![east.said(), by_hand("10.1.0.1").said()]);
+    mesh.next_version();
+    mesh.apply(Event::Registry(by_hand("10.1.0.2").update().said()));
+    assert!(mesh.next_version().expect("a change").1.definitions);
+}
+
 #[test]
 fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
