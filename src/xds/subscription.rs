@@ -329,6 +329,7 @@ impl Subscription {
     /// Notes that anything may have changed.
     pub(super) fn mark_all(&mut self) {
         self.compare_all |= self.wildcard;
+        self.all = None;
         for at in 0..self.entries.len() {
             if self.entries.state(at).named {
                 self.mark(at, Due::Compare);
@@ -409,10 +410,10 @@ impl Subscription {
             at = next;
             let entry = self.entries.view(at);
             let must = entry.state.due == Some(Due::Send);
+            let found = all.as_mut().and_then(|all| all.find(entry.name())).map(Arc::clone);
+            let by_name = entry.state.named && !self.kind.is_wildcard();
             let now =
-                all.as_mut().and_then(|all| all.find(entry.name())).map(Arc::clone).or_else(|| {
-                    entry.state.named.then(|| source.one(self.kind, entry.name())).flatten()
-                });
+                found.or_else(|| by_name.then(|| source.one(self.kind, entry.name())).flatten());
             match now {
                 Some(now) => {
                     if must || entry.differs(&now) {
@@ -476,19 +477,15 @@ impl Subscription {
             && self.entries.resources().is_sorted_by(|a, b| a.name < b.name)
     }
 
-    /// Turns "compare everything" into the names that differ.
+    /// Turns "compare everything" into the names that differ, and has all there is at hand where that is
+    /// where names are found.
     fn compare(&mut self, source: &mut dyn ResourceSource) {
-        if !self.wildcard {
-            return;
+        if self.compare_all {
+            let all = source.all(self.kind);
+            self.compare_with(all);
+        } else if self.due > 0 && self.all.is_none() && self.kind.is_wildcard() {
+            self.all = Some(Arc::new(source.all(self.kind)));
         }
-        if !self.compare_all {
-            if self.due > 0 && self.all.is_none() {
-                self.all = Some(Arc::new(source.all(self.kind)));
-            }
-            return;
-        }
-        let all = source.all(self.kind);
-        self.compare_with(all);
     }
 
     /// Has due what differs from all there is.
@@ -659,6 +656,48 @@ impl Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two upstream clusters, and how often it was asked.
+    #[derive(Default)]
+    struct Counting {
+        alls: usize,
+        ones: usize,
+        body: String,
+    }
+
+    impl ResourceSource for Counting {
+        fn all(&mut self, kind: ResourceType) -> All {
+            self.alls += 1;
+            let own = ["a", "b"].map(|name| Arc::new(Resource::new(name, self.body.clone())));
+            All { shared: List::new(kind, Vec::new().into(), 1), own: own.into() }
+        }
+
+        fn one(&mut self, _: ResourceType, _: &str) -> Option<Arc<Resource>> {
+            self.ones += 1;
+            None
+        }
+    }
+
+    #[test]
+    fn names_of_a_wildcard_type_are_found_in_one_pass() {
+        let mut source = Counting::default();
+        let mut clusters = Subscription::new(ResourceType::Cluster);
+        clusters.subscribe(&["a", "b", "x", "y", "z"], |_| false);
+        let sent = clusters.take(&mut source, usize::MAX, Gone::Goes).expect("something");
+        assert_eq!((sent.changed.len(), sent.removed.len()), (2, 3));
+        source.body = "another".into();
+        clusters.mark_all();
+        // In parts, and what changes between them is found.
+        let sent = clusters.take(&mut source, 1, Gone::Goes).expect("something");
+        assert_eq!((sent.changed.len(), clusters.is_due()), (1, true));
+        assert_eq!((source.alls, source.ones), (2, 0));
+        source.body = "the newest".into();
+        clusters.mark_all();
+        let sent = clusters.take(&mut source, usize::MAX, Gone::Goes).expect("something");
+        let bodies: Vec<_> = sent.changed.iter().map(|one| &one.body[..]).collect();
+        assert_eq!(bodies, [b"the newest"; 2]);
+        assert_eq!((source.alls, source.ones), (3, 0));
+    }
 
     #[test]
     fn a_digest_does_not_depend_on_the_way_there() {
