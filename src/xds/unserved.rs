@@ -87,7 +87,8 @@ impl Unserved {
         }
         let asked = self.types.entry(type_url.into()).or_default();
         let answered = u64::from_str_radix(nonce, 16).ok();
-        let is_answer = answered.is_some() && answered == asked.nonce;
+        // Each response is answered once: what comes after that counts as a question.
+        let is_answer = asked.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
         let no_names = names.is_empty() && !NAMED.contains(&type_url);
         let everything = take_everything(&mut names);
         let waits = match form {

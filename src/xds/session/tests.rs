@@ -433,6 +433,7 @@ fn everything_of_a_type_we_have_nothing_of_is_an_empty_answer() {
                      ask cds
                      -> cds #2
                      nack {url} #1 because I know better
+                     -> not awaited
                      ack {url} #7
                      -> not awaited"
                 ),
@@ -498,7 +499,9 @@ fn sotw_names_of_a_type_we_have_nothing_of_are_answered_with_none() {
                  -> {url} #1
                  ack {url} #1 b a
                  nack {url} #1 because there is none
+                 -> not awaited
                  ack {url} #1 a b c
+                 -> not awaited
                  -> {url} #2
                  ask {url} a b c
                  -> {url} #3
