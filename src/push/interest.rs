@@ -249,25 +249,40 @@ impl Subscription {
         table.stand(self.stream, Some(view))
     }
 
-    /// Watches exactly these names from now on, those that stand for a service. Enter a name before
-    /// reading the context that its answer is made from.
-    pub fn watch<'a>(
-        &mut self,
-        names: impl IntoIterator<Item = &'a Arc<str>>,
-        hostname_of: impl Fn(&str) -> Option<Hostname>,
-    ) {
-        let mut table = lock(&self.interest.table);
-        let mut numbers: Vec<u32> = names
-            .into_iter()
-            .filter_map(|name| table.watch(name, &hostname_of, self.stream))
-            .collect();
-        numbers.sort_unstable();
-        for name in self.names.iter().filter(|name| numbers.binary_search(name).is_err()) {
-            table.forget_name(name, self.stream);
-            // Its number may be given to another name from here on.
-            remove(&mut lock(&self.pending.dirty).names, name);
+    /// Watches these names as well, those that stand for a service. Enter a name before reading the context
+    /// that its answer is made from.
+    pub fn watch(&mut self, names: &[Arc<str>], hostname_of: impl Fn(&str) -> Option<Hostname>) {
+        if names.is_empty() {
+            return;
         }
+        let mut table = lock(&self.interest.table);
+        let numbers = names.iter();
+        let numbers = numbers.filter_map(|name| table.watch(name, &hostname_of, self.stream));
+        let mut numbers: Vec<u32> = numbers.collect();
+        drop(table);
+        numbers.extend(self.names.iter());
+        numbers.sort_unstable();
+        numbers.dedup();
         self.names = numbers.into_iter().collect();
+    }
+
+    /// Watches these names no more.
+    pub fn forget(&mut self, names: &[Arc<str>]) {
+        if names.is_empty() {
+            return;
+        }
+        let mut table = lock(&self.interest.table);
+        let numbers = names.iter().filter_map(|name| table.by_name.get(name).copied());
+        let mut numbers: Vec<u32> = numbers.collect();
+        for number in &numbers {
+            table.forget_name(*number, self.stream);
+            // It may be given to another name from here on.
+            remove(&mut lock(&self.pending.dirty).names, *number);
+        }
+        drop(table);
+        numbers.sort_unstable();
+        let kept = self.names.iter().filter(|name| numbers.binary_search(name).is_err());
+        self.names = kept.collect();
     }
 
     /// Waits until there is something to look at. Cancel-safe.
@@ -509,6 +524,11 @@ mod tests {
         subscription.watch(&names, |name| Some(name.split(':').next()?.into()));
     }
 
+    fn forget(subscription: &mut Subscription, names: &[&str]) {
+        let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+        subscription.forget(&names);
+    }
+
     fn dirty(subscription: &Subscription) -> Vec<String> {
         let mut names: Vec<_> =
             subscription.take().endpoints.iter().map(ToString::to_string).collect();
@@ -540,8 +560,11 @@ mod tests {
         assert_eq!(interest.mark(&endpoints_of(&["x", "z"])), 1);
         assert_eq!(dirty(&a), ["x", "x:1"]);
         assert!(b.take().is_empty());
-        watch(&mut a, &["y"]);
+        forget(&mut a, &["x", "x:1", "what it never watched"]);
         assert_eq!(interest.mark(&endpoints_of(&["x"])), 0);
+        watch(&mut a, &["x"]);
+        assert_eq!(interest.mark(&endpoints_of(&["x", "y"])), 1);
+        assert_eq!(dirty(&a), ["x", "y"]);
     }
 
     #[test]
@@ -589,6 +612,7 @@ mod tests {
             watch(stream, &["x"]);
             stream.stand_at(view(network));
         }
+        forget(&mut streams[0], &["x"]);
         watch(&mut streams[0], &["y"]);
         let many = |host: &str, least| {
             let views = interest.vantages(&host.into(), least);
@@ -622,7 +646,7 @@ mod tests {
         let mut stream = interest.subscribe(None);
         watch(&mut stream, &["x"]);
         interest.mark(&endpoints_of(&["x"]));
-        watch(&mut stream, &[]);
+        forget(&mut stream, &["x"]);
         watch(&mut stream, &["y"]);
         assert!(stream.take().is_empty());
         drop(stream);

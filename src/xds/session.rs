@@ -146,6 +146,15 @@ pub enum Handled {
     Request,
 }
 
+/// What one request changed of which assignments are watched.
+#[derive(Debug, Default)]
+pub struct Rewatched {
+    /// Those that are not any more, unless they are new again.
+    pub dropped: Vec<Arc<str>>,
+    /// Those that were not before.
+    pub new: Vec<Arc<str>>,
+}
+
 /// A request that ends the stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
@@ -221,8 +230,7 @@ pub struct Session {
     unserved: Unserved,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: EarlyClusters,
-    /// The client watches other assignments than when this was last looked at.
-    assignments_changed: bool,
+    rewatched: Rewatched,
     last_nonce: u64,
 }
 
@@ -236,7 +244,7 @@ impl Session {
             watches: BTreeMap::new(),
             unserved: Unserved::default(),
             clusters_before_endpoints: EarlyClusters::default(),
-            assignments_changed: false,
+            rewatched: Rewatched::default(),
             last_nonce: 0,
         }
     }
@@ -371,10 +379,9 @@ impl Session {
         Some(Response { form: self.form, kind, version, nonce, pieces, resources, removed })
     }
 
-    /// The names of the assignments that the client watches, sorted, if that changed since this was
-    /// last called.
-    pub fn assignments_if_changed(&mut self) -> Option<impl Iterator<Item = &Arc<str>>> {
-        std::mem::take(&mut self.assignments_changed).then(|| self.assignments())
+    /// Which assignments the client watches otherwise than before its last request. Call it after each.
+    pub fn rewatched(&mut self) -> Rewatched {
+        std::mem::take(&mut self.rewatched)
     }
 
     /// The names of the assignments that the client watches, sorted.
@@ -447,8 +454,10 @@ impl Session {
         };
         // A cluster that was just sent waits for its assignment, even for one it had before.
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
-        let any_new = self.watch(kind).0.subscribe(names, listed);
-        self.assignments_changed |= any_new && kind == ResourceType::Endpoint;
+        let new = self.watch(kind).0.subscribe(names, listed);
+        if kind == ResourceType::Endpoint {
+            self.rewatched.new = new;
+        }
     }
 
     /// Stops to watch names of `kind`.
@@ -457,8 +466,10 @@ impl Session {
         kind: ResourceType,
         names: impl IntoIterator<Item = &'a str>,
     ) {
-        let any = self.watch(kind).0.unsubscribe(names);
-        self.assignments_changed |= any && kind == ResourceType::Endpoint;
+        let dropped = self.watch(kind).0.unsubscribe(names);
+        if kind == ResourceType::Endpoint {
+            self.rewatched.dropped = dropped;
+        }
     }
 
     /// Takes what a request says of a response sent before.

@@ -26,7 +26,7 @@ use super::request::Request;
 use super::resource::{ResourceSource, ResourceType};
 use super::rope::Rope;
 use super::server::{Line, Shared};
-use super::session::{Form, Handled, RESPONSE_BYTES, Response, Session, Violation};
+use super::session::{Form, Handled, RESPONSE_BYTES, Response, Rewatched, Session, Violation};
 use crate::codes;
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
@@ -260,10 +260,10 @@ impl Stream {
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Before the answer is made: a change from here on marks this stream. A refusal may carry
         // names as well.
-        if let Some(names) = lock(&self.session).assignments_if_changed() {
-            let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
-            admitted.subscription.watch(names, hostname);
-        }
+        let Rewatched { dropped, new } = lock(&self.session).rewatched();
+        admitted.subscription.forget(&dropped);
+        let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
+        admitted.subscription.watch(&new, hostname);
         // What changed since a list was compared has marked nobody.
         let is_old = |then: Arc<PushContext>| {
             !self.shared.context.borrow().as_ref().is_some_and(|now| Arc::ptr_eq(&then, now))

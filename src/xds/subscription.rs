@@ -249,15 +249,21 @@ impl Subscription {
 
     /// Watches names, sorted. They are sent even if the client was sent them before: it may have
     /// forgotten them (xDS protocol, delta, "resource_names_subscribe"). Those that it has just
-    /// `listed` are sent only if they differ. Returns whether one is new.
-    pub(super) fn subscribe(&mut self, names: &[&str], listed: impl Fn(&str) -> bool) -> bool {
+    /// `listed` are sent only if they differ. Returns those that are new.
+    pub(super) fn subscribe(
+        &mut self,
+        names: &[&str],
+        listed: impl Fn(&str) -> bool,
+    ) -> Vec<Arc<str>> {
         self.enter(names);
         let mut sweep = Sweep::new(self.entries.resources());
         let places: Vec<_> = names.iter().filter_map(|name| sweep.place(name)).collect();
-        let mut any_new = false;
+        let mut new = Vec::new();
         for at in places {
             let before = self.entries.update(at, |state| state.named = true);
-            any_new |= !before.named;
+            if !before.named {
+                new.push(Arc::clone(self.entries.name(at)));
+            }
             match (listed(self.entries.name(at)), before.holds) {
                 // It was compared when it was listed.
                 (true, Holds::Sent) => {}
@@ -265,7 +271,7 @@ impl Subscription {
                 (false, _) => self.mark(at, Due::Send),
             }
         }
-        any_new
+        new
     }
 
     /// Watches everything, and owes an answer: the client waits for one even if it lacks nothing.
@@ -276,12 +282,15 @@ impl Subscription {
     }
 
     /// Stops to watch names. Where everything is watched, the client is told what they are there.
-    /// Returns whether one was watched.
-    pub(super) fn unsubscribe<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> bool {
-        let mut any = false;
+    /// Returns those that were watched.
+    pub(super) fn unsubscribe<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<Arc<str>> {
+        let mut dropped = Vec::new();
         for name in names {
             let Some(at) = self.place_named(name) else { continue };
-            any = true;
+            dropped.push(Arc::clone(self.entries.name(at)));
             self.entries.update(at, |state| state.named = false);
             if self.wildcard {
                 self.mark(at, Due::Send);
@@ -290,10 +299,10 @@ impl Subscription {
                 self.drop_held(at);
             }
         }
-        if any {
+        if !dropped.is_empty() {
             self.tidy();
         }
-        any
+        dropped
     }
 
     /// Watches only what was named.
