@@ -500,8 +500,9 @@ pub async fn run(
                 figures.events += 1;
                 figures.queued = events.len();
                 mesh.apply(event);
-                // Whatever else has arrived joins the same version.
-                while let Ok(event) = events.try_recv() {
+                // Whatever else has arrived joins the same version; what arrives from here on need not.
+                for _ in 0..figures.queued {
+                    let Ok(event) = events.try_recv() else { break };
                     figures.events += 1;
                     mesh.apply(event);
                 }
