@@ -192,9 +192,10 @@ impl Course {
                 self.forgotten.pause(random)
             }
             Error::TooManyRequests { retry_after: Some(after) } => {
-                // Later than asked rather than sooner: others were told the same.
-                let later = after.mul_f64(1.0 + random / 4.0).min(RETRY_AFTER_MAX);
-                later.max(self.faults.pause(random))
+                // Later than asked rather than sooner: others were told the same. Bounded first: a
+                // quarter more than the longest duration is a panic.
+                let later = (*after).min(RETRY_AFTER_MAX).mul_f64(1.0 + random / 4.0);
+                later.min(RETRY_AFTER_MAX).max(self.faults.pause(random))
             }
             _ if refused => self.refusals.pause(random),
             _ => self.faults.pause(random),
@@ -432,8 +433,10 @@ mod tests {
         };
         let seven: Vec<Duration> = of(7);
         assert!(seven.iter().all(|pause| (7.0..=8.75).contains(&pause.as_secs_f64())), "{seven:?}");
-        let hour: Vec<Duration> = of(3600);
-        assert!(hour.iter().all(|pause| *pause == RETRY_AFTER_MAX), "{hour:?}");
+        for seconds in [3600, u64::MAX] {
+            let long: Vec<Duration> = of(seconds);
+            assert!(long.iter().all(|pause| *pause == RETRY_AFTER_MAX), "{seconds}: {long:?}");
+        }
     }
 
     #[test]
