@@ -21,7 +21,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
@@ -56,9 +56,9 @@ pub struct Client {
     make_transport: MakeTransport,
     base: Uri,
     authorization: Option<HeaderValue>,
-    /// Wakes readers that wait, for the end of a pause or for news, when a probe finds the server
-    /// back.
-    pub(super) revived: Arc<Notify>,
+    /// Counts up when a probe finds the server back, for readers that wait, for the end of a pause or for
+    /// news, and for those that will when they have done what they are at.
+    pub(super) revived: Arc<watch::Sender<u64>>,
     /// Counts up when readers shall list anew what they watch.
     pub(super) again: Arc<watch::Sender<u64>>,
 }

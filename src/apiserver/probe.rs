@@ -39,10 +39,11 @@ impl Client {
     }
 
     /// Probes until `sink` is closed, and tells it each result. When the server is back, readers
-    /// that wait after a failure ask again at once, and watches that were open begin again from
-    /// their last version: nobody can tell whether their connections survived. It has a connection
-    /// of its own, and when nothing is heard on that, no other that is idle is used again: where they died
-    /// silently, each would cost whoever takes it a whole time limit.
+    /// that wait after a failure ask again at once, those whose question is open do so if it fails, and
+    /// watches that were open begin again from their last version: nobody can tell whether their
+    /// connections survived. It has a connection of its own, and when nothing is heard on that, no other
+    /// that is idle is used again: where they died silently, each would cost whoever takes it a whole
+    /// time limit.
     pub async fn keep_probing<E: From<Probed>>(&self, sink: &mpsc::Sender<E>) {
         let (mut failing, own) = (false, self.apart());
         loop {
@@ -53,12 +54,17 @@ impl Client {
             {
                 self.forget_idle();
             }
-            if std::mem::replace(&mut failing, found.is_err()) && !failing {
-                self.revived.notify_waiters();
-            }
+            self.note(&found, &mut failing);
             if sink.send(Probed(found).into()).await.is_err() {
                 return;
             }
+        }
+    }
+
+    /// Says that the server is back, where it was `failing` and this probe succeeded.
+    pub(super) fn note(&self, found: &Result<(), Error>, failing: &mut bool) {
+        if std::mem::replace(failing, found.is_err()) && !*failing {
+            self.revived.send_modify(|count| *count += 1);
         }
     }
 }

@@ -128,8 +128,7 @@ async fn objects_are_created_read_changed_and_deleted() {
 #[tokio::test]
 async fn a_probe_has_its_own_connection_and_idle_ones_are_used_again_until_forgotten() {
     let (sim, _) = start().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let client = client_at(&sim, &format!("https://{}", listener.local_addr().expect("bound")));
+    let (listener, client) = in_front_of(&sim).await;
     let (made, tasks, target) = (Arc::new(AtomicUsize::new(0)), Supervisor::new(), sim.address());
     let (counted, connections) = (Arc::clone(&made), tasks.clone());
     tasks.spawn("relay", async move {
@@ -151,6 +150,103 @@ async fn a_probe_has_its_own_connection_and_idle_ones_are_used_again_until_forgo
         assert_eq!(made(), 1 + round, "one of the probe, and one for each time all were forgotten");
         client.forget_idle();
     }
+}
+
+/// A listener for `client`, which the server is behind if anybody connects it.
+async fn in_front_of(sim: &SimCluster) -> (TcpListener, Client) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let client = client_at(sim, &format!("https://{}", listener.local_addr().expect("bound")));
+    (listener, client)
+}
+
+fn watch_secrets(
+    tasks: &Supervisor,
+    client: &Client,
+    room: usize,
+) -> mpsc::Receiver<Event<Secret>> {
+    let (sink, events) = mpsc::channel(room);
+    let client = client.clone();
+    tasks.spawn("watch", async move {
+        client.watch(Selection::all("", "v1", "secrets"), Limits::default(), &sink).await;
+    });
+    events
+}
+
+/// A probe succeeds after one that failed.
+fn comes_back(client: &Client) {
+    client.note(&Ok(()), &mut true);
+}
+
+#[tokio::test]
+async fn only_a_probe_that_succeeds_after_one_that_failed_wakes_readers() {
+    let (_sim, client) = start().await;
+    let (mut revived, mut failing) = (client.revived.subscribe(), false);
+    let mut wakes = |found| {
+        client.note(&found, &mut failing);
+        let woken = revived.has_changed().expect("the client is there");
+        revived.mark_unchanged();
+        woken
+    };
+    let away = || Err(Error::Unreachable("connection refused".into()));
+    let found = [Ok(()), Ok(()), away(), away(), Ok(()), Ok(())].map(&mut wakes);
+    assert_eq!(found, [false, false, false, false, true, false]);
+}
+
+#[tokio::test]
+async fn a_question_that_fails_although_the_server_is_back_meanwhile_is_asked_again_at_once() {
+    let (sim, _) = start().await;
+    let (listener, client) = in_front_of(&sim).await;
+    let tasks = Supervisor::new();
+    let _events = watch_secrets(&tasks, &client, 16);
+    let asked = async {
+        for _ in 0..6 {
+            let (connection, _) = listener.accept().await.expect("a connection");
+            comes_back(&client);
+            drop(connection);
+        }
+    };
+    // The pauses would take twice as long.
+    let in_time = tokio::time::timeout(Duration::from_secs(9), asked).await;
+    assert!(in_time.is_ok(), "it pauses");
+}
+
+#[tokio::test]
+async fn a_watch_begins_again_when_the_server_came_back_while_the_reader_could_not_tell() {
+    let (sim, client) = start().await;
+    let tasks = Supervisor::new();
+    let mut events = watch_secrets(&tasks, &client, 1);
+    let full = async {
+        while events.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), full).await.expect("it answers");
+    comes_back(&client);
+    assert_eq!(told(&mut events).await, "answered");
+    assert_eq!(told(&mut events).await, "restarted ");
+    let failed = told(&mut events).await;
+    assert!(failed.ends_with("the server was away meanwhile"), "{failed}");
+    assert_eq!(told(&mut events).await, "answered");
+    sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
+    assert_eq!(told(&mut events).await, r#"applied a {"east": "eA=="}"#);
+}
+
+#[tokio::test]
+async fn an_answer_that_came_after_the_server_was_back_is_read_on() {
+    let (sim, _) = start().await;
+    let (listener, client) = in_front_of(&sim).await;
+    let (tasks, target) = (Supervisor::new(), sim.address());
+    let mut events = watch_secrets(&tasks, &client, 16);
+    let (mut near, _) = listener.accept().await.expect("a connection");
+    comes_back(&client);
+    tasks.spawn("connection", async move {
+        let mut far = TcpStream::connect(target).await.expect("the server listens");
+        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    });
+    assert_eq!(told(&mut events).await, "answered");
+    assert_eq!(told(&mut events).await, "restarted ");
+    sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
+    assert_eq!(told(&mut events).await, r#"applied a {"east": "eA=="}"#);
 }
 
 #[tokio::test]

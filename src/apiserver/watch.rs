@@ -158,6 +158,7 @@ impl Client {
             sink: Sink { sender: sink, answering: false, told: PhantomData },
             course: Course::new(),
             again: self.again.subscribe(),
+            revived: self.revived.subscribe(),
             gathered: Gathered::new(),
         };
         tokio::select! {
@@ -200,6 +201,9 @@ struct Reader<'a, K: Kind, E> {
     course: Course,
     /// Changes when a fresh list is wanted.
     again: watch::Receiver<u64>,
+    /// Changes when the server is back. What has been seen of it is no reason to ask again: that was
+    /// before this question, or before its answer.
+    revived: watch::Receiver<u64>,
     gathered: Gathered<K::List>,
 }
 
@@ -223,6 +227,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
+            self.revived.mark_unchanged();
             let question = self.course.ask(began, random());
             let pause = match self.put(question).await {
                 Ok(pause) => pause,
@@ -241,7 +246,8 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.client.revived.notified() => {}
+                // Perhaps while the question was still open.
+                Ok(()) = self.revived.changed() => {}
             }
         }
     }
@@ -277,7 +283,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                     "{path}limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
                     percent_encode(&version)
                 );
-                self.client.ask(Method::GET, &path, None, self.best).await?;
+                self.ask(&path).await?;
                 self.course.checked();
                 Ok(Duration::ZERO)
             }
@@ -292,6 +298,14 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
         }
     }
 
+    /// Asks, and waits for a good answer to begin.
+    async fn ask(&mut self, path: &str) -> Result<Answer, Error> {
+        let answer = self.client.ask(Method::GET, path, None, self.best).await?;
+        // If the server came back meanwhile, this is its word and that connection is alive.
+        self.revived.mark_unchanged();
+        Ok(answer)
+    }
+
     /// Whenever everything is read anew: what a server has can change.
     async fn choose_version(&mut self) -> Result<(), Error> {
         let Selection { group, versions, plural, .. } = self.selection;
@@ -303,7 +317,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
 
     /// Reads a page. Of what is received no more than one object is held.
     async fn page(&mut self, path: &str) -> Result<(), Stop> {
-        let mut answer = self.client.ask(Method::GET, path, None, self.best).await?;
+        let mut answer = self.ask(path).await?;
         let mut list = List::new(answer.encoding, self.limits.object_bytes);
         let mut received = 0;
         while let Some(piece) = answer.piece(SILENCE_LIMIT).await? {
@@ -341,7 +355,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
         let began = Instant::now();
         let end = began + lifetime + LIFETIME_GRACE;
         let mut initial = begin == Begin::Everything;
-        let mut answer = self.client.ask(Method::GET, path, None, self.best).await?;
+        let mut answer = self.ask(path).await?;
         if !initial {
             self.sink.answered().await?;
         }
@@ -354,7 +368,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             let piece = tokio::select! {
                 piece = answer.piece(silence) => piece,
                 // What was open while the server was away may be dead without knowing it.
-                () = self.client.revived.notified() => {
+                Ok(()) = self.revived.changed() => {
                     Err(self.broken("the server was away meanwhile"))
                 }
                 Ok(()) = self.again.changed(), if !initial => {
