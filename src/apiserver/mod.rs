@@ -6,8 +6,8 @@
 //!
 //! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
 //! when, `backoff.rs` for how long to wait, `served.rs` in which version. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
-//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, and `decode.rs` makes one
-//! of both forms.
+//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, `decode.rs` makes one
+//! of both forms, and `gathered.rs` holds a list until all of it has come.
 
 mod access;
 mod address;
@@ -16,6 +16,7 @@ mod connect;
 mod course;
 mod decode;
 mod error;
+mod gathered;
 mod json;
 mod lines;
 mod object;

@@ -5,7 +5,7 @@
 //! fields, which are half of most objects, are never materialised, and depth is no attack.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub trait Kind: Send + Sync {
     /// An object on the wire.
     type Form<'a>: Form<'a>;
     /// What is kept of it.
-    type Kept: Send + 'static;
+    type Kept: Keyed + Send + 'static;
     /// What is kept of all of a list.
     type List: Gather<Self::Kept>;
 
@@ -66,8 +66,14 @@ pub trait Gather<T>: Default + Send + 'static {
     /// Takes one more. Of two with one key the later counts.
     fn add(&mut self, object: T);
 
-    /// Drops the one of that key, if it is there: it has gone while the list came.
+    /// Drops the one of that key, if it is there.
     fn forget(&mut self, key: &Key);
+
+    /// Drops those of these keys that are there: they have gone while the list came. For lists in which
+    /// one can't be found without looking at all of them, a single pass.
+    fn forget_all(&mut self, gone: &BTreeSet<Key>) {
+        gone.iter().for_each(|key| self.forget(key));
+    }
 
     /// How many there are, at least.
     fn len(&self) -> usize;
@@ -92,6 +98,10 @@ impl<T: Keyed + Send + 'static> Gather<T> for Vec<T> {
 
     fn forget(&mut self, key: &Key) {
         self.retain(|object| object.key() != *key);
+    }
+
+    fn forget_all(&mut self, gone: &BTreeSet<Key>) {
+        self.retain(|object| !gone.contains(&object.key()));
     }
 
     fn len(&self) -> usize {

@@ -14,8 +14,9 @@ use tracing::debug;
 
 use super::course::{Ask, Course};
 use super::decode::{self, CutError, Encoding, Events, Line, List};
+use super::gathered::Gathered;
 use super::lines::TooLong;
-use super::object::{AsIs, Gather, Kind};
+use super::object::{AsIs, Kind};
 use super::request::{Answer, SILENCE_LIMIT, percent_encode};
 use super::{Client, Error, Key, Object, Odd};
 
@@ -204,14 +205,7 @@ struct Reader<'a, K: Kind, E> {
     /// Changes when the server is back. What has been seen of it is no reason to ask again: that was
     /// before this question, or before its answer.
     revived: watch::Receiver<u64>,
-    gathered: Gathered<K::List>,
-}
-
-/// A list that is not complete yet.
-struct Gathered<L> {
-    objects: L,
-    odd: Vec<Odd>,
-    pages: usize,
+    gathered: Gathered<K>,
 }
 
 /// Where a watch begins.
@@ -328,7 +322,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             list.push(&piece);
             while let Some(object) = list.next().map_err(|error| self.uncut(&answer, error))? {
                 match decode::object(&self.kind, answer.encoding, &object) {
-                    Ok(object) => self.gathered.objects.add(object),
+                    Ok(object) => self.gathered.add(object),
                     Err(odd) => self.gathered.odd.push(odd),
                 }
                 self.check_budget()?;
@@ -406,14 +400,17 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     async fn gather(&mut self, line: Line<K::Kept>) -> Result<bool, Stop> {
         match line {
             Line::Applied { object, .. } => {
-                self.gathered.objects.add(object);
+                self.gathered.add(object);
                 self.check_budget()?;
             }
             // What changes while the initial events are sent: the last word counts.
-            Line::Deleted { key, .. } => self.gathered.objects.forget(&key),
+            Line::Deleted { key, .. } => {
+                self.gathered.forget(key);
+                self.check_budget()?;
+            }
             Line::Odd { odd, .. } => {
                 if let Some(key) = &odd.key {
-                    self.gathered.objects.forget(key);
+                    self.gathered.forget(key.clone());
                 }
                 self.gathered.odd.push(odd);
                 self.check_budget()?;
@@ -434,7 +431,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     }
 
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
-        let Gathered { objects, odd, .. } = std::mem::replace(&mut self.gathered, Gathered::new());
+        let (objects, odd) = std::mem::replace(&mut self.gathered, Gathered::new()).finish();
         self.sink.send(Event::Restarted { objects, odd }).await?;
         self.course.listed(version, Instant::now(), random());
         Ok(())
@@ -483,14 +480,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     }
 
     fn check_budget(&self) -> Result<(), Error> {
-        let Gathered { objects, odd, pages } = &self.gathered;
-        let (limit, what) = if objects.len() + odd.len() > self.limits.objects {
-            (self.limits.objects, "objects")
-        } else if *pages > self.limits.pages {
-            (self.limits.pages, "pages")
-        } else {
-            return Ok(());
-        };
+        let Some((limit, what)) = self.gathered.excess(&self.limits) else { return Ok(()) };
         Err(Error::Misbehaving(format!(
             "its list of {} has more than {limit} {what}, the most that is read",
             self.selection.plural
@@ -510,12 +500,6 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             self.selection.plural,
             self.limits.page_bytes >> 20
         ))
-    }
-}
-
-impl<L: Default> Gathered<L> {
-    fn new() -> Self {
-        Self { objects: L::default(), odd: Vec::new(), pages: 0 }
     }
 }
 
