@@ -33,6 +33,8 @@ const DRAIN_PER_SECOND: f64 = 100.0;
 const DRAIN_SPREAD_MAX: Duration = Duration::from_secs(10);
 /// How long to rest when the system can't accept, at first and at most.
 const ACCEPT_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// How long to rest between two sweeps of what is encoded, each of which looks at all of it.
+const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
 /// What the server needs.
 pub struct Config {
@@ -114,6 +116,14 @@ impl Shared {
 
     pub(super) fn context(&self) -> Option<Arc<PushContext>> {
         self.context.borrow().clone()
+    }
+
+    /// Lets go of what is encoded and of no more use. That may take some milliseconds.
+    async fn sweep(self: Arc<Self>) {
+        if let Some(context) = self.context() {
+            // A panic in it is its own affair.
+            let _ = tokio::task::spawn_blocking(move || self.cache.sweep(&context)).await;
+        }
     }
 
     /// Waits until a connection must be left, and says why. `peer` is who is at its other end, and
@@ -210,6 +220,8 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
         .prepare();
     let room = Arc::new(Semaphore::new(config.max_connections));
     let shared = Arc::new(Shared::new(config));
+    let swept = Arc::clone(&shared);
+    tasks.spawn_restarting("sweep", SWEEP_PAUSE, move || Arc::clone(&swept).sweep());
     let mut pause = ACCEPT_PAUSE.0;
     loop {
         let accepted = tokio::select! {

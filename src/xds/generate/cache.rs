@@ -2,8 +2,10 @@
 //!
 //! Each entry remembers the inputs it was made from, as the very `Arc`s of the context: an entry
 //! serves only where these are still the inputs, and is replaced where they are not. So the key and
-//! the remembered inputs together are the generator's entire input, and no entry is ever stale.
+//! the remembered inputs together are the generator's entire input, and no entry is ever stale. What
+//! nobody asks for again is let go by a sweep now and then.
 
+use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -30,26 +32,50 @@ use crate::xds::resource::Resource;
 /// The most entries of a kind; above it the kind is emptied and fills again with what is in use.
 const ENTRIES_MAX: usize = 1 << 20;
 
-/// The same of lists of all upstream clusters, which are long.
-const LISTS_MAX: usize = 256;
+/// From so many lists on, those that no stream holds go before one more is kept: of a thousand upstream
+/// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.
+const LISTS_MANY: usize = 256;
 
 /// Encoded resources shared by all streams. It may be emptied at any time.
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
     pub(super) clusters: Kept<ClustersKey, ServiceInputs, Arc<[Arc<Resource>]>>,
-    pub(super) outbound: Kept<(ViewKey, Secrets), u64, Arc<List>, LISTS_MAX>,
+    pub(super) outbound: Kept<(ViewKey, Secrets), u64, Arc<List>, LISTS_MANY>,
     pub(super) scopes: Kept<(), u64, Scopes>,
     served: Kept<(ClusterId, Namespace), u64, Arc<[Arc<Service>]>>,
     pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
     pub(super) listeners: Kept<Class, u64, Arc<List>>,
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
     /// By view, and whether given addresses are told.
-    pub(super) names: Kept<(ViewKey, bool), u64, Arc<List>, LISTS_MAX>,
+    pub(super) names: Kept<(ViewKey, bool), u64, Arc<List>, LISTS_MANY>,
     east_west_ports: Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>>,
 }
 
 impl Cache {
+    /// Lets go of what was not made of `context`, and of what no stream holds any more where streams hold
+    /// it themselves. They may use the cache meanwhile.
+    pub fn sweep(&self, context: &PushContext) {
+        let services: HashSet<_> = context.all_services().map(Arc::as_ptr).collect();
+        let by_service = |inputs: &ServiceInputs| {
+            services.contains(&Arc::as_ptr(&inputs.service))
+                && inputs.are_of(context, &inputs.service)
+        };
+        // Some streams may be ahead.
+        let by_definitions = |made: &u64| *made >= context.definitions;
+        let by_upstreams = |made: &u64| *made >= context.upstreams;
+        self.assignments.sweep(by_service);
+        // Before what is in them.
+        self.outbound.sweep(by_upstreams);
+        self.clusters.sweep(by_service);
+        self.served.sweep(by_definitions);
+        self.addresses.sweep(by_definitions);
+        self.listeners.sweep(by_definitions);
+        self.routes.sweep(by_definitions);
+        self.names.sweep(by_definitions);
+        self.east_west_ports.sweep(|inputs| by_definitions(&inputs.definitions));
+    }
+
     /// The services that `proxy` may serve: see [`served_in`].
     pub(super) fn served(&self, context: &PushContext, proxy: &Proxy) -> Arc<[Arc<Service>]> {
         let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
@@ -75,7 +101,7 @@ impl Cache {
 }
 
 /// What the port of an east-west gateway depends on, besides its name.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct RouterInputs {
     definitions: u64,
     workload: Option<Workload>,
@@ -182,19 +208,51 @@ impl PartialEq for ServiceInputs {
     }
 }
 
-/// Values by key, each with the inputs it was made from.
+/// What can be kept.
+pub(super) trait Value: Clone {
+    /// Whether a stream holds it, if that can be told.
+    fn is_held(&self) -> bool {
+        true
+    }
+}
+
+impl Value for Arc<Resource> {
+    fn is_held(&self) -> bool {
+        Self::strong_count(self) > 1
+    }
+}
+
+impl Value for Arc<List> {
+    fn is_held(&self) -> bool {
+        Self::strong_count(self) > 1
+    }
+}
+
+impl Value for Arc<[Arc<Resource>]> {
+    fn is_held(&self) -> bool {
+        self.iter().any(Value::is_held)
+    }
+}
+
+impl Value for Arc<[Arc<Service>]> {}
+impl Value for Arc<Addresses> {}
+impl Value for Scopes {}
+impl Value for Option<u16> {}
+
+/// Values by key, each with the inputs it was made from: from `MANY` on only what is current and held, and
+/// never more than [`ENTRIES_MAX`].
 #[derive(Debug)]
-pub(super) struct Kept<K: Eq + Hash, I, V, const MAX: usize = ENTRIES_MAX> {
+pub(super) struct Kept<K: Eq + Hash, I, V, const MANY: usize = ENTRIES_MAX> {
     entries: DashMap<K, (I, V), Secret>,
 }
 
-impl<K: Eq + Hash, I, V, const MAX: usize> Default for Kept<K, I, V, MAX> {
+impl<K: Eq + Hash, I, V, const MANY: usize> Default for Kept<K, I, V, MANY> {
     fn default() -> Self {
         Self { entries: DashMap::default() }
     }
 }
 
-impl<K: Eq + Hash, I: PartialEq, V: Clone, const MAX: usize> Kept<K, I, V, MAX> {
+impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize> Kept<K, I, V, MANY> {
     /// The value for `key` made from `inputs`; made now where it isn't kept.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
         self.get(&key, |held| *held == inputs).unwrap_or_else(|| {
@@ -212,9 +270,28 @@ impl<K: Eq + Hash, I: PartialEq, V: Clone, const MAX: usize> Kept<K, I, V, MAX> 
 
     /// Keeps a value. Two streams may make the same at once; they make equal bytes.
     pub(super) fn put(&self, key: K, inputs: I, value: V) {
-        if self.entries.len() >= MAX {
-            self.entries.clear();
+        if self.entries.len() >= MANY {
+            self.sweep(|held| *held == inputs);
+            if self.entries.len() >= ENTRIES_MAX {
+                self.entries.clear();
+            }
         }
         self.entries.insert(key, (inputs, value));
     }
+
+    /// Lets go of what isn't current, and of what nobody holds.
+    fn sweep(&self, is_current: impl Fn(&I) -> bool) {
+        // What goes is freed when no lock is held.
+        let mut gone = Vec::new();
+        self.entries.retain(|_, entry| {
+            let stays = is_current(&entry.0) && entry.1.is_held();
+            if !stays {
+                gone.push(entry.clone());
+            }
+            stays
+        });
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+use std::sync::Arc;
+
+use super::{Cache, LISTS_MANY};
+use crate::fixtures::{endpoint, labels, service, settings, shard, sidecar};
+use crate::model::{ExportTo, NetworkId, Proxy, ProxyType};
+use crate::push::PushContext;
+use crate::push::event_loop::{Event, Mesh};
+use crate::registry::RegistryUpdate;
+use crate::xds::generate::Picture;
+use crate::xds::list::List;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::{Resource, ResourceSource, ResourceType};
+
+/// A mesh in which `web.shop` is everybody's, and `db.NAMESPACE` that namespace's own.
+fn mesh(namespaces: &[&str]) -> Mesh {
+    let mut word =
+        shard("east", 1).network("n1").with(service("web.shop"), vec![endpoint("10.0.0.1")]);
+    for namespace in namespaces {
+        let own = service(&format!("db.{namespace}"))
+            .with(|it| it.export_to = ExportTo::Namespaces(vec![(*namespace).into()]));
+        word = word.with(own, vec![endpoint("10.0.0.2")]);
+    }
+    let mut mesh = Mesh::new(settings());
+    mesh.apply(Event::Registry(word.said()));
+    mesh.apply(Event::Complete);
+    mesh
+}
+
+fn next(mesh: &mut Mesh) -> Arc<PushContext> {
+    mesh.next_version().expect("a new version").0
+}
+
+fn hears(mesh: &mut Mesh, word: RegistryUpdate) -> Arc<PushContext> {
+    mesh.apply(Event::Registry(word));
+    next(mesh)
+}
+
+fn client(namespace: &str) -> Proxy {
+    let dns_domain = format!("{namespace}.svc.cluster.local").into();
+    Proxy { dns_domain, ..sidecar(&format!("client.{namespace}"), "east") }
+}
+
+fn gateway(namespace: &str) -> Proxy {
+    let claimed = labels(&[("topology.istio.io/network", "n1")]);
+    Proxy { kind: ProxyType::Router, labels: claimed, ..client(namespace) }
+}
+
+/// What a stream holds that asks for everything.
+#[derive(Debug)]
+struct Held {
+    lists: Vec<Arc<List>>,
+    resources: Vec<Arc<Resource>>,
+}
+
+impl Held {
+    fn is(&self, other: &Self) -> bool {
+        let Self { lists, resources } = self;
+        lists.len() == other.lists.len()
+            && resources.len() == other.resources.len()
+            && lists.iter().zip(&other.lists).all(|(a, b)| Arc::ptr_eq(a, b))
+            && resources.iter().zip(&other.resources).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
+fn held(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> Held {
+    let mut picture = Picture::new(context, proxy, "n1".into(), cache);
+    let assignments: Vec<_> = context
+        .services
+        .keys()
+        .map(|host| OutboundName::sidecar(host.clone(), 80).to_string())
+        .filter_map(|name| picture.one(ResourceType::Endpoint, &name))
+        .collect();
+    let mut held =
+        Held { lists: vec![picture.all(ResourceType::Cluster).shared], resources: assignments };
+    if proxy.kind == ProxyType::Sidecar {
+        let kinds = [ResourceType::Listener, ResourceType::NameTable];
+        held.lists.extend(kinds.map(|kind| picture.all(kind).shared));
+        held.resources.extend(picture.one(ResourceType::Route, "80"));
+    }
+    held
+}
+
+/// How many entries there are, by kind.
+fn entries(cache: &Cache) -> [usize; 9] {
+    [
+        cache.assignments.entries.len(),
+        cache.clusters.entries.len(),
+        cache.outbound.entries.len(),
+        cache.served.entries.len(),
+        cache.addresses.entries.len(),
+        cache.listeners.entries.len(),
+        cache.routes.entries.len(),
+        cache.names.entries.len(),
+        cache.east_west_ports.entries.len(),
+    ]
+}
+
+#[test]
+fn what_has_gone_is_let_go_and_nothing_in_use_is_made_again() {
+    let mut mesh = mesh(&["shop", "preview-1"]);
+    let mut context = next(&mut mesh);
+    let (cache, stays) = (Cache::default(), [client("shop"), gateway("shop")]);
+    let mut gone = Vec::new();
+    for number in 1..4 {
+        let host =
+            OutboundName::parse(&format!("outbound|80||db.preview-{number}.svc.cluster.local"));
+        gone.push(Arc::downgrade(&context.services[&host.expect("a name").hostname]));
+        for proxy in [client, gateway].map(|proxy| proxy(&format!("preview-{number}"))) {
+            held(&context, &proxy, &cache);
+        }
+        for proxy in &stays {
+            held(&context, proxy, &cache);
+        }
+        let word = shard("east", 1).update().without(&format!("db.preview-{number}"));
+        let word =
+            word.with(service(&format!("db.preview-{}", number + 1)), vec![endpoint("10.0.0.3")]);
+        context = hears(&mut mesh, word.said());
+    }
+    let before = stays.each_ref().map(|proxy| held(&context, proxy, &cache));
+    cache.sweep(&context);
+
+    assert_eq!(gone.iter().filter(|gone| gone.strong_count() > 0).count(), 0);
+    let fresh = Cache::default();
+    let _in_use = stays.each_ref().map(|proxy| held(&context, proxy, &fresh));
+    fresh.sweep(&context);
+    assert_eq!(entries(&cache), entries(&fresh));
+    for (proxy, before) in stays.iter().zip(&before) {
+        assert!(held(&context, proxy, &cache).is(before), "{}", proxy.id);
+    }
+}
+
+#[test]
+fn what_a_client_alone_could_ask_for_goes_with_it() {
+    let context = next(&mut mesh(&[]));
+    let cache = Cache::default();
+    let asks = |sees: &str| {
+        let sees = Some([NetworkId::from(sees)].into_iter().collect());
+        held(&context, &Proxy { sees, ..client("shop") }, &cache)
+    };
+    let stays = asks("stays");
+    for number in 0..10 {
+        asks(&format!("invented-{number}"));
+    }
+    assert_eq!(cache.assignments.entries.len(), 11);
+    cache.sweep(&context);
+    assert_eq!(cache.assignments.entries.len(), 1);
+    assert!(asks("stays").is(&stays));
+}
+
+#[test]
+fn lists_that_streams_hold_are_found_however_many() {
+    let mut mesh = mesh(&["shop"]);
+    let mut context = next(&mut mesh);
+    let (cache, views) = (Cache::default(), LISTS_MANY + 50);
+    let clients: Vec<_> = (0..views).map(|number| client(&format!("ns-{number}"))).collect();
+    let all = |context: &Arc<PushContext>| -> Vec<_> {
+        let list = |proxy| {
+            Picture::new(context, proxy, "n1".into(), &cache).all(ResourceType::Cluster).shared
+        };
+        clients.iter().map(list).collect()
+    };
+    for version in 0..3 {
+        let held = all(&context);
+        let again = all(&context);
+        assert!(held.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)), "version {version}");
+        assert_eq!(cache.outbound.entries.len(), views);
+        let word = shard("east", 1).update().with(service(&format!("new-{version}.shop")), vec![]);
+        context = hears(&mut mesh, word.said());
+    }
+}
+
+#[test]
+fn of_lists_that_no_stream_holds_few_are_kept() {
+    let context = next(&mut mesh(&["shop"]));
+    let cache = Cache::default();
+    for number in 0..3 * LISTS_MANY {
+        held(&context, &client(&format!("ns-{number}")), &cache);
+        assert!(cache.outbound.entries.len() <= LISTS_MANY);
+    }
+}
