@@ -40,12 +40,16 @@ impl OutboundName {
             None => (true, name.strip_prefix("outbound_.")?),
         };
         let (port, hostname) = rest.split_once(if sni { "_._." } else { "||" })?;
-        // One name only for one port: what reads back must be what was read.
-        if hostname.is_empty() || hostname.contains('|') || port.starts_with(['+', '0']) {
+        if hostname.is_empty() || hostname.contains('|') {
             return None;
         }
-        Some((hostname, port.parse().ok()?, sni))
+        Some((hostname, port_number(port)?, sni))
     }
+}
+
+/// Reads a port. One text only stands for one port: what reads back must be what was read.
+pub(super) fn port_number(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|_| !text.starts_with(['+', '0']))
 }
 
 impl fmt::Display for OutboundName {

@@ -36,6 +36,10 @@ const ENTRIES_MAX: usize = 1 << 20;
 /// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.
 const LISTS_MANY: usize = 256;
 
+/// The most of routers, whose names and labels are claims unless their pods are known: labels may take
+/// 64 KiB.
+const ROUTERS_MAX: usize = 1 << 12;
+
 /// Encoded resources shared by all streams. It may be emptied at any time.
 #[derive(Debug, Default)]
 pub struct Cache {
@@ -49,7 +53,8 @@ pub struct Cache {
     pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
     /// By view, and whether given addresses are told.
     pub(super) names: Kept<(ViewKey, bool), u64, Arc<List>, LISTS_MANY>,
-    east_west_ports: Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>>,
+    east_west_ports:
+        Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>, ROUTERS_MAX, ROUTERS_MAX>,
 }
 
 impl Cache {
@@ -73,7 +78,9 @@ impl Cache {
         self.listeners.sweep(by_definitions);
         self.routes.sweep(by_definitions);
         self.names.sweep(by_definitions);
-        self.east_west_ports.sweep(|inputs| by_definitions(&inputs.definitions));
+        // A name that is only claimed may never come again.
+        self.east_west_ports
+            .sweep(|inputs| by_definitions(&inputs.definitions) && inputs.workload.is_some());
     }
 
     /// The services that `proxy` may serve: see [`served_in`].
@@ -91,11 +98,10 @@ impl Cache {
             return None;
         }
         let key = (proxy.cluster.clone(), proxy.workload.clone());
-        let inputs = RouterInputs {
-            definitions: context.definitions,
-            workload: context.workload_of(proxy).cloned(),
-            claimed: proxy.labels.clone(),
-        };
+        let workload = context.workload_of(proxy).cloned();
+        // Of a pod that is known, its own labels count.
+        let claimed = if workload.is_some() { Labels::new() } else { proxy.labels.clone() };
+        let inputs = RouterInputs { definitions: context.definitions, workload, claimed };
         self.east_west_ports.get_or_make(key, inputs, || east_west_port(context, proxy))
     }
 }
@@ -115,8 +121,9 @@ pub(super) type ClustersKey = (Hostname, ViewKey, Secrets, bool);
 /// for a class was made at a version of the definitions.
 pub(super) type Class = (ClusterId, Namespace, bool, bool);
 
-/// A route for a class of proxies in one DNS domain, by name.
-pub(super) type RouteKey = (Class, Arc<str>, Arc<str>);
+/// A route for a class of proxies, by name, and whether they are in the DNS domain of their namespace. In
+/// another, which no service is in, it is the same whatever that is.
+pub(super) type RouteKey = (Class, bool, Arc<str>);
 
 /// What of a view can matter for the list of all upstream clusters of services, so that most proxies
 /// share one.
@@ -240,19 +247,27 @@ impl Value for Scopes {}
 impl Value for Option<u16> {}
 
 /// Values by key, each with the inputs it was made from: from `MANY` on only what is current and held, and
-/// never more than [`ENTRIES_MAX`].
+/// never more than `MAX`.
 #[derive(Debug)]
-pub(super) struct Kept<K: Eq + Hash, I, V, const MANY: usize = ENTRIES_MAX> {
+pub(super) struct Kept<
+    K: Eq + Hash,
+    I,
+    V,
+    const MANY: usize = ENTRIES_MAX,
+    const MAX: usize = ENTRIES_MAX,
+> {
     entries: DashMap<K, (I, V), Secret>,
 }
 
-impl<K: Eq + Hash, I, V, const MANY: usize> Default for Kept<K, I, V, MANY> {
+impl<K: Eq + Hash, I, V, const MANY: usize, const MAX: usize> Default for Kept<K, I, V, MANY, MAX> {
     fn default() -> Self {
         Self { entries: DashMap::default() }
     }
 }
 
-impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize> Kept<K, I, V, MANY> {
+impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize, const MAX: usize>
+    Kept<K, I, V, MANY, MAX>
+{
     /// The value for `key` made from `inputs`; made now where it isn't kept.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
         self.get(&key, |held| *held == inputs).unwrap_or_else(|| {
@@ -272,7 +287,7 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize> Kept<K, I,
     pub(super) fn put(&self, key: K, inputs: I, value: V) {
         if self.entries.len() >= MANY {
             self.sweep(|held| *held == inputs);
-            if self.entries.len() >= ENTRIES_MAX {
+            if self.entries.len() >= MAX {
                 self.entries.clear();
             }
         }

@@ -282,14 +282,25 @@ impl Picture<'_> {
             return Arc::new(rds::empty(name));
         }
         let addresses = self.addresses();
-        let domain = &self.proxy.dns_domain;
+        let domain = &*self.proxy.dns_domain;
         let make = || Arc::new(rds::route(self.context, &addresses, domain, name));
-        // Clients choose names: only those that listeners have named are worth keeping.
-        if !rds::is_named(&addresses, name) {
+        let is_own = self.is_in_own_domain();
+        let is_shared = is_own || !rds::is_any_shortened(&addresses, domain);
+        // Clients choose names and domains: only what listeners have named is worth keeping, and is the
+        // same for others.
+        if !is_shared || !rds::is_named(&addresses, name) {
             return make();
         }
-        let key = (self.class(), Arc::clone(domain), name.into());
+        let key = (self.class(), is_own, name.into());
         self.cache.routes.get_or_make(key, self.context.definitions, make)
+    }
+
+    /// Whether the proxy's DNS domain is `NAMESPACE.svc.DOMAIN`, with its own namespace and the domain of
+    /// services.
+    fn is_in_own_domain(&self) -> bool {
+        let rest = self.proxy.dns_domain.strip_prefix(self.proxy.namespace().as_str());
+        let domain = rest.and_then(|rest| rest.strip_prefix(".svc."));
+        domain == Some(self.context.settings.domain.as_str())
     }
 
     /// Made for those who ask, and no others.

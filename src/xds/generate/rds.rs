@@ -18,7 +18,7 @@ use crate::model::{Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::xds::generate::cds::PASSTHROUGH;
-use crate::xds::names::OutboundName;
+use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
 
 /// The route `name` for sidecars with these addresses in this DNS domain (`NAMESPACE.svc.DOMAIN`).
@@ -28,7 +28,7 @@ pub(super) fn route(
     dns_domain: &str,
     name: &str,
 ) -> Resource {
-    let virtual_hosts = if let Ok(port) = name.parse() {
+    let virtual_hosts = if let Some(port) = port_number(name) {
         of_port(&TrafficSettings::of(&context.mesh), addresses, dns_domain, port)
     } else if let Some((service, port)) = one_service(addresses, name) {
         vec![virtual_host_of_everything(name, to_service(service, port))]
@@ -48,7 +48,14 @@ pub(super) fn route(
 
 /// Whether a listener may have named this route: a port, or a service and its port.
 pub(super) fn is_named(addresses: &Addresses, name: &str) -> bool {
-    name.parse::<u16>().is_ok() || one_service(addresses, name).is_some()
+    port_number(name).is_some() || one_service(addresses, name).is_some()
+}
+
+/// Whether a pod in this DNS domain knows any of these services by a shorter name.
+pub(super) fn is_any_shortened(addresses: &Addresses, dns_domain: &str) -> bool {
+    let searched = searched_domains(dns_domain);
+    let mut names = addresses.services.iter().map(|(service, _)| service.hostname().as_str());
+    names.any(|name| searched.iter().any(|domain| shortened(name, domain).is_some()))
 }
 
 /// A route configuration without routes: without an answer a listener would wait for ever.
@@ -58,7 +65,7 @@ pub(super) fn empty(name: &str) -> Resource {
 
 fn one_service<'a>(addresses: &'a Addresses, name: &str) -> Option<(&'a MergedService, &'a Port)> {
     let (hostname, port) = name.rsplit_once(':')?;
-    let number: u16 = port.parse().ok()?;
+    let number = port_number(port)?;
     let mut services = addresses.services.iter();
     let (service, _) = services.find(|(service, _)| service.hostname().as_str() == hostname)?;
     let port = routed_ports(service).find(|port| port.number == number)?;
@@ -159,9 +166,14 @@ fn searched_domains(dns_domain: &str) -> Vec<String> {
 /// All forms of a host name: in full, with the final dot, and as short as the resolver allows.
 fn names_of(hostname: &str, searched: &[String]) -> Vec<String> {
     let mut names = vec![hostname.to_owned(), format!("{hostname}.")];
-    let short = |domain: &String| hostname.strip_suffix(domain.as_str())?.strip_suffix('.');
-    names.extend(searched.iter().filter_map(short).map(str::to_owned));
+    let short = searched.iter().filter_map(|domain| shortened(hostname, domain));
+    names.extend(short.map(str::to_owned));
     names
+}
+
+/// What the resolver completes to this name with that domain.
+fn shortened<'a>(hostname: &'a str, domain: &str) -> Option<&'a str> {
+    hostname.strip_suffix(domain)?.strip_suffix('.')
 }
 
 /// An address as it stands in a request's authority.

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use super::{Cache, LISTS_MANY};
-use crate::fixtures::{endpoint, labels, service, settings, shard, sidecar};
-use crate::model::{ExportTo, NetworkId, Proxy, ProxyType};
+use super::{Cache, LISTS_MANY, ROUTERS_MAX, RouterInputs};
+use crate::fixtures::{endpoint, labels, service, settings, shard, sidecar, workload};
+use crate::model::{ExportTo, GATEWAY_PORT, NetworkId, Proxy, ProxyType, WorkloadKey};
 use crate::push::PushContext;
 use crate::push::event_loop::{Event, Mesh};
 use crate::registry::RegistryUpdate;
@@ -176,5 +176,76 @@ fn of_lists_that_no_stream_holds_few_are_kept() {
     for number in 0..3 * LISTS_MANY {
         held(&context, &client(&format!("ns-{number}")), &cache);
         assert!(cache.outbound.entries.len() <= LISTS_MANY);
+    }
+}
+
+#[test]
+fn clients_choose_no_keys_of_routes() {
+    let context = next(&mut mesh(&[]));
+    let cache = Cache::default();
+    let route = |dns_domain: &str, name: &str| {
+        let proxy = Proxy { dns_domain: dns_domain.into(), ..client("shop") };
+        let mut picture = Picture::new(&context, &proxy, "n1".into(), &cache);
+        picture.one(ResourceType::Route, name).expect("always an answer")
+    };
+    let (own, host) = ("shop.svc.cluster.local", "web.shop.svc.cluster.local");
+    for zeros in 1..200 {
+        route(own, &format!("{}80", "0".repeat(zeros)));
+        route(own, &format!("+{}80", "0".repeat(zeros)));
+        route(own, &format!("{host}:{}80", "0".repeat(zeros)));
+    }
+    assert_eq!(cache.routes.entries.len(), 0);
+    let kept = route(own, "80");
+    for domain in ["cluster.local", "svc.cluster.local", "x.svc.cluster.local", "invented.local"] {
+        assert_eq!(route(domain, "80") == kept, domain == own, "{domain}");
+    }
+    for number in 0..10 {
+        route(&format!("shop.svc.invented-{number}"), "80");
+    }
+    assert_eq!(cache.routes.entries.len(), 2);
+    assert!(Arc::ptr_eq(&route(own, "80"), &kept));
+}
+
+#[test]
+fn proxies_in_a_domain_without_services_share_a_route() {
+    let context = next(&mut mesh(&[]));
+    let route = |domain: &str, cache: &Cache| {
+        let dns_domain = format!("shop.svc.{domain}").into();
+        let proxy = Proxy { dns_domain, ..client("shop") };
+        let mut picture = Picture::new(&context, &proxy, "n1".into(), cache);
+        picture.one(ResourceType::Route, "80").expect("always an answer")
+    };
+    let cache = Cache::default();
+    let shared = route("corp.example", &cache);
+    assert!(Arc::ptr_eq(&shared, &route("lab.example", &cache)));
+    assert_eq!(route("lab.example", &Cache::default()), shared);
+    assert_ne!(route("cluster.local", &cache), shared);
+}
+
+#[test]
+fn claims_of_gateways_are_kept_for_a_while_and_those_of_known_pods_never() {
+    let pod = workload("known.shop", "10.0.0.9", &[("topology.istio.io/network", "n1")]);
+    let mut mesh = mesh(&[]);
+    let context = hears(&mut mesh, shard("east", 1).update().pod(pod).said());
+    let cache = Cache::default();
+    let asks = |name: &str| {
+        let WorkloadKey { namespace, .. } = gateway("shop").workload;
+        let workload = WorkloadKey::new(namespace.as_str(), name);
+        let proxy = Proxy { workload, ..gateway("shop") };
+        cache.east_west_port(&context, &proxy)
+    };
+    for name in ["known", "invented-1", "invented-2"] {
+        assert_eq!(asks(name), Some(GATEWAY_PORT), "{name}");
+    }
+    let known = |entry: &RouterInputs| entry.workload.is_some();
+    let entries = &cache.east_west_ports.entries;
+    assert!(entries.iter().all(|entry| known(&entry.0) == entry.0.claimed.is_empty()));
+    cache.sweep(&context);
+    assert_eq!(entries.len(), 1);
+    assert!(entries.iter().all(|entry| known(&entry.0)));
+
+    for number in 0..3 * ROUTERS_MAX {
+        asks(&format!("invented-{number}"));
+        assert!(entries.len() <= ROUTERS_MAX);
     }
 }

@@ -608,7 +608,11 @@ fn a_route_of_one_service_takes_every_name() {
 #[test]
 fn an_unknown_route_is_answered_without_routes() {
     let context = context(vec![east(vec![(service("web.ns").vip("10.1.0.1"), vec![])])]);
-    for name in ["", "x", "-1", "65536", "nobody.ns:80", "web.ns.svc.cluster.local:99", ":"] {
+    let unnamed = ["", "x", "-1", "65536", "nobody.ns:80", "web.ns.svc.cluster.local:99", ":"];
+    // A port has one name.
+    let renamed =
+        ["+80", "080", "0", "web.ns.svc.cluster.local:080", "web.ns.svc.cluster.local:+80"];
+    for name in unnamed.into_iter().chain(renamed) {
         let route = route(&context, &client(), name);
         assert_eq!(route["name"].as_str().unwrap_or_default(), name);
         assert!(route.get("virtual_hosts").is_none(), "{name}");
