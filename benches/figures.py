@@ -1,0 +1,113 @@
+"""What benches/run measured, to be read: a table of the figures, and the bars beside them.
+
+`figures` is {figure: [pair, ...]}, a pair {"calibration": seconds, "a": value, "b": value}; either value may be missing.
+"""
+
+import random
+import re
+import statistics
+
+# Six values have the median between their least and greatest in 97 of 100 cases; five in 94.
+PAIRS_MIN = 6
+
+
+def table(figures, has_b):
+    """One row a figure: A, and with B its value, the ratio and its interval."""
+    best = min(pair["calibration"] for pairs in figures.values() for pair in pairs)
+    rows = [["figure", "A"] + (["B", "B/A", "95 % of the median"] if has_b else [])]
+    for name, pairs in figures.items():
+        of_a = [pair["a"] for pair in pairs if "a" in pair]
+        row = [name, show(statistics.median(of_a)) if of_a else ""]
+        both = [pair for pair in pairs if "a" in pair and "b" in pair]
+        if both:
+            row.append(show(statistics.median(pair["b"] for pair in both)))
+            ratio = lambda pairs: [pair["b"] / pair["a"] for pair in pairs if pair.get("a")]
+            calm = ratio(pair for pair in both if pair["calibration"] <= 1.05 * best)
+            if len(calm) >= PAIRS_MIN:
+                low, high = interval(calm)
+                row += [f"{statistics.median(calm):.2f}", f"{low:.2f} to {high:.2f}"]
+            elif ratio(both):
+                row += [f"{statistics.median(ratio(both)):.2f}", f"{len(calm)} of {len(both)} calm"]
+        rows.append(row + [""] * (len(rows[0]) - len(row)))
+    print_rows(rows)
+
+
+# The bars that are set: what, the figure's name, how much at most, and what to aim for then. Where it matters how
+# large the world is, they are for --scale 1 (True).
+BARS = [
+    ("memory per endpoint, one view, lean: B", r"memory: Private_Dirty B/endpoint", 110, 80, False),
+    ("memory per watched pod: B", r"memory: Private_Dirty B/pod", 64, 40, False),
+    ("memory per proxy, over 12 B per subscription: KiB", r"memory: KiB/proxy over .*", 32, None, False),
+    ("memory per proxy, over 8 B per subscription: KiB", r"memory: KiB/proxy above .*", None, 16, False),
+    ("decode per endpoint, protobuf: ns", r"decode_protobuf: .*", 100, 65, False),
+    ("decode per endpoint, JSON: ns", r"decode_json: .*", 500, 400, False),
+    ("next context, 10k services: µs", r"next_context_10k: .*", 20, 5, False),
+    ("CPU per interested proxy, one change, all: µs", r"one change, all: server CPU µs/delivery", 13, 7, True),
+    ("CPU of a change, twice the uninterested: ratio", r"uninterested: .*", 1.05, 1.05, True),
+    ("change to proxy, idle, 5 %, p50: ms", r"one change, 5 %: latency p50.*", 3, 1, True),
+    ("change to proxy, idle, 5 %, p99: ms", r"one change, 5 %: latency p99.*", 8, 2, True),
+    ("change to proxy, idle, 5 %, last: ms", r"one change, 5 %: last proxy.*", 10, 3, True),
+    ("change to proxy, idle, all, p50: ms", r"one change, all: latency p50.*", 10, 6, True),
+    ("change to proxy, idle, all, p99: ms", r"one change, all: latency p99.*", 20, 11, True),
+    ("change to proxy, idle, all, last: ms", r"one change, all: last proxy.*", 25, 13, True),
+    ("change to proxy, 100 changes/s, 5 %, p50: ms", r"churn 100/s, 5 %: latency p50.*", 5, 2, True),
+    ("change to proxy, 100 changes/s, 5 %, p99: ms", r"churn 100/s, 5 %: latency p99.*", 25, 8, True),
+    ("1,000 connect at once, 50 subscriptions, last in sync: s", r"storm of \d+, 5 %: last in sync.*", 2, 0.6, True),
+    ("the same, versions known: s", r"reconnect of \d+, 5 %, held: last in sync.*", 1.5, 0.4, True),
+    ("the same, sent to each: kB", r"reconnect of \d+, 5 %, held: wire.*", 10, None, True),
+    ("5,000 proxies, idle, whole process: MB", r"crowd of \d+, 5 %: Private_Dirty.*", 230, 130, True),
+    ("cold start W1 with pods: s", r"cold W1: first proxy in sync.*", 1.5, 0.5, True),
+    ("cold start W2 with pods: s", r"cold W2: first proxy in sync.*", 6, 3, True),
+    ("cold start W2, before proxies: MB", r"cold W2: Private_Dirty.*", 250, 120, True),
+    ("a stalled proxy, above idle: KiB", r"stalled: .* above idle.*", 64, 16, False),
+    # A page now and then is what can't be told from nothing.
+    ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, True),
+    ("growth by a rotation or removal: B", r"rotations: growth.*", 100, 0, False),
+]
+
+
+def bars(figures, scale):
+    """Each bar that was measured beside what A takes."""
+    rows = [["bar", "A", "bar", "aim", ""]]
+    for what, pattern, bar, aim, at_full_size in BARS:
+        for name, pairs in figures.items():
+            values = [pair["a"] for pair in pairs if "a" in pair]
+            if not values or not re.fullmatch(pattern, name):
+                continue
+            value = statistics.median(values)
+            if at_full_size and scale != 1:
+                verdict = f"scale {scale:g}"
+            elif aim is not None and value <= aim:
+                verdict = "aim met"
+            elif bar is None:
+                verdict = ""
+            else:
+                verdict = "met" if value <= bar else "OVER"
+            of = f" ({name.rsplit(', ', 1)[1]})" if "memory: KiB" in name else ""
+            limits = ["" if limit is None else show(limit) for limit in (bar, aim)]
+            rows.append([what + of, show(value), *limits, verdict])
+    if len(rows) > 1:
+        print()
+        print_rows(rows)
+        if any(row[-1].startswith("scale") for row in rows):
+            print("\nbars on sums and latencies are for --scale 1: what a smaller world takes isn't judged")
+
+
+def interval(ratios, rounds=10_000):
+    """The 95 % interval of the median, by bootstrap."""
+    source = random.Random(1)
+    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(rounds))
+    return medians[rounds * 25 // 1000], medians[rounds * 975 // 1000]
+
+
+def show(value):
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def print_rows(rows):
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for number, row in enumerate(rows):
+        cells = [cell.ljust(width) if not n else cell.rjust(width) for n, (cell, width) in enumerate(zip(row, widths))]
+        print("| " + " | ".join(cells) + " |")
+        if not number:
+            print("|" + "|".join("-" * (width + 1) + (":" if n else "-") for n, width in enumerate(widths)) + "|")
