@@ -3,6 +3,7 @@
 `figures` is {figure: [pair, ...]}, a pair {"calibration": seconds, "a": value, "b": value}; either value may be missing.
 """
 
+import math
 import random
 import re
 import statistics
@@ -32,51 +33,62 @@ def table(figures, has_b):
     print_rows(rows)
 
 
-# The bars that are set: what, the figure's name, how much at most, and what to aim for then. Where it matters how
-# large the world is, they are for --scale 1 (True).
+# What bars are about: between what each option has to be. Elsewhere figures say nothing about them.
+W1_WITH_PODS = {"scale": (1, 1), "networks": (1, 1), "protocol": ("delta", "delta")}
+W1 = W1_WITH_PODS | {"pods": (False, False)}
+CHANGES = W1 | {"changes": (30, math.inf)}
+CHURN = W1 | {"churn_seconds": (10, math.inf)}
+# Of a smaller world most is what any process grows by.
+SLOPE = W1 | {"scale": (0.1, math.inf)}
+STALL = SLOPE | {"stalled_seconds": (30, math.inf)}
+ROTATIONS = {"scale": (0.1, math.inf)}
+PURE = {}
+
+# The bars that are set: what, the figure's name, how much at most, what to aim for then, and what they are about.
 BARS = [
-    ("memory per endpoint, one view, lean: B", r"memory: Private_Dirty B/endpoint", 110, 80, False),
-    ("memory per watched pod: B", r"memory: Private_Dirty B/pod", 64, 40, False),
-    ("memory per proxy, over 12 B per subscription: KiB", r"memory: KiB/proxy over .*", 32, None, False),
-    ("memory per proxy, over 8 B per subscription: KiB", r"memory: KiB/proxy above .*", None, 16, False),
-    ("decode per endpoint, protobuf: ns", r"decode_protobuf: .*", 100, 65, False),
-    ("decode per endpoint, JSON: ns", r"decode_json: .*", 500, 400, False),
-    ("next context, 10k services: µs", r"next_context_10k: .*", 20, 5, False),
-    ("CPU per interested proxy, one change, all: µs", r"one change, all: server CPU µs/delivery", 13, 7, True),
-    ("CPU of a change, twice the uninterested: ratio", r"uninterested: .*", 1.05, 1.05, True),
-    ("change to proxy, idle, 5 %, p50: ms", r"one change, 5 %: latency p50.*", 3, 1, True),
-    ("change to proxy, idle, 5 %, p99: ms", r"one change, 5 %: latency p99.*", 8, 2, True),
-    ("change to proxy, idle, 5 %, last: ms", r"one change, 5 %: last proxy.*", 10, 3, True),
-    ("change to proxy, idle, all, p50: ms", r"one change, all: latency p50.*", 10, 6, True),
-    ("change to proxy, idle, all, p99: ms", r"one change, all: latency p99.*", 20, 11, True),
-    ("change to proxy, idle, all, last: ms", r"one change, all: last proxy.*", 25, 13, True),
-    ("change to proxy, 100 changes/s, 5 %, p50: ms", r"churn 100/s, 5 %: latency p50.*", 5, 2, True),
-    ("change to proxy, 100 changes/s, 5 %, p99: ms", r"churn 100/s, 5 %: latency p99.*", 25, 8, True),
-    ("1,000 connect at once, 50 subscriptions, last in sync: s", r"storm of \d+, 5 %: last in sync.*", 2, 0.6, True),
-    ("the same, versions known: s", r"reconnect of \d+, 5 %, held: last in sync.*", 1.5, 0.4, True),
-    ("the same, sent to each: kB", r"reconnect of \d+, 5 %, held: wire.*", 10, None, True),
-    ("5,000 proxies, idle, whole process: MB", r"crowd of \d+, 5 %: Private_Dirty.*", 230, 130, True),
-    ("cold start W1 with pods: s", r"cold W1: first proxy in sync.*", 1.5, 0.5, True),
-    ("cold start W2 with pods: s", r"cold W2: first proxy in sync.*", 6, 3, True),
-    ("cold start W2, before proxies: MB", r"cold W2: Private_Dirty.*", 250, 120, True),
-    ("a stalled proxy, above idle: KiB", r"stalled: .* above idle.*", 64, 16, False),
+    ("memory per endpoint, one view, lean: B", r"memory: Private_Dirty B/endpoint", 110, 80, SLOPE),
+    ("memory per watched pod: B", r"memory: Private_Dirty B/pod", 64, 40, SLOPE),
+    ("memory per proxy, over 12 B per subscription: KiB", r"memory: KiB/proxy over .*", 32, None, SLOPE),
+    ("memory per proxy, over 8 B per subscription: KiB", r"memory: KiB/proxy above .*", None, 16, SLOPE),
+    ("decode per endpoint, protobuf: ns", r"decode_protobuf: .*", 100, 65, PURE),
+    ("decode per endpoint, JSON: ns", r"decode_json: .*", 500, 400, PURE),
+    ("next context, 10k services: µs", r"next_context_10k: .*", 20, 5, PURE),
+    ("CPU per interested proxy, one change, all: µs", r"one change, all: server CPU µs/delivery", 13, 7, CHANGES),
+    ("CPU of a change, twice the uninterested: ratio", r"uninterested: .*", 1.05, 1.05, CHANGES),
+    ("change to proxy, idle, 5 %, p50: ms", r"one change, 5 %: latency p50.*", 3, 1, CHANGES),
+    ("change to proxy, idle, 5 %, p99: ms", r"one change, 5 %: latency p99.*", 8, 2, CHANGES),
+    ("change to proxy, idle, 5 %, last: ms", r"one change, 5 %: last proxy.*", 10, 3, CHANGES),
+    ("change to proxy, idle, all, p50: ms", r"one change, all: latency p50.*", 10, 6, CHANGES),
+    ("change to proxy, idle, all, p99: ms", r"one change, all: latency p99.*", 20, 11, CHANGES),
+    ("change to proxy, idle, all, last: ms", r"one change, all: last proxy.*", 25, 13, CHANGES),
+    ("change to proxy, 100 changes/s, 5 %, p50: ms", r"churn 100/s, 5 %: latency p50.*", 5, 2, CHURN),
+    ("change to proxy, 100 changes/s, 5 %, p99: ms", r"churn 100/s, 5 %: latency p99.*", 25, 8, CHURN),
+    ("1,000 connect at once, 50 subscriptions, last in sync: s", r"storm of \d+, 5 %: last in sync.*", 2, 0.6, W1),
+    ("the same, versions known: s", r"reconnect of \d+, 5 %, held: last in sync.*", 1.5, 0.4, W1),
+    ("the same, sent to each: kB", r"reconnect of \d+, 5 %, held: wire.*", 10, None, W1),
+    ("5,000 proxies, idle, whole process: MB", r"crowd of \d+, 5 %: Private_Dirty.*", 230, 130, W1_WITH_PODS),
+    ("cold start W1 with pods: s", r"cold W1: first proxy in sync.*", 1.5, 0.5, W1_WITH_PODS),
+    ("cold start W2 with pods: s", r"cold W2: first proxy in sync.*", 6, 3, W1_WITH_PODS),
+    ("cold start W2, before proxies: MB", r"cold W2: Private_Dirty.*", 250, 120, W1_WITH_PODS),
+    ("a stalled proxy, above idle: KiB", r"stalled: .* above idle.*", 64, 16, STALL),
     # A page now and then is what can't be told from nothing.
-    ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, True),
-    ("growth by a rotation or removal: B", r"rotations: growth.*", 100, 0, False),
+    ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),
+    ("growth by a rotation or removal: B", r"rotations: growth.*", 100, 0, ROTATIONS),
 ]
 
 
-def bars(figures, scale):
-    """Each bar that was measured beside what A takes."""
+def bars(figures, options):
+    """Each bar that was measured beside what A takes; judged where the options are those that it is about."""
     rows = [["bar", "A", "bar", "aim", ""]]
-    for what, pattern, bar, aim, at_full_size in BARS:
+    for what, pattern, bar, aim, about in BARS:
+        unlike = [name for name, (least, most) in about.items() if not least <= options[name] <= most]
         for name, pairs in figures.items():
             values = [pair["a"] for pair in pairs if "a" in pair]
             if not values or not re.fullmatch(pattern, name):
                 continue
             value = statistics.median(values)
-            if at_full_size and scale != 1:
-                verdict = f"scale {scale:g}"
+            if unlike:
+                verdict = f"not judged: {unlike[0]} {options[unlike[0]]}"
             elif aim is not None and value <= aim:
                 verdict = "aim met"
             elif bar is None:
@@ -89,8 +101,8 @@ def bars(figures, scale):
     if len(rows) > 1:
         print()
         print_rows(rows)
-        if any(row[-1].startswith("scale") for row in rows):
-            print("\nbars on sums and latencies are for --scale 1: what a smaller world takes isn't judged")
+        if any("scale" in row[-1] for row in rows):
+            print("\nbars on sums and latencies are for --scale 1, those on slopes for 0.1 or more")
 
 
 def interval(ratios, rounds=10_000):
