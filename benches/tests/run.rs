@@ -16,20 +16,21 @@ fn scenarios_run_and_see_every_change() {
             return skipped(&format!("{name} isn't built; cargo test --workspace builds it"));
         }
     }
-    let figures = tempfile::NamedTempFile::new().expect("a temporary file");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = folder.path().join("figures.json");
     let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("run");
     let output = Command::new(run)
         .args(["change", "reconnect", "--scale", "0.01", "--changes", "3"])
         .arg("--binaries")
         .arg(binaries)
         .arg("--json")
-        .arg(figures.path())
+        .arg(&figures)
         .output()
         .expect("python3 is there");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
-    let figures: Value = serde_json::from_reader(figures.reopen().expect("it is still there"))
-        .expect("figures in JSON");
+    let figures = std::fs::read(figures).expect("figures were written");
+    let figures: Value = serde_json::from_slice(&figures).expect("figures in JSON");
     let figure = |name: &str| {
         let value = &figures["figures"][name][0]["a"];
         value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
