@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import os
+import queue
 import random
 import re
 import shlex
@@ -28,7 +29,7 @@ EVERY_CPU = ("--threads", os.cpu_count())
 
 
 class Process:
-    """A child process with its log beside it, and what it has used."""
+    """A child process with its log beside it, and what it has used. What it starts itself ends with it."""
 
     def __init__(self, command, folder, name, speaks=True, **environment):
         """`speaks`: its output begins with a line for us. Else that is its log, too."""
@@ -36,24 +37,71 @@ class Process:
         self.started = time.monotonic()
         with open(self.log, "w") as log:
             output = subprocess.PIPE if speaks else log
-            self.child = subprocess.Popen(
-                command, cwd=folder, env=os.environ | environment, stdout=output, stderr=log, text=True
-            )
+            try:
+                self.child = subprocess.Popen(
+                    command, cwd=folder, env=os.environ | environment, stdout=output, stderr=log, text=True, start_new_session=True
+                )
+            except OSError as error:
+                raise SystemExit(f"benches/run: {shlex.join(command)}\ndoesn't start: {error.strerror}") from None
 
-    def first_line(self):
-        line = self.child.stdout.readline()
+    def told(self, key, seconds, advice=""):
+        """What the first line of its output, an object in JSON, has at `key`."""
+        lines = queue.SimpleQueue()
+
+        def read():
+            lines.put(self.child.stdout.readline())
+            # What comes after must not fill the pipe.
+            for _ in self.child.stdout:
+                pass
+
+        threading.Thread(target=read, daemon=True).start()
+        awaited = f'{{"{key}": "HOST:PORT"}} was awaited as its first line{advice}'
+        try:
+            line = lines.get(timeout=seconds)
+        except queue.Empty:
+            self.fail(f"said nothing for {seconds:g} s; {awaited}")
         if not line:
-            raise SystemExit(f"{self.child.args[0]} did not start:\n{self.log.read_text()[-2000:]}")
-        # What comes after must not fill the pipe.
-        threading.Thread(target=self.child.stdout.read, daemon=True).start()
-        return json.loads(line)
+            self.fail(f"ended without a word; {awaited}")
+        try:
+            return json.loads(line)[key]
+        except (ValueError, KeyError, TypeError):
+            self.fail(f"said {line.strip()[:200]!r}; {awaited}")
+
+    def listening(self, port, seconds, advice):
+        """Waits until it listens there."""
+        until = time.monotonic() + seconds
+        while not listens(port):
+            if self.child.poll() is not None:
+                self.fail(f"ended with {self.child.returncode}; that it listens on port {port} was awaited{advice}")
+            if time.monotonic() > until:
+                self.fail(f"doesn't listen on port {port} after {seconds:g} s{advice}")
+            time.sleep(0.01)
+
+    @contextlib.contextmanager
+    def ended_on_fault(self):
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            raise
+
+    def fail(self, what):
+        """Says what this process did, with the end of its log."""
+        log = self.log.read_text(errors="replace")[-2000:].strip()
+        raise SystemExit(f"benches/run: {shlex.join(self.child.args)}\n{what}" + (f"; its log:\n{log}" if log else ""))
+
+    def must_run(self):
+        if self.child.poll() is not None:
+            self.fail(f"ended with {self.child.returncode} while it was measured")
 
     def cpu(self):
         """CPU seconds so far, by the clock of the process (clock_getcpuclockid(3)), in nanoseconds."""
+        self.must_run()
         return time.clock_gettime(~self.child.pid << 3 | 2)
 
     def memory(self):
         """Pss and Private_Dirty in bytes."""
+        self.must_run()
         text = Path(f"/proc/{self.child.pid}/smaps_rollup").read_text()
         kib = lambda key: int(re.search(rf"^{key}:\s+(\d+) kB", text, re.M).group(1))
         return {"pss": kib("Pss") * 1024, "dirty": kib("Private_Dirty") * 1024}
@@ -75,13 +123,11 @@ class Process:
         self.settle()
 
     def stop(self):
-        if self.child.poll() is None:
-            self.child.send_signal(signal.SIGTERM)
-            try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.child.wait(5)
-            except subprocess.TimeoutExpired:
-                self.child.kill()
-                self.child.wait()
 
 
 class World(Process):
@@ -98,12 +144,14 @@ class World(Process):
             sim.append("--pods")
         subprocess.run([options.strait, "certs", "init", folder / "ca"], check=True, stdout=subprocess.DEVNULL)
         super().__init__([str(part) for part in sim], folder, "sim")
-        self.control = self.first_line()["control"]
+        with self.ended_on_fault():
+            self.control = self.told("control", options.sync_seconds)
 
     def order(self, order, cluster=None, **details):
         """Has a cluster, or any one, do something; returns what is answered."""
         body = {"cluster": cluster or f"c{random.randint(1, self.clusters)}", **details}
         # Anew for each: what is idle between two measurements is closed.
+        self.must_run()
         with contextlib.closing(http.client.HTTPConnection(self.control)) as connection:
             connection.request("POST", f"/v1/{order}", json.dumps(body))
             response = connection.getresponse()
@@ -124,9 +172,11 @@ class World(Process):
 class Server(Process):
     """The server under test."""
 
-    def __init__(self, side, world, **environment):
+    def __init__(self, options, side, world, **environment):
         folder = Path(tempfile.mkdtemp(prefix=f"{side.name}-", dir=world.folder))
         port = side.port or free_port()
+        if listens(port):
+            raise SystemExit(f"benches/run: something listens on port {port} already; --{side.name}-port has to be free")
         filled = side.command.format(
             secrets=world.folder / "sim/secrets",
             ca=world.folder / "ca",
@@ -135,7 +185,14 @@ class Server(Process):
             xds=port,
         )
         super().__init__(shlex.split(filled), folder, "server", speaks=not side.port, **environment)
-        self.address = f"127.0.0.1:{side.port}" if side.port else self.first_line()["xds"]
+        with self.ended_on_fault():
+            if side.port:
+                advice = f". Is it --{side.name}-port? A slow server needs more --sync-seconds"
+                self.listening(port, options.sync_seconds, advice)
+                self.address = f"127.0.0.1:{port}"
+            else:
+                advice = f". Where another server listens say with --{side.name}-port; a slow one needs more --sync-seconds"
+                self.address = self.told("xds", options.sync_seconds, advice)
         self.secrets = world.folder / "sim/secrets"
 
 
@@ -152,21 +209,26 @@ class Load(Process):
         command += ["--stamps", f"http://{world.control}", "--server-name", options.server_name, *flags]
         self.started, self.server = time.monotonic(), server
         pipe = subprocess.PIPE
-        self.child = subprocess.Popen([str(part) for part in command], stdout=pipe, stderr=pipe, text=True)
+        command = [str(part) for part in command]
+        self.child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
     def in_sync(self):
         """Waits until all proxies are; returns after how many seconds of the stage."""
         line = self.child.stderr.readline()
         found = re.match(r"xdsload: (\d+) of (\d+) in sync after ([\d.]+) s", line)
         if not found or found.group(1) != found.group(2):
-            log = self.server.log.read_text()[-2000:]
-            raise SystemExit(f"{line}{self.child.stderr.read() if not found else ''}{self.end() if found else ''}\n{log}")
+            self.server.must_run()
+            self.stop()
+            self.server.fail(f"not all are in sync with it: {(line + self.child.stderr.read()).strip()}")
         return float(found.group(3))
 
     def end(self):
         """Ends it and returns its report."""
         self.child.send_signal(signal.SIGTERM)
-        return json.loads(self.child.communicate()[0])
+        report, told = self.child.communicate()
+        if not report:
+            raise SystemExit(f"benches/run: xdsload ended without a report: {told.strip()}")
+        return json.loads(report)
 
 
 class Peak:
@@ -189,6 +251,12 @@ class Peak:
     def __exit__(self, *_):
         self.over.set()
         self.thread.join()
+
+
+def listens(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 def free_port():
