@@ -142,7 +142,7 @@ class World(Process):
             sim += ["--config-cluster", "config", "--namespace", SYSTEM_NAMESPACE, "--apis", "istio,gateway-api"]
         if options.pods and "--pods" not in flags:
             sim.append("--pods")
-        subprocess.run([options.strait, "certs", "init", folder / "ca"], check=True, stdout=subprocess.DEVNULL)
+        output(options.strait, "certs", "init", folder / "ca")
         super().__init__([str(part) for part in sim], folder, "sim")
         with self.ended_on_fault():
             self.control = self.told("control", options.sync_seconds)
@@ -157,7 +157,7 @@ class World(Process):
             response = connection.getresponse()
             answer = json.loads(response.read())
         if response.status != 200:
-            raise SystemExit(f"strait-sim refused {order} {body}: {answer}")
+            raise SystemExit(f"benches/run: strait-sim refused {order} {body}: {answer}")
         return answer
 
     def hostnames(self):
@@ -169,6 +169,18 @@ class World(Process):
         return self.order("change", **({"service": service} if service else {}))
 
 
+# What a server's command is told. Behind a $ it is a shell's.
+PLACES = ("secrets", "ca", "state", "kubeconfig", "xds")
+PLACE = r"(?<!\$)\{([a-z_]+)\}"
+
+
+class Side:
+    """One of the servers that are compared: the words of its command, and where it listens if it doesn't say."""
+
+    def __init__(self, name, command, port):
+        self.name, self.command, self.port = name, command, port
+
+
 class Server(Process):
     """The server under test."""
 
@@ -177,14 +189,15 @@ class Server(Process):
         port = side.port or free_port()
         if listens(port):
             raise SystemExit(f"benches/run: something listens on port {port} already; --{side.name}-port has to be free")
-        filled = side.command.format(
-            secrets=world.folder / "sim/secrets",
-            ca=world.folder / "ca",
-            state=folder / "state",
-            kubeconfig=world.folder / f"sim/{world.first}.kubeconfig",
-            xds=port,
-        )
-        super().__init__(shlex.split(filled), folder, "server", speaks=not side.port, **environment)
+        values = {
+            "secrets": world.folder / "sim/secrets",
+            "ca": world.folder / "ca",
+            "state": folder / "state",
+            "kubeconfig": world.folder / f"sim/{world.first}.kubeconfig",
+            "xds": port,
+        }
+        filled = [re.sub(PLACE, lambda place: str(values[place.group(1)]), word) for word in side.command]
+        super().__init__(filled, folder, "server", speaks=not side.port, **environment)
         with self.ended_on_fault():
             if side.port:
                 advice = f". Is it --{side.name}-port? A slow server needs more --sync-seconds"
@@ -251,6 +264,14 @@ class Peak:
     def __exit__(self, *_):
         self.over.set()
         self.thread.join()
+
+
+def output(*command):
+    """What a program prints that is done at once."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"benches/run: {shlex.join(map(str, command))}\nended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def listens(port):
