@@ -9,18 +9,10 @@ use serde_json::Value;
 
 #[test]
 fn scenarios_run_and_see_every_change() {
-    let xdsload = Path::new(env!("CARGO_BIN_EXE_xdsload"));
-    let binaries = xdsload.parent().expect("a binary is in a folder");
-    for name in ["strait", "strait-sim"] {
-        if !binaries.join(name).exists() {
-            return skipped(&format!("{name} isn't built; cargo test --workspace builds it"));
-        }
-    }
+    let Some(binaries) = binaries() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let figures = folder.path().join("figures.json");
-    let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("run");
-    let output = Command::new(run)
-        .args(["change", "reconnect", "--scale", "0.01", "--changes", "3"])
+    let output = run(&["change", "reconnect", "--scale", "0.01", "--changes", "3"])
         .arg("--binaries")
         .arg(binaries)
         .arg("--json")
@@ -29,8 +21,7 @@ fn scenarios_run_and_see_every_change() {
         .expect("python3 is there");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
-    let figures = std::fs::read(figures).expect("figures were written");
-    let figures: Value = serde_json::from_slice(&figures).expect("figures in JSON");
+    let figures = read(&figures);
     let figure = |name: &str| {
         let value = &figures["figures"][name][0]["a"];
         value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
@@ -46,6 +37,56 @@ fn scenarios_run_and_see_every_change() {
 }
 
 #[test]
+fn figures_outlive_a_server_that_says_nothing() {
+    let Some(binaries) = binaries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = folder.path().join("figures.json");
+    let temporary = folder.path().join("temporary");
+    std::fs::create_dir(&temporary).expect("a folder in it");
+    let output = run(&["reconnect", "--scale", "0.01", "--sync-seconds", "5", "--pairs", "1"])
+        .args(["--b", "sleep 600"])
+        .arg("--binaries")
+        .arg(binaries)
+        .arg("--json")
+        .arg(&figures)
+        .env("TMPDIR", &temporary)
+        .output()
+        .expect("python3 is there");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("sleep 600\nsaid nothing for 5 s"), "{told}");
+    assert!(told.contains("--b-port"), "{told}");
+    let figure = "reconnect of 10, all, held: wire kB/proxy";
+    assert!(String::from_utf8_lossy(&output.stdout).contains(figure), "{told}");
+    assert!(read(&figures)["figures"][figure][0]["a"].is_number(), "{told}");
+    let left = std::fs::read_dir(&temporary).expect("it is still there").count();
+    assert_eq!(left, 0, "folders were left behind");
+}
+
+#[test]
+fn what_measures_nothing_is_wrong_usage() {
+    let cases = [
+        ["--scale", "0"],
+        ["--scale", "nan"],
+        ["--pairs", "0"],
+        ["--changes", "0"],
+        ["--rotations", "1"],
+        ["--json", "/nowhere/figures.json"],
+        ["--a", "/nowhere/server"],
+        ["--a", "sleep {second}"],
+        ["--a", "sleep '1"],
+        ["--a", ""],
+    ];
+    for case in cases {
+        let output = run(&case).output().expect("python3 is there");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{case:?}: {told}");
+        assert_eq!(told.lines().count(), 1, "{case:?}: {told}");
+        assert!(told.contains(case[0]), "{case:?}: {told}");
+    }
+}
+
+#[test]
 fn cases_that_are_counted_run() {
     let instructions = env!("CARGO_BIN_EXE_instructions");
     let listed = Command::new(instructions).output().expect("it starts");
@@ -56,6 +97,30 @@ fn cases_that_are_counted_run() {
         let run = Command::new(instructions).arg(case).output().expect("it starts");
         assert!(run.status.success(), "{case}: {}", String::from_utf8_lossy(&run.stderr));
     }
+}
+
+fn run(arguments: &[&str]) -> Command {
+    let mut run = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("run"));
+    run.args(arguments);
+    run
+}
+
+/// Where the servers are, too, if they are built.
+fn binaries() -> Option<&'static Path> {
+    let xdsload = Path::new(env!("CARGO_BIN_EXE_xdsload"));
+    let binaries = xdsload.parent().expect("a binary is in a folder");
+    for name in ["strait", "strait-sim"] {
+        if !binaries.join(name).exists() {
+            skipped(&format!("{name} isn't built; cargo test --workspace builds it"));
+            return None;
+        }
+    }
+    Some(binaries)
+}
+
+fn read(figures: &Path) -> Value {
+    let figures = std::fs::read(figures).expect("figures were written");
+    serde_json::from_slice(&figures).expect("figures in JSON")
 }
 
 fn skipped(reason: &str) {
