@@ -321,6 +321,7 @@ fn refusal(error: WorldError) -> Refusal {
     let status = match error {
         WorldError::NoSuchCluster(_) | WorldError::NoSuchService(_) => StatusCode::NOT_FOUND,
         WorldError::NoEndpoints(_) => StatusCode::CONFLICT,
+        WorldError::NoAddresses(_) => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, error.to_string())

@@ -11,7 +11,7 @@ const KEPT: usize = 1 << 20;
 /// The addresses of stamps, 100.64.0.0/10: none of the plan's are in it.
 const BASE: u32 = 0x6440_0000;
 /// After so many changes the addresses come again.
-const ADDRESSES: u64 = 1 << 22;
+pub(crate) const ADDRESSES: u64 = 1 << 22;
 
 /// One stamped change: from `at_ns` on, `address` is an endpoint of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

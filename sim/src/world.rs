@@ -84,6 +84,8 @@ impl Default for WorldOptions {
 pub enum WorldError {
     /// The address plan has no room for so much in one network; the text says for what.
     TooLarge(&'static str),
+    /// So many endpoints that their addresses would repeat; only this many can still come.
+    NoAddresses(usize),
     /// No cluster has this ID.
     NoSuchCluster(String),
     /// The cluster has no such service (`NAMESPACE/NAME`), or none at all.
@@ -101,6 +103,9 @@ impl std::fmt::Display for WorldError {
         match self {
             WorldError::TooLarge(what) => {
                 write!(f, "the address plan has no room for so many {what}")
+            }
+            WorldError::NoAddresses(left) => {
+                write!(f, "the address plan has no room for so many endpoints: {left} more at most")
             }
             WorldError::NoSuchCluster(id) => write!(f, "no cluster {id:?}"),
             WorldError::NoSuchService(name) => write!(f, "no service {name:?} in this cluster"),
@@ -149,6 +154,15 @@ struct Changes {
     stamps: StampLog,
     /// The endpoints of the services that are no longer as planned, by cluster and service.
     places: BTreeMap<(usize, usize), Vec<Place>>,
+}
+
+impl Changes {
+    /// Addresses of stamps that no endpoint has.
+    fn addresses_left(&self) -> usize {
+        let stamped = |place: &&Place| matches!(place.pod, Pod::Stamped(_));
+        let used = self.places.values().flatten().filter(stamped).count();
+        usize::try_from(stamps::ADDRESSES).unwrap_or(usize::MAX).saturating_sub(used)
+    }
 }
 
 impl World {
@@ -260,7 +274,7 @@ impl World {
     /// Gives a service so many endpoints: the last ones go, stamped ones come.
     ///
     /// # Errors
-    /// If there is no such cluster or service.
+    /// If there is no such cluster or service, or no address for so many.
     pub fn scale(
         &self,
         id: &str,
@@ -270,6 +284,10 @@ impl World {
         let changes = &mut *self.lock();
         let (cluster, service) = self.pick(changes, id, service)?;
         let old = self.places(changes, cluster, service);
+        let left = changes.addresses_left();
+        if endpoints.saturating_sub(old.len()) > left {
+            return Err(WorldError::NoAddresses(left));
+        }
         let mut new = old.clone();
         new.truncate(endpoints);
         let first = changes.stamps.next();

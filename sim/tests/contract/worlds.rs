@@ -87,6 +87,26 @@ async fn scaling_fills_slices_of_a_hundred_and_empties_them_again() {
 }
 
 #[tokio::test]
+async fn scaling_beyond_the_addresses_makes_nothing() {
+    let options = WorldOptions { clusters: 1, services: 2, ..WorldOptions::default() };
+    let world = world(options).await;
+    let addresses = 1 << 22;
+    // Three endpoints have addresses of the plan; then ten have those of stamps.
+    for (service, size, fits) in [
+        ("shop/cart", addresses + 4, false),
+        ("shop/cart", usize::MAX, false),
+        ("shop/cart", 13, true),
+        ("shop/checkout", addresses - 6, false),
+    ] {
+        let before = endpoints(world.cluster("c1").expect("there"));
+        let scaled = world.scale("c1", Some(service), size);
+        assert_eq!(scaled.is_ok(), fits, "{service} {size}");
+        let after = endpoints(world.cluster("c1").expect("there"));
+        assert_eq!(after != before, fits, "{service} {size}");
+    }
+}
+
+#[tokio::test]
 async fn churn_changes_the_world_at_its_rate() {
     let world = world(WorldOptions::default()).await;
     let versions = || world.clusters().map(|c| c.store().version()).sum::<u64>();
