@@ -294,9 +294,11 @@ async fn rollout(world: &Arc<World>, id: &str, body: Rollout) -> Result<Value, R
     if per_second <= 0.0 {
         return Err((StatusCode::BAD_REQUEST, "perSecond must be more than 0".to_owned()));
     }
+    // Told now: of a rollout that nobody waits for, nobody sees the end.
+    let service = world.choose(id, service.as_deref()).map_err(refusal)?;
     let rolled = {
         let (world, id) = (world.clone(), id.to_owned());
-        async move { world.rollout(&id, service.as_deref(), per_second).await }
+        async move { world.rollout(&id, Some(&service), per_second).await }
     };
     if wait {
         return rolled.await.map(|stamps| json!({"stamps": stamps})).map_err(refusal);

@@ -234,6 +234,12 @@ impl World {
         self.member(id).map(|member| &*member.services)
     }
 
+    /// The service (`NAMESPACE/NAME`) that is there by this name; absent: a random one.
+    pub(crate) fn choose(&self, id: &str, service: Option<&str>) -> Result<String, WorldError> {
+        let (cluster, service) = self.pick(&mut self.lock(), id, service)?;
+        Ok(display(self.at(cluster, service).1))
+    }
+
     /// Replaces one endpoint of a service (`NAMESPACE/NAME`; absent: any) by a stamped one.
     ///
     /// # Errors

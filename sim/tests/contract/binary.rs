@@ -152,6 +152,7 @@ async fn every_verb_answers() {
         ("scale", json!({"cluster": "c1"}), 400),
         ("scale", json!({"cluster": "c1", "endpoints": 100_000_000}), 400),
         ("rollout", json!({"cluster": "c1", "perSecond": 0}), 400),
+        ("rollout", json!({"cluster": "c1", "service": "no/such"}), 404),
         ("fault", json!({"cluster": "c1", "fault": "nonsense"}), 400),
         ("kill", json!([]), 400),
     ];
