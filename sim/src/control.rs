@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use crate::cluster::SimCluster;
 use crate::fault::{Fault, Gone};
 use crate::task;
-use crate::world::{World, WorldError};
+use crate::world::{RATES, World, WorldError};
 
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
 /// Who gets so many stamps at once asks again for the rest.
@@ -106,7 +106,6 @@ async fn run(
     if *method != Method::POST {
         return Err((StatusCode::METHOD_NOT_ALLOWED, format!("{path} takes POST only")));
     }
-    let bad = |error: String| (StatusCode::BAD_REQUEST, error);
     let mut body: Value = serde_json::from_slice(body)
         .map_err(|error| bad(format!("the body is not JSON: {error}")))?;
     let id = match body.as_object_mut().and_then(|body| body.remove("cluster")) {
@@ -291,8 +290,9 @@ async fn perform(
 
 async fn rollout(world: &Arc<World>, id: &str, body: Rollout) -> Result<Value, Refusal> {
     let Rollout { service, per_second, wait } = body;
-    if per_second <= 0.0 {
-        return Err((StatusCode::BAD_REQUEST, "perSecond must be more than 0".to_owned()));
+    if !RATES.contains(&per_second) {
+        let (least, most) = (RATES.start(), RATES.end());
+        return Err(bad(format!("perSecond is {per_second:?}: it must be from {least} to {most}")));
     }
     // Told now: of a rollout that nobody waits for, nobody sees the end.
     let service = world.choose(id, service.as_deref()).map_err(refusal)?;
@@ -316,7 +316,11 @@ fn switch(cluster: &SimCluster, fault: Fault, Switch { on }: Switch) {
 }
 
 fn read<T: DeserializeOwned>(body: Value) -> Result<T, Refusal> {
-    serde_json::from_value(body).map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
+    serde_json::from_value(body).map_err(|error| bad(error.to_string()))
+}
+
+fn bad(error: String) -> Refusal {
+    (StatusCode::BAD_REQUEST, error)
 }
 
 fn refusal(error: WorldError) -> Refusal {

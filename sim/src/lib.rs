@@ -59,4 +59,4 @@ pub use stamps::Stamp;
 pub use status::ApiError;
 pub use store::{DEFAULT_HISTORY, Snapshot, Store};
 pub use tls::Certificate;
-pub use world::{World, WorldError, WorldOptions};
+pub use world::{RATES, World, WorldError, WorldOptions};

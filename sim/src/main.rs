@@ -9,7 +9,7 @@ use std::sync::Arc;
 use clap::Parser;
 use clap::error::ErrorKind;
 use serde_json::json;
-use strait_sim::{Family, World, WorldError, WorldOptions, control};
+use strait_sim::{Family, RATES, World, WorldError, WorldOptions, control};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -102,8 +102,8 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 /// `100` and `100/s` are the same.
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.trim_end_matches("/s").parse().map_err(|_| "not a rate")?;
-    let sane = rate.is_finite() && rate > 0.0;
-    sane.then_some(rate).ok_or_else(|| "must be more than 0".to_owned())
+    let known = format!("must be from {} to {}", RATES.start(), RATES.end());
+    RATES.contains(&rate).then_some(rate).ok_or(known)
 }
 
 fn family(text: &str) -> Result<Family, String> {

@@ -11,6 +11,7 @@ mod sketches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ use sketches::{Scene, What};
 
 /// Slices hold no more endpoints than those of the real controller.
 const SLICE_ENDPOINTS_MAX: usize = 100;
+
+/// The changes a second that a timer can keep; what is beyond counts as the nearest.
+pub const RATES: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
 /// What a world is made of.
 #[derive(Debug, Clone)]
@@ -268,7 +272,8 @@ impl World {
     ) -> Result<Vec<Stamp>, WorldError> {
         let (cluster, service) = self.pick(&mut self.lock(), id, service)?;
         let count = self.places(&self.lock(), cluster, service).len();
-        let mut pace = tokio::time::interval(Duration::from_secs_f64(1.0 / per_second.max(0.001)));
+        let per_second = per_second.clamp(*RATES.start(), *RATES.end());
+        let mut pace = tokio::time::interval(Duration::from_secs_f64(1.0 / per_second));
         let mut stamps = Vec::new();
         for index in 0..count {
             pace.tick().await;
@@ -328,6 +333,7 @@ impl World {
     /// Changes random services of random clusters, at random moments, so many times a second on
     /// average, until dropped.
     pub async fn churn(&self, per_second: f64) {
+        let per_second = per_second.clamp(*RATES.start(), *RATES.end());
         let mut due = tokio::time::Instant::now();
         loop {
             let (gap, index) = {
