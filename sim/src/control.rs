@@ -255,31 +255,36 @@ async fn perform(
             let Nothing {} = read(body)?;
             cluster.restart().await;
         }
-        "hang" => switch(cluster, Fault::Hang, read(body)?),
-        "unauthorized" => switch(cluster, Fault::Unauthorized, read(body)?),
+        "hang" => switch(cluster, Fault::Hang, read(body)?)?,
+        "unauthorized" => switch(cluster, Fault::Unauthorized, read(body)?)?,
         "slow" => {
             let Slow { latency_ms, bytes_per_second } = read(body)?;
             let on = latency_ms > 0 || bytes_per_second.is_some();
-            switch(cluster, Fault::Slow { latency_ms, bytes_per_second }, Switch { on });
+            switch(cluster, Fault::Slow { latency_ms, bytes_per_second }, Switch { on })?;
         }
         "flap" => {
             let Flap { up_ms, down_ms, on } = read(body)?;
-            switch(cluster, Fault::Flap { up_ms, down_ms }, Switch { on });
+            switch(cluster, Fault::Flap { up_ms, down_ms }, Switch { on })?;
         }
         "gone" => {
             let GoneBody { how, times, on } = read(body)?;
             let fault = match how {
                 GoneHow::Status => Fault::Gone { how: Gone::Status, times: times.or(Some(1)) },
                 GoneHow::Event => Fault::Gone { how: Gone::Event, times: times.or(Some(1)) },
+                GoneHow::Continue if times.is_some() => {
+                    let error =
+                        "times is given: it must not be, as `continue` lasts until `on` is false";
+                    return Err(bad(error.to_owned()));
+                }
                 GoneHow::Continue => Fault::ContinueExpired,
             };
-            switch(cluster, fault, Switch { on });
+            switch(cluster, fault, Switch { on })?;
         }
         "resync" => {
             let Nothing {} = read(body)?;
             cluster.store().compact();
         }
-        "fault" => cluster.fault(read(body)?),
+        "fault" => switch(cluster, Fault::read(body).map_err(bad)?, Switch { on: true })?,
         _ => {
             let Nothing {} = read(body)?;
             cluster.heal();
@@ -307,12 +312,14 @@ async fn rollout(world: &Arc<World>, id: &str, body: Rollout) -> Result<Value, R
     Ok(json!({"started": true}))
 }
 
-fn switch(cluster: &SimCluster, fault: Fault, Switch { on }: Switch) {
+fn switch(cluster: &SimCluster, fault: Fault, Switch { on }: Switch) -> Result<(), Refusal> {
     if on {
+        fault.check().map_err(bad)?;
         cluster.fault(fault);
     } else {
         cluster.end_fault(&fault);
     }
+    Ok(())
 }
 
 fn read<T: DeserializeOwned>(body: Value) -> Result<T, Refusal> {

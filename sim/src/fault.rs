@@ -4,8 +4,13 @@
 //! when it changes. A server that is down altogether is not a fault but a state of the cluster
 //! (`SimCluster::stop`).
 
+use http::HeaderValue;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
+
+/// A hundred years, in seconds: dates so far off are still dates.
+const SKEW_MAX: u64 = 3_155_760_000;
 
 /// One kind of misbehaviour. Several of different kinds may be active; a second of one kind replaces
 /// the first.
@@ -108,6 +113,48 @@ pub enum Fault {
         /// Seconds that the server is ahead.
         seconds: i64,
     },
+}
+
+impl Fault {
+    /// Reads a fault whose fields are all its own; else the text says which is not.
+    pub(crate) fn read(body: Value) -> Result<Fault, String> {
+        let fields = body.as_object().cloned().unwrap_or_default();
+        let fault: Fault = serde_json::from_value(body).map_err(|error| error.to_string())?;
+        // serde's own refusal of unknown fields passes over kinds that have none.
+        let known = json!(fault);
+        let Some(unknown) = fields.keys().find(|field| known.get(field).is_none()) else {
+            return Ok(fault);
+        };
+        let own = known.as_object().into_iter().flat_map(Map::keys).filter(|key| *key != "fault");
+        let own: Vec<_> = own.map(|key| format!("`{key}`")).collect();
+        let own = if own.is_empty() { "none".to_owned() } else { own.join(" and ") };
+        Err(format!("unknown field `{unknown}`: {} has {own}", known["fault"]))
+    }
+
+    /// Whether its figures mean anything; else the text says which does not, and what would.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let zero = |field: &str| format!("{field} is 0: it must be at least 1");
+        let is_code = |code: &u16| *code == 200 || (400..=599).contains(code);
+        let codes_are = "it must have statuses from 400 to 599, or 200 to let one through";
+        Err(match self {
+            Fault::Slow { bytes_per_second: Some(0), .. } => zero("bytesPerSecond"),
+            Fault::Flap { up_ms: 0, .. } => zero("upMs"),
+            Fault::Flap { down_ms: 0, .. } => zero("downMs"),
+            Fault::Gone { times: Some(0), .. } => zero("times"),
+            Fault::Errors { codes } if codes.is_empty() => format!("codes is empty: {codes_are}"),
+            Fault::Errors { codes } => match codes.iter().find(|code| !is_code(code)) {
+                Some(code) => format!("codes has {code}: {codes_are}"),
+                None => return Ok(()),
+            },
+            Fault::Redirect { location } if HeaderValue::from_str(location).is_err() => {
+                format!("location is {location:?}: it must be visible ASCII")
+            }
+            Fault::ClockSkew { seconds } if seconds.unsigned_abs() > SKEW_MAX => {
+                format!("seconds is {seconds}: it must be from -{SKEW_MAX} to {SKEW_MAX}")
+            }
+            _ => return Ok(()),
+        })
+    }
 }
 
 /// How a watch is told that its version is gone. Clients must understand both.
@@ -257,6 +304,51 @@ mod tests {
         faults.set(Fault::Mute);
         faults.set(Fault::CloseWatches { after_ms: 2 });
         assert_eq!(faults.list(), [Fault::Mute, Fault::CloseWatches { after_ms: 2 }]);
+    }
+
+    #[test]
+    fn figures_that_mean_nothing_are_told_apart_by_their_field() {
+        let cases = [
+            (json!({"fault": "slow", "bytesPerSecond": 1}), ""),
+            (json!({"fault": "slow", "bytesPerSecond": 0}), "bytesPerSecond is 0"),
+            (json!({"fault": "flap", "upMs": 0, "downMs": 1}), "upMs is 0"),
+            (json!({"fault": "flap", "upMs": 1, "downMs": 0}), "downMs is 0"),
+            (json!({"fault": "gone", "how": "event"}), ""),
+            (json!({"fault": "gone", "how": "event", "times": 0}), "times is 0"),
+            (json!({"fault": "errors", "codes": [500, 200, 400, 599]}), ""),
+            (json!({"fault": "errors", "codes": []}), "codes is empty"),
+            (json!({"fault": "errors", "codes": [500, 9999]}), "codes has 9999"),
+            (json!({"fault": "errors", "codes": [302]}), "codes has 302"),
+            (json!({"fault": "redirect", "location": "https://a.example/"}), ""),
+            (json!({"fault": "redirect", "location": "a\nb"}), "location is \"a\\nb\""),
+            (json!({"fault": "clockSkew", "seconds": -3_155_760_000_i64}), ""),
+            (json!({"fault": "clockSkew", "seconds": 3_155_760_001_i64}), "seconds is 3155760001"),
+            (json!({"fault": "clockSkew", "seconds": i64::MIN}), "seconds is -9223372036854775808"),
+        ];
+        for (body, expected) in cases {
+            let fault = Fault::read(body.clone()).expect("the fields are known");
+            let fact = fault.check().err().unwrap_or_default();
+            assert!(fact.starts_with(expected), "{body}: {fact}");
+            assert_eq!(fact.is_empty(), expected.is_empty(), "{body}: {fact}");
+        }
+    }
+
+    #[test]
+    fn every_kind_refuses_fields_it_does_not_have() {
+        let cases = [
+            (json!({"fault": "html", "x": 1}), "unknown field `x`: \"html\" has none"),
+            (
+                json!({"fault": "slow", "latency": 1}),
+                "unknown field `latency`: \"slow\" has `bytesPerSecond` and `latencyMs`",
+            ),
+            (
+                json!({"fault": "emptyLists", "resources": "pods"}),
+                "unknown field `resources`: \"emptyLists\" has `resource`",
+            ),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(Fault::read(body), Err(expected.to_owned()));
+        }
     }
 
     #[test]

@@ -153,7 +153,10 @@ impl ApiServer {
                     answer = answer.map(|body| body.throttled(rate));
                 }
                 Fault::ClockSkew { seconds } => {
-                    let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+                    let now = jiff::Timestamp::now();
+                    let skew = jiff::SignedDuration::from_secs(seconds);
+                    // The first or the last moment there is, where that is beyond it.
+                    let time = now.saturating_add(skew).unwrap_or(now);
                     let time = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
                     if let Ok(time) = HeaderValue::from_str(&time) {
                         answer.headers_mut().insert(DATE, time);

@@ -155,6 +155,12 @@ async fn every_verb_answers() {
         ("rollout", json!({"cluster": "c1", "perSecond": 1e308, "wait": true}), 400),
         ("rollout", json!({"cluster": "c1", "service": "no/such"}), 404),
         ("fault", json!({"cluster": "c1", "fault": "nonsense"}), 400),
+        ("fault", json!({"cluster": "c1", "fault": "html", "x": 1}), 400),
+        ("fault", json!({"cluster": "c1", "fault": "clockSkew", "seconds": i64::MAX}), 400),
+        ("slow", json!({"cluster": "c1", "bytesPerSecond": 0}), 400),
+        ("flap", json!({"cluster": "c1", "upMs": 0}), 400),
+        ("gone", json!({"cluster": "c1", "times": 0}), 400),
+        ("gone", json!({"cluster": "c1", "how": "continue", "times": 1}), 400),
         ("kill", json!([]), 400),
     ];
     for (verb, body, code) in bad {
