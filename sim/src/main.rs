@@ -16,6 +16,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Wrong usage, as in sysexits.h.
 const USAGE: u8 = 64;
 
+/// The most characters of a namespace, and of a cluster's ID.
+const NAME_MAX: usize = 63;
+
 /// Simulated Kubernetes API servers on loopback ports, from one seeded world.
 #[derive(Debug, Parser)]
 #[command(name = "strait-sim", version)]
@@ -56,11 +59,11 @@ struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// System namespace of all clusters and of the Secrets
-    #[arg(long, value_name = "NS", default_value = "strait-system")]
+    #[arg(long, value_name = "NS", default_value = "strait-system", value_parser = namespace)]
     namespace: String,
     /// The cluster whose system namespace has the Secrets of all others; any ID but c1, c2, ... adds an
     /// empty cluster for them
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = cluster_id)]
     config_cluster: Option<String>,
     /// APIs served besides the core ones, without objects: istio, gateway-api, multi-cluster
     #[arg(long, value_name = "API,...", value_delimiter = ',', value_parser = family)]
@@ -104,6 +107,28 @@ fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.trim_end_matches("/s").parse().map_err(|_| "not a rate")?;
     let known = format!("must be from {} to {}", RATES.start(), RATES.end());
     RATES.contains(&rate).then_some(rate).ok_or(known)
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    let reason = "a namespace is a DNS-1123 label: lower-case letters, digits and '-', a letter or digit at both \
+                  ends, at most 63 characters";
+    let fits = is_label(text) && text.len() <= NAME_MAX;
+    fits.then(|| text.to_owned()).ok_or_else(|| reason.to_owned())
+}
+
+/// Files are called after it, too.
+fn cluster_id(text: &str) -> Result<String, String> {
+    let reason = "a cluster ID is a DNS-1123 subdomain of at most 63 characters: lower-case letters, digits, '-' \
+                  and '.', each label starting and ending with a letter or digit";
+    let fits = text.split('.').all(is_label) && text.len() <= NAME_MAX;
+    fits.then(|| text.to_owned()).ok_or_else(|| reason.to_owned())
+}
+
+fn is_label(text: &str) -> bool {
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let edges = [text.bytes().next(), text.bytes().last()];
+    edges.iter().all(|edge| edge.is_some_and(alphanumeric))
+        && text.bytes().all(|byte| alphanumeric(byte) || byte == b'-')
 }
 
 fn family(text: &str) -> Result<Family, String> {

@@ -219,6 +219,23 @@ async fn a_signal_ends_it_well_and_wrong_usage_does_not_start_it() {
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}");
     }
+    let label = "a".repeat(64);
+    for (flag, name, reason) in [
+        ("--config-cluster", "../../x", "a cluster ID is"),
+        ("--config-cluster", "Bad_C", "a cluster ID is"),
+        ("--config-cluster", "a..b", "a cluster ID is"),
+        ("--config-cluster", &label, "a cluster ID is"),
+        ("--namespace", "Bad_NS", "a namespace is"),
+        ("--namespace", "a.b", "a namespace is"),
+        ("--namespace", "", "a namespace is"),
+        ("--namespace", &label, "a namespace is"),
+    ] {
+        let arguments = ["--world", "W1/1000", flag, name];
+        let output = Command::new(PROGRAM).args(arguments).output().await.expect("it starts");
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(flag) && said.contains(reason), "{arguments:?}: {said}");
+    }
     let help = Command::new(PROGRAM).arg("--help").output().await.expect("it starts");
     assert_eq!(help.status.code(), Some(0));
 }
