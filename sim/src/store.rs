@@ -21,6 +21,7 @@ use crate::protobuf::Message;
 use crate::resource::{RESOURCES, Resource};
 use crate::select::Selector;
 use crate::status::ApiError;
+use crate::weight;
 
 /// How many changes of one kind a store remembers unless told otherwise.
 pub const DEFAULT_HISTORY: usize = 2048;
@@ -126,8 +127,10 @@ impl Store {
         let state = State { version: 100, tables, next_cluster_ip: 10 };
         let store = Store { identity: identity.to_owned(), history, state: Mutex::new(state) };
         for name in ["default", "kube-system"] {
-            let namespace =
-                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            let namespace = json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": name, "creationTimestamp": weight::CREATED},
+            });
             store.apply(namespace).expect("a plain namespace is valid");
         }
         store

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
 
 use crate::cluster::{Options, SimCluster};
 use crate::object::Name;
@@ -195,13 +196,13 @@ impl World {
             if !members.iter().any(|member| member.cluster.id() == id) {
                 let cluster = start(id, format!("{id} of world {}", options.seed), options).await?;
                 define_kinds(&options.families, cluster.store())?;
-                cluster.store().apply(objects::namespace(&options.system_namespace))?;
+                apply(cluster.store(), objects::namespace(&options.system_namespace))?;
                 members.push(Member { cluster, network: String::new(), services: Vec::new() });
             }
             let (config, others): (Vec<_>, Vec<_>) =
                 members.iter().map(|member| &member.cluster).partition(|c| c.id() == id);
             for (config, other) in config.iter().flat_map(|c| others.iter().map(move |o| (c, o))) {
-                config.store().apply(other.member_secret(&options.system_namespace))?;
+                apply(config.store(), other.member_secret(&options.system_namespace))?;
             }
         }
         let stamps = StampLog::new();
@@ -499,22 +500,22 @@ fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, 
     let system = objects::namespace(&options.system_namespace);
     if options.networks > 1 {
         let network = plan.network(cluster);
-        store.apply(objects::labelled(system, NETWORK_LABEL, &network))?;
+        apply(store, objects::labelled(system, NETWORK_LABEL, &network))?;
         let cluster_ip = plan.cluster_ip(cluster, options.services);
         // 198.18.0.0/15, which is for benchmarks: nobody else has it.
         let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
         let namespace = &options.system_namespace;
-        store.apply(objects::gateway_service(namespace, &network, &cluster_ip, &external_ip))?;
+        apply(store, objects::gateway_service(namespace, &network, &cluster_ip, &external_ip))?;
     } else {
-        store.apply(system)?;
+        apply(store, system)?;
     }
     for node in 0..plan.nodes() {
         let (region, zone) = plan.locality(cluster, node);
-        store.apply(weight::node(objects::node(&node_name(cluster, node), &region, &zone)))?;
+        apply(store, weight::node(objects::node(&node_name(cluster, node), &region, &zone)))?;
     }
     let services: Vec<_> = (0..options.services).map(|i| plan.service(cluster, i)).collect();
     for namespace in services.iter().map(|name| &name.namespace).collect::<BTreeSet<_>>() {
-        store.apply(objects::namespace(namespace))?;
+        apply(store, objects::namespace(namespace))?;
     }
     let store = &mut store.at_once();
     for (i, name) in services.iter().enumerate() {
@@ -539,8 +540,15 @@ fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, 
 fn define_kinds(families: &BTreeSet<Family>, store: &Store) -> Result<(), WorldError> {
     let custom = |row: &&Resource| row.family != Family::Core && families.contains(&row.family);
     for row in RESOURCES.iter().filter(custom) {
-        store.apply(weight::definition(row))?;
+        apply(store, weight::definition(row))?;
     }
+    Ok(())
+}
+
+/// Applies what follows from the seed, and so is of no other moment in another run.
+fn apply(store: &Store, mut object: Value) -> Result<(), WorldError> {
+    object["metadata"]["creationTimestamp"] = json!(weight::CREATED);
+    store.apply(object)?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use strait_sim::{Family, Object, SimCluster, World, WorldOptions};
+use strait_sim::{Family, Object, RESOURCES, SimCluster, World, WorldOptions};
 
 use crate::client;
 use crate::script::get;
@@ -137,6 +137,31 @@ async fn a_config_cluster_has_the_secrets_of_all_others() {
             secret.value()["data"].as_object().expect("data").keys().cloned().collect::<Vec<_>>()
         });
         assert_eq!(keys.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[tokio::test]
+async fn what_the_seed_makes_is_as_old_in_every_run() {
+    let options = WorldOptions {
+        networks: 2,
+        pods: true,
+        families: BTreeSet::from([Family::Istio]),
+        config_cluster: Some("config".to_owned()),
+        ..WorldOptions::default()
+    };
+    let world = world(options).await;
+    world.change("c1", Some("shop/cart")).expect("a change");
+    for cluster in world.clusters() {
+        let all = RESOURCES.iter().flat_map(|row| cluster.store().all(row.plural));
+        let ages: BTreeSet<_> = all.map(|o| text(&o, "/metadata/creationTimestamp")).collect();
+        assert_eq!(ages, BTreeSet::from(["2026-01-01T00:00:00Z".to_owned()]), "{}", cluster.id());
+    }
+    let map = json!({"kind": "ConfigMap", "metadata": {"name": "a", "namespace": "later"}});
+    let store = world.cluster("c1").expect("there").store();
+    let map = store.apply(map).expect("valid");
+    let namespace = store.get("Namespace", "", "later").expect("made with it");
+    for later in [map, namespace] {
+        assert_ne!(text(&later, "/metadata/creationTimestamp"), "2026-01-01T00:00:00Z");
     }
 }
 
