@@ -265,6 +265,8 @@ impl ApiServer {
     fn list(&self, target: &Target, query: &Query) -> Outcome {
         let resource = target.view.resource;
         let selector = selector(target, query)?;
+        // For watches alone, yet no list takes nonsense there.
+        query.timeout()?;
         if self.faults.find(|fault| empties(fault, resource.plural)).is_some() {
             let metadata = json!({"resourceVersion": self.store.version().to_string()});
             return Ok(list_answer(target.view, Vec::new(), &metadata));
@@ -307,13 +309,16 @@ impl ApiServer {
             return Err(expired());
         }
         let at = version.map_or(At::Now, At::Exact);
-        let page = self.store.list(target.view.resource, selector, at, Some(&after), query.limit);
+        let page =
+            self.store.list(target.view.resource, selector, at, Some(&after), query.limit()?);
         page.map_err(|error| if error.code == 410 { expired() } else { error })
     }
 
     fn watch(self: &Arc<Self>, target: &Target, query: &Query) -> Outcome {
         let view = target.view;
         let selector = selector(target, query)?;
+        query.limit()?;
+        let timeout = query.timeout()?;
         if let Some(gone) = self.faults.take_gone() {
             let error =
                 ApiError::too_old(query.version()?.unwrap_or_default(), self.store.version());
@@ -360,13 +365,12 @@ impl ApiServer {
             (None, None | Some(0)) => Start::Initial { marked: false },
             (_, Some(version)) => Start::After(version),
         };
-        let timeout = query.timeout_seconds.filter(|seconds| *seconds > 0);
         let watch = Watch {
             view,
             selector,
             start,
             bookmarks: query.bookmarks,
-            timeout: timeout.map_or(DEFAULT_WATCH_TIMEOUT, Duration::from_secs),
+            timeout: timeout.unwrap_or(DEFAULT_WATCH_TIMEOUT),
         };
         let (sender, answer) = Answer::flowing();
         if self.faults.has(&Fault::EndlessLine) {
@@ -471,6 +475,8 @@ impl ApiServer {
     fn delete_collection(&self, target: &Target, query: &Query) -> Outcome {
         let resource = target.view.resource;
         let selector = selector(target, query)?;
+        query.limit()?;
+        query.timeout()?;
         let page = self.store.list(resource, &selector, At::Now, None, None)?;
         for object in &page.objects {
             // Somebody else may have been quicker.

@@ -13,8 +13,9 @@ use crate::store::At;
 /// `resourceVersionMatch` and `limit` (Kubernetes API concepts, "Resource versions").
 pub(crate) fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
     let invalid = |why| ApiError::invalid_options("resourceVersionMatch", why);
+    let limit = query.limit()?;
     match (query.version()?, query.resource_version_match.as_deref()) {
-        (None, None) => Ok((At::Now, query.limit)),
+        (None, None) => Ok((At::Now, limit)),
         (None, Some(_)) => Err(invalid(
             "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
         )),
@@ -23,11 +24,9 @@ pub(crate) fn moment(query: &Query) -> Result<(At, Option<usize>), ApiError> {
         (Some(0), Some("Exact")) => Err(invalid(
             "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
         )),
-        (Some(version), Some("Exact")) => Ok((At::Exact(version), query.limit)),
-        (Some(version), None) if query.limit.is_some() => Ok((At::Exact(version), query.limit)),
-        (Some(version), None | Some("NotOlderThan")) => {
-            Ok((At::NotOlderThan(version), query.limit))
-        }
+        (Some(version), Some("Exact")) => Ok((At::Exact(version), limit)),
+        (Some(version), None) if limit.is_some() => Ok((At::Exact(version), limit)),
+        (Some(version), None | Some("NotOlderThan")) => Ok((At::NotOlderThan(version), limit)),
         (Some(_), Some(_)) => Err(invalid("Unsupported value")),
     }
 }

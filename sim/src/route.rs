@@ -1,5 +1,8 @@
 //! Reading a request line: which objects a path names, and what its query asks.
 
+use std::num::{IntErrorKind, ParseIntError};
+use std::time::Duration;
+
 use crate::encode::{Form, View, Wire};
 use crate::object::Name;
 use crate::resource::Resource;
@@ -65,11 +68,11 @@ pub(crate) struct Query {
     pub(crate) watch: bool,
     pub(crate) label_selector: String,
     pub(crate) field_selector: String,
-    pub(crate) limit: Option<usize>,
+    pub(crate) limit: Option<String>,
     pub(crate) continue_token: Option<String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) resource_version_match: Option<String>,
-    pub(crate) timeout_seconds: Option<u64>,
+    pub(crate) timeout_seconds: Option<String>,
     pub(crate) bookmarks: bool,
     pub(crate) send_initial_events: Option<bool>,
     pub(crate) dry_run: bool,
@@ -85,11 +88,11 @@ impl Query {
                 "watch" => parsed.watch = flag,
                 "labelSelector" => parsed.label_selector = text.unwrap_or_default(),
                 "fieldSelector" => parsed.field_selector = text.unwrap_or_default(),
-                "limit" => parsed.limit = value.parse().ok().filter(|limit| *limit > 0),
+                "limit" => parsed.limit = Some(value.into_owned()),
                 "continue" => parsed.continue_token = text,
                 "resourceVersion" => parsed.resource_version = text,
                 "resourceVersionMatch" => parsed.resource_version_match = text,
-                "timeoutSeconds" => parsed.timeout_seconds = value.parse().ok(),
+                "timeoutSeconds" => parsed.timeout_seconds = Some(value.into_owned()),
                 "allowWatchBookmarks" => parsed.bookmarks = flag,
                 "sendInitialEvents" => parsed.send_initial_events = Some(flag),
                 "dryRun" => parsed.dry_run = value == "All",
@@ -99,6 +102,17 @@ impl Query {
         parsed
     }
 
+    /// The size of a page; 0 and less are none.
+    pub(crate) fn limit(&self) -> Result<Option<usize>, ApiError> {
+        Ok(positive(self.limit.as_deref())?.map(|limit| limit as usize))
+    }
+
+    /// How long a watch lasts; 0 and less are as long as the server likes.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>, ApiError> {
+        let seconds = positive(self.timeout_seconds.as_deref())?;
+        Ok(seconds.map(|seconds| Duration::from_secs(seconds.into())))
+    }
+
     /// The resource version as a number; absent and `""` are nothing.
     pub(crate) fn version(&self) -> Result<Option<u64>, ApiError> {
         let Some(text) = &self.resource_version else { return Ok(None) };
@@ -106,6 +120,19 @@ impl Query {
             ApiError::bad_request(format!("resourceVersion: Invalid value: \"{text}\""))
         })
     }
+}
+
+/// A number, if it is above 0; what is none at all is refused in the words of a real server.
+fn positive(text: Option<&str>) -> Result<Option<u32>, ApiError> {
+    let Some(text) = text else { return Ok(None) };
+    let number: i64 = text.parse().map_err(|error: ParseIntError| {
+        let fact = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {fact}"))
+    })?;
+    Ok((number > 0).then(|| u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
 #[cfg(test)]

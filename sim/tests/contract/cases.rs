@@ -163,6 +163,18 @@ fn cases() -> Vec<(&'static str, Vec<Step>)> {
                 maps("fieldSelector=data.k%3D1").gives(400, reason("BadRequest")),
                 maps("continue=nonsense").gives(400, reason("BadRequest")),
                 maps("resourceVersionMatch=Exact").gives(422, json!({})),
+                maps("limit=abc").gives(400, json!({
+                    "reason": "BadRequest", "message": "strconv.ParseInt: parsing \"abc\": invalid syntax",
+                })),
+                maps("limit=").gives(400, json!({"message": "strconv.ParseInt: parsing \"\": invalid syntax"})),
+                maps("limit=99999999999999999999").gives(400, json!({
+                    "message": "strconv.ParseInt: parsing \"99999999999999999999\": value out of range",
+                })),
+                maps("limit=-1").gives(200, json!({"kind": "ConfigMapList"})),
+                maps("timeoutSeconds=abc").gives(400, reason("BadRequest")),
+                maps("watch=1&limit=abc").gives(400, reason("BadRequest")),
+                maps("watch=1&timeoutSeconds=abc").gives(400, reason("BadRequest")),
+                delete(&format!("{MAPS}?limit=abc")).gives(400, reason("BadRequest")),
                 maps("resourceVersion=0&resourceVersionMatch=Exact").gives(422, json!({})),
             ],
         ),
