@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ struct Arguments {
     apis: Vec<Family>,
     /// Address of the control port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    control_address: std::net::SocketAddr,
+    control_address: SocketAddr,
 }
 
 /// How much there is of everything.
@@ -155,23 +156,44 @@ async fn main() -> ExitCode {
     };
     match run(arguments).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ WorldError::TooLarge(_)) => {
-            eprintln!("strait-sim: {error}");
-            ExitCode::from(USAGE)
-        }
-        Err(error) => {
-            let cause = std::error::Error::source(&error);
-            let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-            eprintln!("strait-sim: {error}{cause}");
-            ExitCode::FAILURE
+        Err(failure) => {
+            eprintln!("strait-sim: {failure}");
+            match failure {
+                Failure::World(WorldError::TooLarge(_)) => ExitCode::from(USAGE),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
 
-async fn run(arguments: Arguments) -> Result<(), WorldError> {
-    let mut terminated = signal(SignalKind::terminate()).map_err(WorldError::Io)?;
-    let listener = TcpListener::bind(arguments.control_address).await.map_err(WorldError::Io)?;
-    let control = listener.local_addr().map_err(WorldError::Io)?;
+/// Why it does not serve.
+enum Failure {
+    World(WorldError),
+    Signals(io::Error),
+    Control(SocketAddr, io::Error),
+    File(PathBuf, io::Error),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::World(error) => {
+                let cause = std::error::Error::source(error);
+                let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+                write!(f, "{error}{cause}")
+            }
+            Failure::Signals(error) => write!(f, "can't wait for signals: {error}"),
+            Failure::Control(address, error) => write!(f, "can't listen on {address}: {error}"),
+            Failure::File(path, error) => write!(f, "can't write {}: {error}", path.display()),
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), Failure> {
+    let mut terminated = signal(SignalKind::terminate()).map_err(Failure::Signals)?;
+    let unheard = |error| Failure::Control(arguments.control_address, error);
+    let listener = TcpListener::bind(arguments.control_address).await.map_err(unheard)?;
+    let control = listener.local_addr().map_err(unheard)?;
     let size = arguments.world.unwrap_or(Size {
         clusters: arguments.clusters.unwrap_or_default(),
         services: arguments.services.unwrap_or_default(),
@@ -191,9 +213,9 @@ async fn run(arguments: Arguments) -> Result<(), WorldError> {
         families: BTreeSet::from_iter(arguments.apis),
         config_cluster: arguments.config_cluster,
     });
-    let world = Arc::new(world.await?);
+    let world = Arc::new(world.await.map_err(Failure::World)?);
     if let Some(directory) = &arguments.out {
-        write_files(&world, directory, &arguments.namespace).map_err(WorldError::Io)?;
+        write_files(&world, directory, &arguments.namespace)?;
     }
     let clusters: Vec<_> =
         world.clusters().map(|cluster| json!({"id": cluster.id(), "url": cluster.url()})).collect();
@@ -213,9 +235,9 @@ async fn run(arguments: Arguments) -> Result<(), WorldError> {
     Ok(())
 }
 
-fn write_files(world: &World, directory: &Path, namespace: &str) -> io::Result<()> {
+fn write_files(world: &World, directory: &Path, namespace: &str) -> Result<(), Failure> {
     let secrets = directory.join("secrets");
-    std::fs::create_dir_all(&secrets)?;
+    std::fs::create_dir_all(&secrets).map_err(|error| Failure::File(secrets.clone(), error))?;
     for cluster in world.clusters() {
         let id = cluster.id();
         replace(&directory.join(format!("{id}.kubeconfig")), &cluster.kubeconfig())?;
@@ -226,8 +248,8 @@ fn write_files(world: &World, directory: &Path, namespace: &str) -> io::Result<(
 }
 
 /// Written whole or not at all, for somebody may watch the directory.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let new = path.with_extension("new");
-    std::fs::write(&new, text)?;
-    std::fs::rename(&new, path)
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
+    written.map_err(|error| Failure::File(path.to_owned(), error))
 }

@@ -239,3 +239,17 @@ async fn a_signal_ends_it_well_and_wrong_usage_does_not_start_it() {
     let help = Command::new(PROGRAM).arg("--help").output().await.expect("it starts");
     assert_eq!(help.status.code(), Some(0));
 }
+
+#[tokio::test]
+async fn what_cannot_be_written_or_listened_on_is_named() {
+    for (flag, value, reason) in [
+        ("--out", "/proc/nope", "can't write /proc/nope/secrets: "),
+        ("--control-address", "192.0.2.1:1", "can't listen on 192.0.2.1:1: "),
+    ] {
+        let arguments = ["--world", "W1/1000", flag, value];
+        let output = Command::new(PROGRAM).args(arguments).output().await.expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(reason), "{said}");
+    }
+}
