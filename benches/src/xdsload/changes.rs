@@ -19,9 +19,13 @@ use tokio::net::TcpStream;
 
 use crate::Failure;
 
-/// How often stamps are asked for, and waiting responses looked through. No figure depends on it, and each
-/// time costs CPU, which would count as what proxies need.
+/// How often waiting responses are looked through. No figure depends on it.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+/// So many periods pass between two questions for stamps where little waits for them: each costs CPU, which
+/// would count as what proxies need.
+const PERIODS_BETWEEN: usize = 10;
+/// What waits for stamps, in bytes, when they are asked for sooner.
+const MUCH: usize = 1 << 20;
 /// After this nobody looks for a change any longer.
 const LOOKED_FOR_NS: u64 = 60_000_000_000;
 
@@ -68,6 +72,8 @@ struct Known {
     stamps: Vec<Stamp>,
     /// Every change made before this moment is known.
     until_ns: u64,
+    /// Somebody can't wait for the next ones.
+    wanted: bool,
 }
 
 impl Stamps {
@@ -79,6 +85,12 @@ impl Stamps {
         let mut known = self.known();
         known.stamps.extend(new);
         known.until_ns = until_ns;
+        known.wanted = false;
+    }
+
+    /// Has the next ones asked for soon.
+    pub(crate) fn want(&self) {
+        self.known().wanted = true;
     }
 
     /// Those after the first `from`, and the moment before which none is missing.
@@ -147,7 +159,12 @@ impl Stamps {
             }
             let new: Vec<_> = std::str::from_utf8(&body)?.lines().filter_map(Stamp::read).collect();
             self.learn(new, asked_ns);
-            tokio::time::sleep(PERIOD).await;
+            for _ in 0..PERIODS_BETWEEN {
+                tokio::time::sleep(PERIOD).await;
+                if self.known().wanted {
+                    break;
+                }
+            }
         }
     }
 }
@@ -156,13 +173,14 @@ impl Stamps {
 #[derive(Debug, Default)]
 pub(crate) struct Sightings {
     waiting: Vec<Arrival>,
+    waiting_bytes: usize,
     taken: usize,
     /// Changes that are looked for, by the hostname they are of.
     by_hostname: HashMap<Vec<u8>, Vec<Wanted>>,
     /// For each change, by its place among all, when proxies had it: nanoseconds after it was made.
     seen: BTreeMap<usize, Vec<u64>>,
-    /// How many proxies ask for an assignment, by its name.
-    asked: HashMap<Vec<u8>, u32>,
+    /// How many proxies ask for some assignment of a hostname, and the last that does.
+    asked: HashMap<Vec<u8>, (u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -183,28 +201,26 @@ struct Wanted {
 }
 
 impl Sightings {
-    /// Takes note that a proxy asks for an assignment.
-    pub(crate) fn asked(&mut self, name: &[u8]) {
-        match self.asked.get_mut(name) {
-            Some(proxies) => *proxies += 1,
-            None => drop(self.asked.insert(name.to_vec(), 1)),
+    /// Takes note that a proxy asks for an assignment. All of one proxy come before those of the next.
+    pub(crate) fn asked(&mut self, proxy: u32, name: &[u8]) {
+        let hostname = &name[hostname_of(name)..];
+        match self.asked.get_mut(hostname) {
+            Some((_, last)) if *last == proxy => {}
+            Some((proxies, last)) => (*proxies, *last) = (*proxies + 1, proxy),
+            None => drop(self.asked.insert(hostname.to_vec(), (1, proxy))),
         }
     }
 
     /// How many proxies ask for some assignment of a hostname.
-    pub(crate) fn askers(&self) -> BTreeMap<String, u32> {
-        let mut askers = BTreeMap::new();
-        for (name, proxies) in &self.asked {
-            let hostname = String::from_utf8_lossy(&name[hostname_of(name)..]).into_owned();
-            let most = askers.entry(hostname).or_insert(0);
-            *most = u32::max(*most, *proxies);
-        }
-        askers
+    pub(crate) fn askers(&self) -> impl Iterator<Item = (String, u32)> {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        self.asked.iter().map(move |(hostname, (proxies, _))| (text(hostname), *proxies))
     }
 
     /// Takes note of an assignment that came.
     pub(crate) fn came(&mut self, at_ns: u64, proxy: u32, name: &[u8], body: &[u8]) {
         let hostname = name[hostname_of(name)..].into();
+        self.waiting_bytes += body.len();
         self.waiting.push(Arrival { at_ns, proxy, hostname, body: body.into() });
     }
 
@@ -225,6 +241,7 @@ impl Sightings {
         }
         let ready = self.waiting.partition_point(|arrival| arrival.at_ns < until_ns);
         for arrival in self.waiting.drain(..ready) {
+            self.waiting_bytes -= arrival.body.len();
             let Some(wanted) = self.by_hostname.get_mut(&*arrival.hostname) else { continue };
             wanted.retain(|wanted| arrival.at_ns < wanted.at_ns.saturating_add(LOOKED_FOR_NS));
             for wanted in wanted {
@@ -234,6 +251,9 @@ impl Sightings {
                     self.seen.entry(wanted.index).or_default().push(after);
                 }
             }
+        }
+        if self.waiting_bytes > MUCH {
+            stamps.want();
         }
     }
 
@@ -275,7 +295,7 @@ mod tests {
             at_ns: *at_ns,
         };
         let stamps = of.iter().map(stamp).collect();
-        Stamps(Arc::new(Mutex::new(Known { stamps, until_ns })))
+        Stamps(Arc::new(Mutex::new(Known { stamps, until_ns, wanted: false })))
     }
 
     const NAME: &[u8] = b"outbound|80||a.ns.svc.cluster.local";
@@ -300,6 +320,32 @@ mod tests {
         assert!(sightings.seen.is_empty());
         sightings.look(&stamps(&[("100.64.0.1", 145)], 160), 0);
         assert_eq!(sightings.seen, [(0, vec![5])].into());
+    }
+
+    #[test]
+    fn stamps_are_wanted_where_much_waits_for_them() {
+        let mut sightings = Sightings::default();
+        let stamps = stamps(&[], 140);
+        let wanted = |sightings: &mut Sightings| {
+            sightings.look(&stamps, 0);
+            stamps.known().wanted
+        };
+        sightings.came(150, 0, NAME, &[0; MUCH]);
+        assert!(!wanted(&mut sightings));
+        sightings.came(160, 0, NAME, &[0]);
+        assert!(wanted(&mut sightings));
+        stamps.learn(Vec::new(), 170);
+        assert!(!wanted(&mut sightings));
+    }
+
+    #[test]
+    fn a_proxy_that_asks_for_two_ports_counts_once() {
+        let mut sightings = Sightings::default();
+        for (proxy, name) in [(0, "80||a"), (0, "443||a"), (0, "80||b"), (3, "443||a")] {
+            sightings.asked(proxy, format!("outbound|{name}").as_bytes());
+        }
+        let askers: BTreeMap<_, _> = sightings.askers().collect();
+        assert_eq!(askers, [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
     }
 
     #[test]

@@ -174,6 +174,7 @@ async fn last_look(shared: &Shared, stamps: Option<&Stamps>, stage: Stage) {
         if stamps.until_ns() > over_ns {
             break;
         }
+        stamps.want();
         tokio::time::sleep(PERIOD).await;
     }
     shared.findings.borrow_mut().sightings.look(stamps, since_ns);
@@ -267,7 +268,8 @@ async fn stream(
                         *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
                         if step.came_in_sync {
                             if !std::mem::replace(&mut listed, true) {
-                                session.asks_for(names, |name| findings.sightings.asked(name));
+                                session
+                                    .asks_for(names, |name| findings.sightings.asked(number, name));
                             }
                             // Nobody listens once it is over.
                             let at_ns = now_ns();

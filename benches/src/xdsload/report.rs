@@ -45,8 +45,15 @@ pub(crate) fn stage(told: &Told, counts: &Counts) -> Value {
     })
 }
 
-/// What became of the changes: each of them, and all together.
-pub(crate) fn changes(stamps: &[Stamp], since_ns: u64, threads: &[Findings]) -> Value {
+/// A change that was made less than this before the end, in nanoseconds, may have been on its way.
+const ON_ITS_WAY_NS: u64 = 1_000_000_000;
+
+/// What became of the changes made from `since_ns` to `until_ns`: each of them, and all together.
+pub(crate) fn changes(
+    stamps: &[Stamp],
+    (since_ns, until_ns): (u64, u64),
+    threads: &[Findings],
+) -> Value {
     let mut askers: BTreeMap<String, u32> = BTreeMap::new();
     for (hostname, proxies) in threads.iter().flat_map(|it| it.sightings.askers()) {
         *askers.entry(hostname).or_default() += proxies;
@@ -54,13 +61,14 @@ pub(crate) fn changes(stamps: &[Stamp], since_ns: u64, threads: &[Findings]) -> 
     let (mut each, mut all) = (Vec::new(), Vec::new());
     let mut unseen = 0;
     for (index, stamp) in stamps.iter().enumerate() {
-        if stamp.at_ns < since_ns {
+        if !(since_ns..until_ns).contains(&stamp.at_ns) {
             continue;
         }
         let sightings = threads.iter().filter_map(|it| it.sightings.seen().get(&index)).flatten();
         let sightings: Vec<u64> = sightings.copied().collect();
         let asked = askers.get(&stamp.hostname).copied().unwrap_or_default();
-        unseen += usize::from(sightings.is_empty() && asked > 0);
+        let in_time = stamp.at_ns.saturating_add(ON_ITS_WAY_NS) < until_ns;
+        unseen += usize::from(sightings.is_empty() && asked > 0 && in_time);
         all.extend_from_slice(&sightings);
         let mut report = json!({
             "address": stamp.address,
