@@ -3,6 +3,7 @@
 //! Data is handed on where it lies. A load client gets a megabyte for each proxy that comes: to gather it first
 //! would cost as much as all else that is done with it.
 
+use percent_encoding::percent_decode_str;
 use strait::xds::http2::hpack::Decoder;
 
 /// What a client says first (section 3.4).
@@ -285,7 +286,8 @@ impl Http2 {
         });
         read.map_err(|_| broken("headers that can't be read"))?;
         if let Some(code) = code.filter(|code| code != "0") {
-            let says = says.as_deref().unwrap_or("-");
+            let says = says.unwrap_or_else(|| "-".to_owned());
+            let says = percent_decode_str(&says).decode_utf8_lossy();
             return Err(format!("gRPC status {code}: {says}"));
         }
         if let Some(status) = status.filter(|status| status != "200") {
@@ -409,8 +411,8 @@ mod tests {
         Ok(came)
     }
 
-    /// The packed `grpc-status: 14`, `grpc-message: no`.
-    const REFUSED: &[u8] = b"\x00\x0bgrpc-status\x0214\x00\x0cgrpc-message\x02no";
+    /// The packed `grpc-status: 14`, `grpc-message: not%20yet`.
+    const REFUSED: &[u8] = b"\x00\x0bgrpc-status\x0214\x00\x0cgrpc-message\x09not%20yet";
 
     #[test]
     fn a_call_begins_as_a_server_reads_it() {
@@ -501,9 +503,9 @@ mod tests {
         let padded = [b"\x02\0\0\0\0\x10", REFUSED, b"__"].concat();
         let odd = over | flag::PADDED | flag::PRIORITY;
         let cases = [
-            (frame(kind::HEADERS, over, STREAM, REFUSED), "gRPC status 14: no"),
-            (split.concat(), "gRPC status 14: no"),
-            (frame(kind::HEADERS, odd, STREAM, &padded), "gRPC status 14: no"),
+            (frame(kind::HEADERS, over, STREAM, REFUSED), "gRPC status 14: not yet"),
+            (split.concat(), "gRPC status 14: not yet"),
+            (frame(kind::HEADERS, odd, STREAM, &padded), "gRPC status 14: not yet"),
             // :status 404
             (frame(kind::HEADERS, over, STREAM, &[0x8d]), "HTTP 404"),
             (frame(kind::HEADERS, over, STREAM, &[0x88]), "the server ended the stream"),

@@ -109,8 +109,13 @@ fn run(options: Options) -> Result<bool, Failure> {
             None => measured.await,
         }
     })?;
-    let since_ns = if let Stage::Steady(since_ns) = last { since_ns } else { u64::MAX };
-    print(&options, &told, &findings, stamps.map(|stamps| (stamps, since_ns)));
+    // Told last is the steady stage, where it was reached.
+    let until_ns = told.last().map_or(0, |told| told.ended_ns);
+    let since_ns = if let Stage::Steady(since_ns) = last { since_ns } else { until_ns };
+    for (error, times) in report::sum(findings.iter().flat_map(|it| &it.counts)).errors {
+        eprintln!("xdsload: {times} times: {error}");
+    }
+    print(&options, &told, &findings, stamps.map(|stamps| (stamps, (since_ns, until_ns))));
     Ok(told
         .iter()
         .take(1 + usize::from(options.reconnect))
@@ -186,15 +191,19 @@ async fn all_in_sync(
     }
 }
 
-fn print(options: &Options, told: &[Told], threads: &[Findings], stamps: Option<(Stamps, u64)>) {
+fn print(
+    options: &Options,
+    told: &[Told],
+    threads: &[Findings],
+    stamps: Option<(Stamps, (u64, u64))>,
+) {
     let counts = |stage: usize| report::sum(threads.iter().map(|it| &it.counts[stage]));
     let connecting = 1 + usize::from(options.reconnect);
     let first = told.first().map(|told| report::connecting(told, &counts(0)));
     let again = told.get(1).filter(|_| options.reconnect);
     let again = again.map(|told| report::connecting(told, &counts(1)));
     let steady = told.get(connecting).map(|told| report::stage(told, &counts(2)));
-    let changes =
-        stamps.map(|(stamps, since_ns)| report::changes(&stamps.all(), since_ns, threads));
+    let changes = stamps.map(|(stamps, made)| report::changes(&stamps.all(), made, threads));
     let protocol = format!("{:?}", options.protocol).to_lowercase();
     println!(
         "{}",
@@ -241,6 +250,9 @@ fn threads(
         })
         .collect();
     let names: Option<Vec<&str>> = names.as_ref().map(|text| text.lines().collect());
+    if names.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Failure("--names: the file names nothing to ask for".to_owned()));
+    }
     let turns = threads.len();
     for number in 0..options.proxies {
         // The first so many of a hundred or thousand, spread over all.

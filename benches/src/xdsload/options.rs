@@ -14,7 +14,7 @@ use crate::wire::Form;
 #[command(name = "xdsload", version)]
 pub(crate) struct Options {
     /// The ADS server
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = authority)]
     pub(crate) server: String,
     /// How many proxies
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -23,17 +23,17 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Form::Delta)]
     pub(crate) protocol: Form,
     /// Of which assignments: all, a fraction such as 0.05 (another one for each proxy, each name by equally
-    /// many), or zipf:FRACTION (some names by most, most names by few)
+    /// many), or zipf:FRACTION (the same fraction on average, some names by most, most names by few)
     #[arg(long, value_name = "all|FRACTION|zipf:FRACTION", default_value = "all", value_parser = subscription)]
     pub(crate) subscribe: Subscription,
     /// CA that issues the certificates: ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem
     #[arg(long, value_name = "DIR")]
     pub(crate) ca_dir: PathBuf,
     /// Clusters the proxies say they are in, in turn
-    #[arg(long, value_name = "c1,...", value_delimiter = ',', default_value = "c1")]
+    #[arg(long, value_name = "c1,...", value_delimiter = ',', default_value = "c1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) clusters: Vec<String>,
     /// Networks they say they are in, in turn; none: the server works it out
-    #[arg(long, value_name = "n1,...", value_delimiter = ',')]
+    #[arg(long, value_name = "n1,...", value_delimiter = ',', value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) networks: Vec<String>,
     /// Namespace of the proxies
     #[arg(long, value_name = "NS", default_value = "default")]
@@ -53,8 +53,8 @@ pub(crate) struct Options {
     /// Once all are in sync, end all streams at once and come back
     #[arg(long)]
     pub(crate) reconnect: bool,
-    /// Come back as if nothing were held
-    #[arg(long)]
+    /// Come back as if nothing were held, as SotW always does: only Delta says what is held
+    #[arg(long, requires = "reconnect")]
     pub(crate) without_versions: bool,
     /// Share of proxies that take 64 KiB a second and no more
     #[arg(long, value_name = "F", default_value = "0", value_parser = share)]
@@ -98,11 +98,32 @@ pub(crate) enum Subscription {
     All,
     /// This share, spread evenly.
     Fraction(f64),
-    /// This share, some names far more often than others.
+    /// A name by this share of all proxies, or by all, times its place from 0 to 1 to the power of -[`SKEW`].
     Zipf(f64),
 }
 
+/// The exponent: a tenth of the names gets about half of all subscriptions.
+const SKEW: f64 = 0.9;
+/// Names before this place are asked for as if they stood there: what one name takes must not depend on luck.
+const FIRST: f64 = 0.001;
+
 impl Subscription {
+    /// Zipf, so that proxies ask for this share of all names on average.
+    fn zipf(share: f64) -> Self {
+        // Alike up to a place, by all proxies or by as many as there; by ever fewer from there on.
+        let mean = |last: f64| {
+            let place = last.powf(1.0 / SKEW).max(FIRST);
+            let first = (last * place.powf(-SKEW)).min(1.0);
+            place * first + last / (1.0 - SKEW) * (1.0 - place.powf(1.0 - SKEW))
+        };
+        let (mut low, mut high) = (0.0, 1.0);
+        for _ in 0..f64::MANTISSA_DIGITS {
+            let middle = f64::midpoint(low, high);
+            *(if mean(middle) < share { &mut low } else { &mut high }) = middle;
+        }
+        Self::Zipf(high)
+    }
+
     /// Whether proxy number `proxy` asks for `name`: always the same answer, and each name is asked for by
     /// the same number of proxies (but for Zipf).
     pub(crate) fn wants(self, proxy: u32, name: &[u8]) -> bool {
@@ -113,17 +134,14 @@ impl Subscription {
     pub(crate) fn wants_at(self, proxy: u32, place: f64, name: &[u8]) -> bool {
         /// The golden ratio spreads numbers evenly over [0, 1), however many there are.
         const SPREAD: f64 = 0.618_033_988_749_894_9;
-        /// The exponent: the first hundredth of the names gets more than half of all subscriptions.
-        const SKEW: f64 = 0.9;
         match self {
             Self::All => true,
             Self::Fraction(share) => {
                 let start = (f64::from(proxy) * SPREAD).fract();
                 (place - start).rem_euclid(1.0) < share
             }
-            Self::Zipf(share) => {
-                let likely = share * (1.0 - SKEW) * place.max(1e-6).powf(-SKEW);
-                unit(name, u64::from(proxy) + 1) < likely
+            Self::Zipf(last) => {
+                unit(name, u64::from(proxy) + 1) < last * place.max(FIRST).powf(-SKEW)
             }
         }
     }
@@ -145,7 +163,7 @@ pub(crate) fn unit(name: &[u8], salt: u64) -> f64 {
 fn subscription(text: &str) -> Result<Subscription, String> {
     match (text, text.strip_prefix("zipf:")) {
         ("all", _) => Ok(Subscription::All),
-        (_, Some(fraction)) => share(fraction).map(Subscription::Zipf),
+        (_, Some(fraction)) => share(fraction).map(Subscription::zipf),
         _ => share(text).map(Subscription::Fraction),
     }
 }
@@ -153,6 +171,13 @@ fn subscription(text: &str) -> Result<Subscription, String> {
 fn share(text: &str) -> Result<f64, String> {
     let share: f64 = text.parse().map_err(|_| "not a number")?;
     (0.0..=1.0).contains(&share).then_some(share).ok_or_else(|| "must be from 0 to 1".to_owned())
+}
+
+fn authority(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("not HOST:PORT")?;
+    port.parse::<u16>().map_err(|_| "not HOST:PORT: the port must be a number up to 65535")?;
+    let is_host = !host.is_empty() && !host.contains('/');
+    is_host.then(|| text.to_owned()).ok_or_else(|| "not HOST:PORT".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -191,22 +216,37 @@ mod tests {
 
     #[test]
     fn zipf_has_favourites() {
-        let subscribe = Subscription::Zipf(0.05);
-        let mut by_name: Vec<_> = names()
-            .iter()
-            .map(|name| (0..500).filter(|proxy| subscribe.wants(*proxy, name.as_bytes())).count())
-            .collect();
-        by_name.sort_unstable();
-        let total: usize = by_name.iter().sum();
-        let favourites: usize = by_name.iter().rev().take(100).sum();
-        assert!(total > 5_000 && favourites * 2 > total, "{favourites} of {total}");
+        for share in [0.01, 0.05, 0.1, 0.5, 0.9, 1.0] {
+            let subscribe = Subscription::zipf(share);
+            let wanted = |name: &String| {
+                (0..500).filter(|proxy| subscribe.wants(*proxy, name.as_bytes())).count()
+            };
+            let mut by_name: Vec<_> = names().iter().map(wanted).collect();
+            by_name.sort_unstable();
+            let total: usize = by_name.iter().sum();
+            let found = total as f64 / 500_000.0;
+            assert!((0.8 * share..=1.2 * share).contains(&found), "{found}, not {share}");
+            let favourites: usize = by_name.iter().rev().take(100).sum();
+            assert!(share >= 0.1 || favourites * 2 > total, "{favourites} of {total}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_a_host_and_a_port() {
+        for text in ["127.0.0.1:15010", "[::1]:1", "strait.example:443"] {
+            assert_eq!(authority(text).as_deref(), Ok(text));
+        }
+        for text in ["127.0.0.1", "127.0.0.1:99999", ":443", "http://a:80", "a:http", ""] {
+            assert!(authority(text).is_err(), "{text}");
+        }
     }
 
     #[test]
     fn subscriptions_are_read() {
         assert_eq!(subscription("all"), Ok(Subscription::All));
         assert_eq!(subscription("0.05"), Ok(Subscription::Fraction(0.05)));
-        assert_eq!(subscription("zipf:1"), Ok(Subscription::Zipf(1.0)));
-        assert!(subscription("2").is_err() && subscription("some").is_err());
+        assert_eq!(subscription("zipf:0.1"), Ok(Subscription::zipf(0.1)));
+        assert!(subscription("2").is_err() && subscription("zipf:2").is_err());
+        assert!(subscription("zipf:").is_err() && subscription("some").is_err());
     }
 }
