@@ -135,7 +135,7 @@ pub trait ResourceSource {
     /// All resources of a wildcard type.
     fn all(&mut self, kind: ResourceType) -> All;
 
-    /// The resource of this name. `None` where a wildcard type has no such resource; a named type
-    /// (EDS, RDS) always has an answer, an empty one for an unknown name.
+    /// The resource of this name: a named type (EDS, RDS) always has an answer, an empty one for an unknown
+    /// name. `None` of a wildcard type, whose resources are found in [`Self::all`].
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
 }

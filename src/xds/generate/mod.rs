@@ -192,11 +192,7 @@ impl ResourceSource for Picture<'_> {
         match kind {
             ResourceType::Endpoint => Some(self.assignment(name)),
             ResourceType::Route => Some(self.route(name)),
-            ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => {
-                let All { shared, own } = self.all(kind);
-                let mut all = shared.resources().iter().chain(&own);
-                all.find(|resource| &*resource.name == name).cloned()
-            }
+            ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
         }
     }
 }
