@@ -177,6 +177,12 @@ fn comes_back(client: &Client) {
     client.note(&Ok(()), &mut true);
 }
 
+/// The next that is told is what changes now.
+async fn reads_on(sim: &SimCluster, events: &mut mpsc::Receiver<Event<Secret>>) {
+    sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
+    assert_eq!(told(events).await, r#"applied a {"east": "eA=="}"#);
+}
+
 #[tokio::test]
 async fn only_a_probe_that_succeeds_after_one_that_failed_wakes_readers() {
     let (_sim, client) = start().await;
@@ -227,8 +233,7 @@ async fn a_watch_begins_again_when_the_server_came_back_while_the_reader_could_n
     let failed = told(&mut events).await;
     assert!(failed.ends_with("the server was away meanwhile"), "{failed}");
     assert_eq!(told(&mut events).await, "answered");
-    sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
-    assert_eq!(told(&mut events).await, r#"applied a {"east": "eA=="}"#);
+    reads_on(&sim, &mut events).await;
 }
 
 #[tokio::test]
@@ -245,8 +250,7 @@ async fn an_answer_that_came_after_the_server_was_back_is_read_on() {
     });
     assert_eq!(told(&mut events).await, "answered");
     assert_eq!(told(&mut events).await, "restarted ");
-    sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
-    assert_eq!(told(&mut events).await, r#"applied a {"east": "eA=="}"#);
+    reads_on(&sim, &mut events).await;
 }
 
 #[tokio::test]
