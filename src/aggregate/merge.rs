@@ -5,6 +5,7 @@
 //! | ports, resolution, labels, visibility, creation time | the first shard's |
 //! | VIPs, external addresses | each cluster's own |
 //! | service accounts | the union of those on the objects and those of the endpoints, sorted |
+//! | whether endpoints may take mTLS | whether any shard knows a workload behind one, or names accounts |
 //! | endpoints | every shard's, each with its final network |
 //!
 //! A difference in what the first shard decides is recorded as a conflict. What a shard has under the
@@ -19,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterId, EndpointRef, Endpoints, Hostname, NetworkId, Packed, Port, Service, SortedMap,
+    ClusterId, EndpointRef, Endpoints, Hostname, Kind, NetworkId, Packed, Port, Service, SortedMap,
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
@@ -78,6 +79,10 @@ pub struct MergedService {
     pub by_cluster: SortedMap<ClusterId, Arc<Service>>,
     /// SPIFFE IDs under which its endpoints may answer, sorted.
     pub service_accounts: Box<[Arc<str>]>,
+    /// Whether any endpoint takes mTLS, or might from one moment to the next because its workload is known or
+    /// accounts are named. Changes only with the first and the last of these, as accounts do.
+    /// (docs/decisions/0022-how-endpoints-are-spoken-to.md)
+    pub may_take_mtls: bool,
     /// What the clusters disagree on.
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
@@ -170,6 +175,11 @@ impl MergedService {
     /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
     pub fn same_definition(&self, other: &Self) -> bool {
         self.by_cluster == other.by_cluster && self.primary == other.primary
+    }
+
+    /// Whether its upstream clusters speak mTLS to the same accounts, or don't, as those of `other` do.
+    pub fn same_security(&self, other: &Self) -> bool {
+        self.service_accounts == other.service_accounts && self.may_take_mtls == other.may_take_mtls
     }
 
     /// The endpoints behind the service port `number`, each with its shard and network.
@@ -374,6 +384,7 @@ pub(super) fn merge<'a>(
                 primary: Arc::clone(service),
                 by_cluster: SortedMap::new(),
                 service_accounts: Box::default(),
+                may_take_mtls: false,
                 conflicts: Vec::new(),
                 shards: Vec::new(),
                 keeps_home: false,
@@ -391,6 +402,8 @@ pub(super) fn merge<'a>(
         }
         by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
+        merged.may_take_mtls |=
+            !service.service_accounts.is_empty() || kinds.clone().any(Kind::may_take_mtls);
         if !refused || nobody_else {
             let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
             accounts.extend(service.service_accounts.iter().chain(of_endpoints));

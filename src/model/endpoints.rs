@@ -82,6 +82,15 @@ pub struct Kind {
     workload: Option<(Namespace, Arc<str>)>,
 }
 
+impl Kind {
+    /// Whether such an endpoint takes mTLS, or may as soon as its workload, which is known, says so.
+    pub fn may_take_mtls(&self) -> bool {
+        self.tls_mode == TlsMode::Istio
+            || self.pod == PodState::Known
+            || self.service_account.is_some()
+    }
+}
+
 /// One endpoint, borrowed: the fields of an [`Endpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is documented at the field of Endpoint with its name")]

@@ -63,6 +63,12 @@ impl KnownClusters {
         (!domain.is_empty()).then_some(domain)
     }
 
+    /// The trust domains of all clusters of which it is known, by cluster.
+    pub fn trust_domains(&self) -> BTreeMap<&ClusterId, &str> {
+        let known = self.clusters.keys();
+        known.filter_map(|id| Some((id, self.trust_domain(id)?))).collect()
+    }
+
     /// Whether `cluster` may be claimed by a proxy.
     pub fn contains(&self, cluster: &ClusterId) -> bool {
         self.clusters.contains_key(cluster)

@@ -94,6 +94,11 @@ impl Proxy {
         self.istio_version.is_some()
     }
 
+    /// Whether it is a gRPC client without a proxy, by the generator that it names.
+    pub fn is_proxyless(&self) -> bool {
+        self.generator.as_deref() == Some("grpc")
+    }
+
     /// Splits a node id: `type~ip~name.namespace~domain`, exactly four parts.
     ///
     /// # Errors

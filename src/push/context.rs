@@ -45,7 +45,8 @@ pub struct PushContext {
     pub version: u64,
     /// The version that last changed anything but endpoints and the accounts they run under.
     pub definitions: u64,
-    /// The version that last changed an upstream cluster: a definition, or those accounts.
+    /// The version that last changed an upstream cluster: a definition, those accounts, or whether mTLS may
+    /// be spoken.
     pub upstreams: u64,
     /// See [`Settings`].
     pub settings: Arc<Settings>,

@@ -169,11 +169,8 @@ impl Mesh {
                 self.machines_stale |= self.joins.select(selections);
             }
             Event::Clusters(clusters) if clusters != self.clusters => {
-                // Upstream clusters name the trust domains that may answer.
-                self.everything |= clusters.clusters.iter().any(|(id, new)| {
-                    let old = self.clusters.trust_domain(id);
-                    old.is_some_and(|old| *old != *new.trust_domain)
-                });
+                // Upstream clusters name the trust domains that may answer, servers those that may call.
+                self.everything |= clusters.trust_domains() != self.clusters.trust_domains();
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
                 // A Secret may fix, or free, the network of a cluster, and so of its gateways.
@@ -391,8 +388,7 @@ impl Mesh {
                     || new.primary.resolution == Resolution::Headless;
                 changes.definitions |=
                     in_listeners || old.is_none_or(|old| !old.same_definition(&new));
-                changes.accounts |=
-                    old.is_none_or(|old| old.service_accounts != new.service_accounts);
+                changes.accounts |= old.is_none_or(|old| !old.same_security(&new));
                 changes.endpoints.insert(host.clone());
                 self.services.insert(host.clone(), Arc::new(new));
             }

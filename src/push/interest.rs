@@ -23,7 +23,8 @@ pub struct Dirty {
     pub everything: bool,
     /// Services came, went, or changed their definition: ports, addresses, visibility.
     pub definitions: bool,
-    /// Endpoints of services run under other accounts: their upstream clusters name these.
+    /// Endpoints of services run under other accounts, or the first of them may take mTLS, or none any
+    /// more: upstream clusters depend on it.
     pub accounts: bool,
     /// Of the names that the stream watches, those of services whose endpoints changed; in no order.
     pub endpoints: Vec<Arc<str>>,

@@ -42,7 +42,7 @@ pub(super) fn unseen(
     }
     let of_host = |host: &Hostname| {
         let (old, new) = (plain(before, host)?, plain(now, host)?);
-        if !old.same_definition(new) {
+        if !old.same_definition(new) || !old.same_security(new) {
             return None;
         }
         let apart = apart(old, new);

@@ -47,8 +47,6 @@ const MUCH_BYTES: usize = WRITE_BYTES + RESPONSE_BYTES;
 const REQUESTS_PER_SECOND: f64 = 50.0;
 /// See [`REQUESTS_PER_SECOND`].
 const REQUESTS_BURST: f64 = 500.0;
-/// The generator that a gRPC client without a proxy names in its node.
-const PROXYLESS: &str = "grpc";
 
 /// Why a stream ended. The word is a label of a metric.
 #[derive(Debug)]
@@ -237,7 +235,7 @@ impl Stream {
             && let Some(node) = &request.node
         {
             let admitted = self.let_in(node)?;
-            if admitted.proxy.generator.as_deref() == Some(PROXYLESS) {
+            if admitted.proxy.is_proxyless() {
                 lock(&self.session).answer_completely();
             }
             self.admitted = Some(admitted);

@@ -346,18 +346,23 @@ pub(crate) fn held(held: &Held) -> BTreeMap<String, Members> {
 fn members_of(held: &Held, name: &str) -> Members {
     let body = held.body(ResourceType::Endpoint, name).expect("held");
     let assignment = to_json(ResourceType::Endpoint.url(), body).expect("decodable");
+    let cluster = held.body(ResourceType::Cluster, name);
+    let cluster =
+        cluster.map(|body| to_json(ResourceType::Cluster.url(), body).expect("decodable"));
+    let cluster = cluster.unwrap_or_default();
     let mut all = Members::new();
     for locality in assignment["endpoints"].as_array().into_iter().flatten() {
         let place =
             format!("{}/{}", text(locality, "/locality/region"), text(locality, "/locality/zone"));
         for member in locality["lb_endpoints"].as_array().into_iter().flatten() {
             let socket = &member["endpoint"]["address"]["socket_address"];
-            let mode = |of: &Value| {
-                let mode =
-                    of.pointer("/metadata/filter_metadata/envoy.transport_socket_match/tlsMode");
-                mode.and_then(Value::as_str).map(|mode| mode == "istio")
-            };
-            let mtls = mode(member).or_else(|| mode(locality)).unwrap_or(false);
+            // As Envoy chooses: by the member's own metadata, else as the cluster says for all.
+            let told = &member["metadata"]["filter_metadata"]["envoy.transport_socket_match"];
+            let matches = cluster["transport_socket_matches"].as_array().into_iter().flatten();
+            let matching = |one: &&Value| one["match"]["tlsMode"] == told["tlsMode"];
+            let chosen = matches.clone().find(matching).unwrap_or(&cluster);
+            let mtls = text(chosen, "/transport_socket/name").ends_with(".tls");
+            assert!(locality.get("metadata").is_none(), "Envoy overlooks its changes");
             let address = text(socket, "/address").to_owned();
             let port = socket["port_value"].as_u64().expect("a port");
             let weight = member["load_balancing_weight"].as_u64().unwrap_or(1);

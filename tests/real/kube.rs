@@ -39,19 +39,41 @@ impl Request {
 }
 
 /// The path of an object, from what it says of itself.
-fn path(object: &Value) -> String {
+pub(crate) fn path(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let version = text("/apiVersion").expect("an object has an apiVersion");
     let group =
         if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
     let kind = text("/kind").expect("an object has a kind").to_lowercase();
+    let kinds = match kind.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{kind}s"),
+    };
     let namespace =
         text("/metadata/namespace").map(|name| format!("/namespaces/{name}")).unwrap_or_default();
-    format!("{group}{namespace}/{kind}s/{}", text("/metadata/name").expect("an object has a name"))
+    format!("{group}{namespace}/{kinds}/{}", text("/metadata/name").expect("an object has a name"))
 }
 
 pub(crate) fn namespace(name: &str, labels: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } })
+}
+
+/// The definition of a kind of Istio's, which takes whatever is in it.
+pub(crate) fn istio_kind(kind: &str, plural: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.networking.istio.io") },
+        "spec": {
+            "group": "networking.istio.io", "scope": "Namespaced",
+            "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                }},
+            }],
+        },
+    })
 }
 
 /// A pod that a kubelet would report as running and ready.

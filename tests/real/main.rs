@@ -28,6 +28,7 @@ mod rig_check;
 mod scenarios;
 mod shared;
 mod strait;
+mod tls_modes;
 mod topology;
 mod wait;
 mod warming;
@@ -87,6 +88,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("client_of_a_foreign_ca_fails_its_handshake", Mesh(scenarios::foreign_ca)),
     ("server_with_the_wrong_identity_costs_its_client_a_503", Mesh(scenarios::wrong_server)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
+    ("workload_that_takes_mtls_or_no_more_is_spoken_to_so_at_once", Both(tls_modes::run)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),
     ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),
     ("deleted_secret_withdraws_its_cluster_after_the_grace", Mesh(scenarios::removed_cluster)),

@@ -15,7 +15,7 @@ use crate::consul::Agent;
 use crate::envoy::{ADMIN, Envoy};
 use crate::helper::{Answers, HTTP_PORT, Load, TCP_PORT};
 use crate::host::Host;
-use crate::kube::{Request, endpoint_slice, namespace, pod, service};
+use crate::kube::{Request, endpoint_slice, istio_kind, namespace, pod, service};
 use crate::netns::Netns;
 use crate::process::Process;
 use crate::rig_check::{ask, echo, sidecar_in, start};
@@ -178,7 +178,7 @@ impl World {
         self.start_echo(host, "b", name);
     }
 
-    fn start_sidecar(
+    pub(crate) fn start_sidecar(
         &mut self,
         host: &Host,
         cluster: &str,
@@ -210,7 +210,7 @@ impl World {
         self.pods.insert(key, netns);
     }
 
-    fn start_echo(&mut self, host: &Host, cluster: &str, name: &str) {
+    pub(crate) fn start_echo(&mut self, host: &Host, cluster: &str, name: &str) {
         let netns = &self.pods[&format!("{cluster}/{name}")];
         self._echoes.push(echo(host, netns, name, cluster));
     }
@@ -296,6 +296,7 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         let imposters: &[_] = if cluster == "b" { &[IMPOSTER_POD] } else { &[] };
         objects.extend(application("imposter", vip(cluster, 11), imposters));
         if cluster == "a" {
+            objects.push(istio_kind("WorkloadEntry", "workloadentries"));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {
                 objects.push(pod("shop", name, "client", ip, &pod_labels("client")));

@@ -79,10 +79,13 @@ impl Client<'_> {
         }
     }
 
-    /// Endpoints from EDS, each by mTLS or in plain text as it takes it.
+    /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is said once for all where none
+    /// takes mTLS and none will, else mTLS is what is spoken to those that say nothing: see
+    /// [`MergedService::may_take_mtls`].
     fn balanced(&self, service: &MergedService, port: &Port) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
-        let cluster = self.by_tls_mode(self.eds(&name), service, port);
+        let speaks_mtls = self.speaks_mtls() && service.may_take_mtls;
+        let cluster = self.to_any_endpoint(self.eds(&name), speaks_mtls, service, port);
         encode(name.to_string(), &cluster)
     }
 
@@ -130,11 +133,15 @@ impl Client<'_> {
             (false, true) => DiscoveryType::LogicalDns,
             (false, false) => DiscoveryType::StrictDns,
         };
+        // They stand in the cluster, so nobody sees one without the other.
+        let any_takes_it = members.iter().any(|(.., mode)| *mode == TlsMode::Istio);
+        let speaks_mtls = self.speaks_mtls() && any_takes_it;
         let mut localities: BTreeMap<&Locality, Vec<endpoint::LbEndpoint>> = BTreeMap::new();
         // Envoy refuses weights whose sum takes more than 32 bits.
         let room = u32::MAX / u32::try_from(members.len()).unwrap_or(u32::MAX).max(1);
         for (locality, address, weight, mode) in members {
-            let member = given_endpoint(address, weight.min(room).max(1), mode);
+            let in_plain_text = speaks_mtls && mode == TlsMode::Disabled;
+            let member = given_endpoint(address, weight.min(room).max(1), in_plain_text);
             localities.entry(locality).or_default().push(member);
         }
         let family = match (self.view.ipv4, self.view.ipv6) {
@@ -167,35 +174,35 @@ impl Client<'_> {
             respect_dns_ttl: true,
             ..self.eds(&name)
         };
-        let cluster = self.by_tls_mode(cluster, service, port);
+        let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, port);
         Some(encode(name.to_string(), &cluster))
     }
 
-    /// The cluster, whose endpoints are spoken to as each says.
-    fn by_tls_mode(
+    /// Whether the client speaks mTLS by itself to who takes it.
+    fn speaks_mtls(&self) -> bool {
+        self.context.mesh.enable_auto_mtls && self.secrets != Secrets::Unknown
+    }
+
+    /// The cluster, whose endpoints are spoken to by mTLS where `speaks_mtls`, but for those that say otherwise.
+    ///
+    /// Envoy chooses the socket of a host it knows anew when that endpoint's own metadata changes, not when
+    /// only its locality's does. So endpoints speak for themselves, and localities never.
+    fn to_any_endpoint(
         &self,
         cluster: cluster::Cluster,
+        speaks_mtls: bool,
         service: &MergedService,
         port: &Port,
     ) -> cluster::Cluster {
-        let mtls = cluster::cluster::TransportSocketMatch {
-            name: "tlsMode-istio".into(),
-            r#match: Some(tls_mode(TlsMode::Istio)),
-            transport_socket: Some(self.mtls(service, port)),
-        };
         let plain = cluster::cluster::TransportSocketMatch {
             name: "tlsMode-disabled".into(),
             r#match: Some(tls_mode(TlsMode::Disabled)),
             transport_socket: Some(raw_buffer()),
         };
         cluster::Cluster {
-            // No catch-all match: it would win over the mode that EDS gives a whole locality. What
-            // matches nothing takes the default socket, plain text.
-            transport_socket_matches: if self.context.mesh.enable_auto_mtls {
-                vec![mtls, plain]
-            } else {
-                vec![plain]
-            },
+            // What matches nothing takes the cluster's own socket; without one, plain text.
+            transport_socket: speaks_mtls.then(|| self.mtls(service, port)),
+            transport_socket_matches: if speaks_mtls { vec![plain] } else { Vec::new() },
             typed_extension_protocol_options: if self.abroad {
                 with_short_connections(port.protocol)
             } else {
@@ -235,8 +242,7 @@ impl Client<'_> {
         encode(
             name.clone(),
             &cluster::Cluster {
-                transport_socket: (mtls && self.context.mesh.enable_auto_mtls)
-                    .then(|| self.mtls(service, port)),
+                transport_socket: (mtls && self.speaks_mtls()).then(|| self.mtls(service, port)),
                 typed_extension_protocol_options: protocol_options(port.protocol),
                 ..original_destination(self.context, name)
             },
@@ -477,16 +483,20 @@ fn socket_address(address: String, port: u16) -> core::Address {
     core::Address { address: Some(core::address::Address::SocketAddress(socket)) }
 }
 
-/// An endpoint that stands in its upstream cluster. It is spoken to in plain text unless it says otherwise.
-fn given_endpoint(address: core::Address, weight: u32, mode: TlsMode) -> endpoint::LbEndpoint {
+/// An endpoint that stands in its upstream cluster, and whether it says that it takes plain text only.
+fn given_endpoint(
+    address: core::Address,
+    weight: u32,
+    in_plain_text: bool,
+) -> endpoint::LbEndpoint {
     let host = endpoint::Endpoint { address: Some(address), ..Default::default() };
     let metadata = core::Metadata {
-        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
+        filter_metadata: [(SOCKET_MATCH.into(), tls_mode(TlsMode::Disabled))].into(),
         ..Default::default()
     };
     endpoint::LbEndpoint {
         host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(host)),
-        metadata: (mode == TlsMode::Istio).then_some(metadata),
+        metadata: in_plain_text.then_some(metadata),
         load_balancing_weight: (weight != 1).then_some(UInt32Value { value: weight }),
         ..Default::default()
     }

@@ -28,24 +28,40 @@ pub(super) fn assigned(
     if alias || service.primary.port(port).is_none() {
         return empty(name);
     }
-    Resource::new(name, encoded(name, view.role, &assignment(context, view, service, port)))
+    // A gateway passes bytes on and need not know. To clients plain endpoints say so wherever others take mTLS
+    // or may: not only where some do now, or an endpoint would be spoken to in the wrong way while its
+    // upstream cluster changes from one to the other (docs/decisions/0022).
+    let modes = match view.role {
+        Role::Client if service.may_take_mtls => Modes::Told,
+        _ => Modes::Untold,
+    };
+    Resource::new(name, encoded(name, modes, &assignment(context, view, service, port)))
 }
 
 /// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an
 /// answer Envoy would wait for one.
 pub(super) fn empty(name: &str) -> Resource {
-    Resource::new(name, encoded(name, Role::Client, &Assignment::default()))
+    Resource::new(name, encoded(name, Modes::Untold, &Assignment::default()))
+}
+
+/// Whether endpoints say how they are spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Modes {
+    /// None does: all are spoken to alike.
+    Untold,
+    /// Those in plain text do. What says nothing is spoken to by mTLS.
+    Told,
 }
 
 /// A `ClusterLoadAssignment`, in a vector of just its size.
-pub(super) fn encoded(name: &str, role: Role, assignment: &Assignment) -> Vec<u8> {
+pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<u8> {
     let Assignment { localities: groups, origins } = assignment;
-    let said: Vec<_> = origins.iter().map(|origin| Said::of(role, origin)).collect();
+    let said: Vec<_> = origins.iter().map(|origin| Said::of(modes, origin)).collect();
     let count: usize = groups.iter().map(|group| group.members.len()).sum();
     let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
     let mut ends = Vec::with_capacity(groups.len());
     for group in groups {
-        write_group(&mut bodies, role, group, &said);
+        write_group(&mut bodies, modes, group, &said);
         ends.push(bodies.len());
     }
     let sizes = || ends.iter().scan(0, |start, end| Some(*end - std::mem::replace(start, *end)));
@@ -67,15 +83,9 @@ const MEMBER_BYTES: usize = 40;
 /// What the rest of a locality takes, nearly always.
 const GROUP_BYTES: usize = 128;
 
-/// A `LocalityLbEndpoints`.
-///
-/// Says once how all members are spoken to, where all are spoken to alike; else the majority's way
-/// once, and the others' each. A gateway passes bytes on and need not know. Where more is said of
-/// members, it is said of each.
-fn write_group(out: &mut Vec<u8>, role: Role, group: &Group, said: &[Said]) {
+/// A `LocalityLbEndpoints`. Where more is said of members than how they are spoken to, it is said of each.
+fn write_group(out: &mut Vec<u8>, modes: Modes, group: &Group, said: &[Said]) {
     let Group { priority, locality, members } = group;
-    let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
-    let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
     if !locality.is_empty() {
         let parts = [&locality.region, &locality.zone, &locality.subzone];
         let mut body = Vec::with_capacity(parts.iter().map(|part| block_size(part.len())).sum());
@@ -84,15 +94,12 @@ fn write_group(out: &mut Vec<u8>, role: Role, group: &Group, said: &[Said]) {
         }
         write_block(out, tag(1), &body); // locality
     }
-    let is_uniform = mtls == 0 || mtls == members.len();
-    let explicit =
-        if is_uniform || role == Role::Gateway { &[][..] } else { metadata(other(common)) };
     for member in members {
         let of_origin = said.get(usize::from(member.origin).wrapping_sub(1));
         let metadata = match of_origin {
             Some(said) => said.metadata(member.tls_mode),
-            None if member.tls_mode == common => &[][..],
-            None => explicit,
+            None if modes == Modes::Told => metadata(member.tls_mode),
+            None => &[],
         };
         write_member(out, member, metadata);
     }
@@ -106,17 +113,6 @@ fn write_group(out: &mut Vec<u8>, role: Role, group: &Group, said: &[Said]) {
     if *priority != 0 {
         out.push(5 << 3); // priority
         write_size(out, *priority as usize);
-    }
-    // Plain text is what an upstream cluster falls back to.
-    if role == Role::Client && common == TlsMode::Istio && said.is_empty() {
-        write_block(out, tag(9), metadata(common)); // metadata
-    }
-}
-
-fn other(mode: TlsMode) -> TlsMode {
-    match mode {
-        TlsMode::Istio => TlsMode::Disabled,
-        TlsMode::Disabled => TlsMode::Istio,
     }
 }
 
@@ -189,12 +185,11 @@ fn varint_size(number: u32) -> u8 {
     ((u32::BITS - (number | 1).leading_zeros()).div_ceil(7)) as u8
 }
 
-/// A `Metadata` that says how an endpoint is spoken to.
+/// A `Metadata` that says how an endpoint is spoken to, where that is not by mTLS.
 fn metadata(mode: TlsMode) -> &'static [u8] {
-    static ISTIO: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Istio));
     static DISABLED: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Disabled));
     match mode {
-        TlsMode::Istio => &ISTIO,
+        TlsMode::Istio => &[],
         TlsMode::Disabled => &DISABLED,
     }
 }
@@ -218,30 +213,31 @@ fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
     entry(filter, &entry(key, &value))
 }
 
-/// All that is said of members of one origin, as Istio's control plane says it: how to speak to those that
-/// take mTLS, and what telemetry calls them.
+/// All that is said of members of one origin: how they are spoken to, of those that take mTLS as well, as
+/// Istio's control plane says it; and what telemetry calls them.
 pub(super) struct Said {
-    bytes: Vec<u8>,
-    /// Where what is said of those in plain text begins.
-    plain: usize,
+    mtls: Vec<u8>,
+    plain: Vec<u8>,
 }
 
 impl Said {
-    fn of(role: Role, Origin { telemetry, cluster }: &Origin) -> Self {
-        let mut bytes = match role {
-            Role::Client => metadata(TlsMode::Istio).to_vec(),
-            Role::Gateway => Vec::new(),
-        };
-        let plain = bytes.len();
+    fn of(modes: Modes, Origin { telemetry, cluster }: &Origin) -> Self {
         let text = format!("{};{cluster}", telemetry.as_deref().unwrap_or(";;;"));
-        bytes.extend(made_entry(WORKLOAD_FILTER, WORKLOAD, &text));
-        Self { bytes, plain }
+        let of_mode = |mode| {
+            let mut bytes = match modes {
+                Modes::Told => made_metadata(mode),
+                Modes::Untold => Vec::new(),
+            };
+            bytes.extend(made_entry(WORKLOAD_FILTER, WORKLOAD, &text));
+            bytes
+        };
+        Self { mtls: of_mode(TlsMode::Istio), plain: of_mode(TlsMode::Disabled) }
     }
 
     fn metadata(&self, mode: TlsMode) -> &[u8] {
         match mode {
-            TlsMode::Istio => &self.bytes,
-            TlsMode::Disabled => self.bytes.get(self.plain..).unwrap_or_default(),
+            TlsMode::Istio => &self.mtls,
+            TlsMode::Disabled => &self.plain,
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
-use super::tls::Secrets;
+use super::tls::{Secrets, trust_domains_of_clients};
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
 use crate::model::Proxy;
 use crate::push::PushContext;
@@ -71,7 +71,8 @@ pub(super) fn own(
 ) -> Vec<Resource> {
     let settings = TrafficSettings::of(&context.mesh);
     let mut own = outbound::pods(context, &settings, proxy, view, addresses, shared);
-    own.extend(inbound::listener(&settings, view, Secrets::of(proxy), inbound));
+    let clients = trust_domains_of_clients(context);
+    own.extend(inbound::listener(&settings, view, Secrets::of(proxy), &clients, inbound));
     own
 }
 

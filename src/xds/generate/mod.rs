@@ -11,6 +11,8 @@ mod nds;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 mod rds;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 use std::collections::BTreeSet;

@@ -11,41 +11,39 @@ use strait_proto::envoy::google::protobuf::value::Kind;
 use strait_proto::envoy::google::protobuf::{Struct, UInt32Value, Value};
 
 use super::cds::{SOCKET_MATCH, tls_mode};
-use super::eds::{WORKLOAD, WORKLOAD_FILTER, encoded};
+use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
 use crate::model::{Locality, TlsMode};
-use crate::push::view::{Assignment, Group, Member, Origin, Role};
+use crate::push::view::{Assignment, Group, Member, Origin};
 
 fn message(
     name: &str,
-    role: Role,
+    modes: Modes,
     Assignment { localities, origins }: &Assignment,
 ) -> endpoint::ClusterLoadAssignment {
     endpoint::ClusterLoadAssignment {
         cluster_name: name.into(),
-        endpoints: localities.iter().map(|group| locality(role, group, origins)).collect(),
+        endpoints: localities.iter().map(|group| locality(modes, group, origins)).collect(),
         ..Default::default()
     }
 }
 
-fn locality(role: Role, group: &Group, origins: &[Origin]) -> endpoint::LocalityLbEndpoints {
+fn locality(modes: Modes, group: &Group, origins: &[Origin]) -> endpoint::LocalityLbEndpoints {
     let Group { locality, priority, members } = group;
-    let mtls = members.iter().filter(|member| member.tls_mode == TlsMode::Istio).count();
-    let common = if mtls * 2 >= members.len() { TlsMode::Istio } else { TlsMode::Disabled };
     let metadata = |mode| core::Metadata {
         filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
         ..Default::default()
     };
     let explicit = |member: &Member| match usize::from(member.origin).checked_sub(1) {
         Some(at) => {
-            let mtls = role == Role::Client && member.tls_mode == TlsMode::Istio;
-            let mut said = if mtls { metadata(TlsMode::Istio) } else { core::Metadata::default() };
+            let mut said = match modes {
+                Modes::Told => metadata(member.tls_mode),
+                Modes::Untold => core::Metadata::default(),
+            };
             said.filter_metadata.insert(WORKLOAD_FILTER.into(), workload(&origins[at]));
             Some(said)
         }
-        None => {
-            let mode = member.tls_mode;
-            (role == Role::Client && mode != common).then(|| metadata(mode))
-        }
+        None => (modes == Modes::Told && member.tls_mode == TlsMode::Disabled)
+            .then(|| metadata(TlsMode::Disabled)),
     };
     endpoint::LocalityLbEndpoints {
         locality: (!locality.is_empty()).then(|| core::Locality {
@@ -59,9 +57,6 @@ fn locality(role: Role, group: &Group, origins: &[Origin]) -> endpoint::Locality
             .reduce(u32::saturating_add)
             .map(|value| UInt32Value { value }),
         priority: *priority,
-        // Plain text is what an upstream cluster falls back to.
-        metadata: (role == Role::Client && common == TlsMode::Istio && origins.is_empty())
-            .then(|| metadata(common)),
         lb_endpoints: members.iter().map(|member| lb_endpoint(member, explicit(member))).collect(),
         ..Default::default()
     }
@@ -142,11 +137,11 @@ pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
     };
     let assignment =
         Assignment { localities, origins: (0..origins).map(|at| origin(at + 1)).collect() };
-    let role = [Role::Client, Role::Gateway][random.random_range(0..2)];
+    let modes = [Modes::Told, Modes::Untold][random.random_range(0..2)];
     let long = "n".repeat(300);
     let name = ["outbound|80||web.ns.svc.cluster.local", "", &long][random.random_range(0..3)];
-    let expected = message(name, role, &assignment);
-    let written = encoded(name, role, &assignment);
+    let expected = message(name, modes, &assignment);
+    let written = encoded(name, modes, &assignment);
     let read = endpoint::ClusterLoadAssignment::decode(&*written).expect("well-formed");
     assert_eq!(read, expected);
     // Of a map with two entries prost writes either first.

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
-use strait_proto::envoy::google::protobuf::Any;
+use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 
 use super::any;
 use crate::model::Proxy;
+use crate::push::PushContext;
 
 /// The secret that holds a proxy's own certificate.
 const CERTIFICATE_SECRET: &str = "default";
@@ -24,11 +26,19 @@ pub(super) enum Secrets {
     Bootstrap,
     /// Istio's agent.
     Agent,
+    /// Nobody here: gRPC's own library refuses TLS contexts in the form that Envoy takes, so it is given none.
+    Unknown,
 }
 
 impl Secrets {
     pub(super) fn of(proxy: &Proxy) -> Self {
-        if proxy.has_istio_agent() { Self::Agent } else { Self::Bootstrap }
+        if proxy.is_proxyless() {
+            Self::Unknown
+        } else if proxy.has_istio_agent() {
+            Self::Agent
+        } else {
+            Self::Bootstrap
+        }
     }
 
     fn config(self, name: &str) -> tls::SdsSecretConfig {
@@ -61,8 +71,8 @@ impl Secrets {
     }
 
     /// What both ends of an mTLS connection have in common: own certificate, roots, and the peers
-    /// that may answer (none named: any that the roots vouch for).
-    pub(super) fn common(
+    /// that may be at the other end.
+    fn common(
         self,
         alpn: &[&str],
         peers: Vec<tls::SubjectAltNameMatcher>,
@@ -103,19 +113,9 @@ impl Secrets {
         accounts: impl Iterator<Item = &'a str>,
         trust_domains: &BTreeSet<&str>,
     ) -> core::TransportSocket {
-        use matcher::string_matcher::MatchPattern;
-        let uri = |pattern| tls::SubjectAltNameMatcher {
-            san_type: tls::subject_alt_name_matcher::SanType::Uri.into(),
-            matcher: Some(matcher::StringMatcher {
-                match_pattern: Some(pattern),
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
         let mut peers: Vec<_> = accounts.map(|id| uri(MatchPattern::Exact(id.into()))).collect();
         if peers.is_empty() {
-            let prefix = |domain: &&str| uri(MatchPattern::Prefix(format!("spiffe://{domain}/")));
-            peers.extend(trust_domains.iter().map(prefix));
+            peers.extend(anybody_of(trust_domains));
         }
         let context = tls::UpstreamTlsContext {
             common_tls_context: Some(self.common(alpn, peers)),
@@ -124,10 +124,50 @@ impl Secrets {
         };
         socket(any(&context))
     }
+
+    /// A server's transport socket: mTLS, for clients of these trust domains.
+    ///
+    /// Roots alone are not enough: what they sign may be of other trust domains, and of none.
+    pub(super) fn downstream(
+        self,
+        alpn: &[&str],
+        trust_domains: &BTreeSet<&str>,
+    ) -> core::TransportSocket {
+        let context = tls::DownstreamTlsContext {
+            common_tls_context: Some(self.common(alpn, anybody_of(trust_domains).collect())),
+            require_client_certificate: Some(BoolValue { value: true }),
+            ..Default::default()
+        };
+        socket(any(&context))
+    }
+}
+
+/// Matches every identity of these trust domains.
+fn anybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
+    trust_domains.iter().map(|domain| uri(MatchPattern::Prefix(format!("spiffe://{domain}/"))))
+}
+
+fn uri(pattern: MatchPattern) -> tls::SubjectAltNameMatcher {
+    tls::SubjectAltNameMatcher {
+        san_type: tls::subject_alt_name_matcher::SanType::Uri.into(),
+        matcher: Some(matcher::StringMatcher {
+            match_pattern: Some(pattern),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// The trust domains whose workloads may call a server of the mesh: the mesh's own with its aliases, and those
+/// of members. Sorted.
+pub(super) fn trust_domains_of_clients(context: &PushContext) -> BTreeSet<&str> {
+    let mesh = &context.mesh;
+    let of_members = context.clusters.trust_domains().into_values();
+    mesh.same_trust_domains(&mesh.trust_domain).chain(of_members).collect()
 }
 
 /// A TLS transport socket with this context.
-pub(super) fn socket(context: Any) -> core::TransportSocket {
+fn socket(context: Any) -> core::TransportSocket {
     core::TransportSocket {
         name: "envoy.transport_sockets.tls".into(),
         config_type: Some(core::transport_socket::ConfigType::TypedConfig(context)),

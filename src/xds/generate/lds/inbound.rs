@@ -2,15 +2,16 @@
 //! chains for each port that a service leads to, and some for all other ports.
 //!
 //! Inbound is PERMISSIVE: mTLS and plain text are both taken. A client of the mesh is known by the
-//! application protocol (ALPN) it offers; other TLS is passed on unopened, where the port isn't HTTP.
+//! application protocol (ALPN) it offers, and must then show an identity of the mesh; other TLS is passed on unopened, where the port isn't HTTP.
 //! Chains are chosen as Envoy does: by port, then TLS or not, then application protocol, and a step
 //! once taken is never taken back.
+
+use std::collections::BTreeSet;
 
 use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 
 use super::parts::{
     Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found, http,
@@ -23,7 +24,7 @@ use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};
 use crate::xds::generate::encode;
-use crate::xds::generate::tls::{Secrets, socket};
+use crate::xds::generate::tls::Secrets;
 use crate::xds::resource::Resource;
 
 /// The name of the listener.
@@ -41,9 +42,11 @@ pub(super) fn listener(
     settings: &TrafficSettings,
     view: &ViewKey,
     secrets: Secrets,
+    trust_domains: &BTreeSet<&str>,
     targets: &[InboundTarget<'_>],
 ) -> Option<Resource> {
     let arrival = settings.inbound_port;
+    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains);
     // Somebody who connects to the port itself would be sent round and round.
     let guard =
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
@@ -59,7 +62,7 @@ pub(super) fn listener(
         }
         let port = Inbound {
             settings,
-            secrets,
+            mtls,
             port: Some(target.target),
             name: target.target.to_string(),
             upstream: inbound_name(target.target),
@@ -70,7 +73,7 @@ pub(super) fn listener(
     }
     let rest = Inbound {
         settings,
-        secrets,
+        mtls,
         port: None,
         name: NAME.into(),
         upstream: INBOUND_PASSTHROUGH.into(),
@@ -159,7 +162,7 @@ enum Content {
 /// One port, or all that have no chains of their own.
 struct Inbound<'a> {
     settings: &'a TrafficSettings,
-    secrets: Secrets,
+    mtls: &'a TransportSocket,
     port: Option<u16>,
     /// Names the chains.
     name: String,
@@ -189,7 +192,7 @@ impl Inbound<'_> {
         };
         let name = format!("{}-{security}-{content}", self.name);
         let chain = chain(name, Some(matches), filter);
-        let transport_socket = taken.mtls.then(|| mtls(self.secrets));
+        let transport_socket = taken.mtls.then(|| self.mtls.clone());
         listener::FilterChain { transport_socket, ..chain }
     }
 
@@ -224,14 +227,4 @@ impl Inbound<'_> {
             ..manager
         })
     }
-}
-
-/// The server's end of mTLS: any client whom the roots vouch for.
-fn mtls(secrets: Secrets) -> TransportSocket {
-    let context = tls::DownstreamTlsContext {
-        common_tls_context: Some(secrets.common(&ACCEPTED_ALPN, Vec::new())),
-        require_client_certificate: bool_value(true),
-        ..Default::default()
-    };
-    socket(crate::xds::generate::any(&context))
 }

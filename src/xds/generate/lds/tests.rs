@@ -10,8 +10,10 @@ use strait_proto::json::to_json;
 use super::parts::any_port;
 use super::{TrafficSettings, gateway, outbound};
 use crate::fixtures::{endpoint, host, ip, labels, port, service, shard, sidecar, workload};
+use crate::mesh::MeshConfig;
 use crate::model::{
-    Endpoint, ExportTo, Health, Port, Protocol, Proxy, ProxyType, Resolution, Service, TargetPort,
+    Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Port, Protocol, Proxy, ProxyType,
+    Resolution, Service, TargetPort,
 };
 use crate::push::PushContext;
 use crate::push::addresses::addresses;
@@ -431,6 +433,45 @@ fn mtls_asks_for_a_certificate_and_agrees_to_no_name_of_the_mesh() {
     let source = &agent["common_tls_context"]["tls_certificate_sds_secret_configs"][0]["sds_config"]
         ["api_config_source"]["grpc_services"][0]["envoy_grpc"]["cluster_name"];
     assert_eq!(source, "sds-grpc");
+}
+
+#[test]
+fn a_server_takes_clients_of_the_meshs_trust_domains_and_of_no_other_that_its_roots_sign() {
+    let member = |trust_domain: &str| KnownCluster {
+        trust_domain: trust_domain.into(),
+        ..crate::fixtures::member(None)
+    };
+    let members = |domains: &[(&str, &str)]| {
+        let members = domains.iter().map(|(id, domain)| ((*id).into(), member(domain)));
+        Event::Clusters(Arc::new(KnownClusters { clusters: members.collect() }))
+    };
+    let config = MeshConfig::parse("trustDomainAliases: [old.example]", &Default::default());
+    let config = config.expect("valid");
+    let mut mesh = mesh();
+    mesh.apply(Event::MeshConfig(Arc::new(config)));
+    mesh.apply(members(&[("east", "cluster.local"), ("west", "west.example"), ("new", "")]));
+    mesh.apply(Event::Registry(east(vec![])));
+    mesh.apply(Event::Complete);
+    let accepted = |mesh: &mut Mesh| {
+        let (context, changes) = mesh.next_version().expect("a version");
+        assert!(changes.everything, "it concerns every server");
+        let chain = &listeners(&context, &client())["virtualInbound"]["filter_chains"][1];
+        let common = &chain["transport_socket"]["typed_config"]["common_tls_context"];
+        let context = &common["combined_validation_context"]["default_validation_context"];
+        let peers = context["match_typed_subject_alt_names"].as_array().cloned();
+        let prefix = |peer: &Value| match text(&peer["san_type"]).as_str() {
+            "URI" => text(&peer["matcher"]["prefix"]),
+            other => panic!("{other}: {peer}"),
+        };
+        peers.unwrap_or_default().iter().map(prefix).collect::<Vec<_>>()
+    };
+    let of_mesh = ["spiffe://cluster.local/", "spiffe://old.example/"];
+    assert_eq!(accepted(&mut mesh), [&of_mesh[..], &["spiffe://west.example/"]].concat());
+    mesh.apply(members(&[("east", "cluster.local"), ("new", "new.example")]));
+    assert_eq!(
+        accepted(&mut mesh),
+        ["spiffe://cluster.local/", "spiffe://new.example/", "spiffe://old.example/"]
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::push::proxy::{inbound_targets, served_in};
 use crate::xds::generate::lds::inbound;
-use crate::xds::generate::tls::Secrets;
+use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
 
 /// How long an Envoy may take to start, and a request to be answered.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -188,7 +188,8 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
     let served = served_in(&context, &proxy.cluster, proxy.namespace());
     let targets = inbound_targets(&context, &proxy, &served);
     assert!(!targets.is_empty());
-    let made = inbound::listener(&settings, &view, Secrets::of(&proxy), &targets);
+    let clients = trust_domains_of_clients(&context);
+    let made = inbound::listener(&settings, &view, Secrets::of(&proxy), &clients, &targets);
     let made = made.expect("a family");
     let listener = to_json(ResourceType::Listener.url(), &made.body).expect("a message");
     assert!(listener.to_string().contains("/dev/stdout"));
