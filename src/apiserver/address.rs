@@ -6,35 +6,19 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper_util::client::legacy::connect::dns::Name;
 
 use super::Loopback;
-
-/// The metadata service of one large cloud, outside the link-local range.
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+use crate::address::{Kind, Special, special};
 
 /// Why `address` is not dialled; `None` where it may be.
-pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<&'static str> {
-    // An IPv4 address written in IPv6 leads to the same place.
-    let address = address.to_canonical();
-    if address.is_loopback() {
-        return (loopback == Loopback::Refused).then_some("a loopback address");
-    }
-    if address.is_unspecified() {
-        return Some("an unspecified address");
-    }
-    if address.is_multicast() {
-        return Some("a multicast address");
-    }
-    let link_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6 == METADATA_V6,
-    };
-    link_local.then_some("a link-local or metadata address")
+pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<Special> {
+    let allowed = |kind| kind == Kind::Loopback && loopback != Loopback::Refused;
+    special(address).filter(|special| !allowed(special.kind))
 }
 
 /// A name led only to addresses that are not dialled.
@@ -43,7 +27,7 @@ pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<&'static 
 pub(super) struct Refused {
     name: String,
     address: IpAddr,
-    objection: &'static str,
+    objection: Special,
 }
 
 /// What a name leads to now.
@@ -122,25 +106,19 @@ mod tests {
 
     #[test]
     fn addresses_that_lead_to_ourselves_or_to_metadata_are_not_dialled() {
+        // What they are is judged in `crate::address`.
         for bad in [
             "127.0.0.1",
-            "127.9.9.9",
-            "::1",
-            "::ffff:127.0.0.1",
-            "0.0.0.0",
-            "::",
-            "169.254.169.254",
             "::ffff:169.254.169.254",
-            "fe80::1",
-            "febf::1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::127.0.0.1",
+            "2002:7f00:1::1",
             "fd00:ec2::254",
-            "224.0.0.1",
-            "ff02::1",
             "255.255.255.255",
         ] {
             assert!(refused(bad), "{bad}");
         }
-        for good in ["10.0.0.1", "192.168.1.1", "203.0.113.9", "fd00::1", "2001:db8::1"] {
+        for good in ["10.0.0.1", "fd00::1", "64:ff9b::10.0.0.1"] {
             assert!(!refused(good), "{good}");
         }
     }

@@ -28,6 +28,7 @@ use tower::{BoxError, ServiceExt};
 use super::address::{self, Resolver};
 use super::verify::GivenRoots;
 use super::{Access, Credential, Loopback};
+use crate::address::Special;
 
 /// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
 /// the first list and stays so.
@@ -75,7 +76,7 @@ pub enum ConnectError {
         /// The address.
         address: IpAddr,
         /// What it is.
-        objection: &'static str,
+        objection: Special,
     },
     /// The CA is no certificate.
     #[error("the CA holds no PEM certificate that can be read")]
@@ -323,6 +324,8 @@ mod tests {
             "https://127.0.0.1:6443",
             "https://[::1]:6443",
             "https://[::ffff:169.254.169.254]",
+            "https://[64:ff9b::169.254.169.254]",
+            "https://[2002:a9fe:a9fe::1]",
             "https://169.254.169.254/latest",
             "/just/a/path",
         ] {

@@ -14,6 +14,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Map, Value};
 
+use crate::address::{Kind, special};
 use crate::apiserver::{Access, Credential, Loopback, Redacted};
 use crate::codes::{self, Code};
 use crate::model::ClusterId;
@@ -703,34 +704,15 @@ fn check_server(server: &Server, loopback: Loopback, path: &str) -> Result<(), R
         }
         return Ok(());
     };
-    let address = unmapped(address);
-    if address.is_loopback() {
-        if loopback == Loopback::Refused {
-            let fact = format!("is {}, which the control plane can't reach", server.url);
-            return refused(&codes::LOOPBACK_SERVER, fact);
-        }
-        return Ok(());
+    let Some(special) = special(address) else { return Ok(()) };
+    if special.kind != Kind::Loopback {
+        return refused(&codes::SERVER_ADDRESS, format!("is {}, {special}", server.url));
     }
-    let kind = match address {
-        _ if address.is_multicast() => "a multicast address",
-        IpAddr::V4(v4) if v4.octets()[0] == 0 => "an unspecified address",
-        IpAddr::V4(v4) if v4.is_link_local() => "a link-local address",
-        IpAddr::V4(v4) if v4.is_broadcast() => "a broadcast address",
-        IpAddr::V6(v6) if v6.is_unspecified() => "an unspecified address",
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
-        _ => return Ok(()),
-    };
-    refused(&codes::SERVER_ADDRESS, format!("is {}, {kind}", server.url))
-}
-
-/// An IPv4 address hidden in an IPv6 one (mapped, or the old compatible form) as itself.
-fn unmapped(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unspecified() => {
-            v6.to_ipv4().map_or(address, IpAddr::V4)
-        }
-        _ => address,
+    if loopback == Loopback::Refused {
+        let fact = format!("is {}, which the control plane can't reach", server.url);
+        return refused(&codes::LOOPBACK_SERVER, fact);
     }
+    Ok(())
 }
 
 fn decode(data: &str, field: &str) -> Result<Vec<u8>, Refusal> {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::yaml::{self, Invalid};
+use crate::address::special;
 use crate::model::{ClusterId, GatewayHost, Hostname, NetworkId};
 
 /// All configured networks. The default is none.
@@ -277,7 +278,9 @@ impl RawGateway {
 
 fn host(text: &str) -> Result<GatewayHost, String> {
     match GatewayHost::parse(text) {
-        GatewayHost::Address(address) if address.is_unspecified() || address.is_multicast() => {
+        GatewayHost::Address(address)
+            if special(address).is_some_and(|special| special.is_no_hosts()) =>
+        {
             Err(format!("{address} is no address of a single host"))
         }
         GatewayHost::Name(name) if !is_dns_name(&name) => {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::names::ResolvedNames;
 use super::placement::PlacedBy;
 use super::probes::Socket;
+use crate::address::special;
 use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
 use crate::model::{
     ClusterFacts, ClusterId, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, IgnoredClaim,
@@ -354,7 +355,9 @@ impl Networks {
             policy.may_use(cluster, address).err().map(|refused| refused.to_string())
         };
         let reason = match host {
-            GatewayHost::Address(address) if address.is_unspecified() || address.is_multicast() => {
+            GatewayHost::Address(address)
+                if special(address).is_some_and(|special| special.is_no_hosts()) =>
+            {
                 format!("{address} is not an address that can be dialled")
             }
             GatewayHost::Address(address) if refused(address).is_some() => {

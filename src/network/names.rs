@@ -9,6 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::address::special;
+
 /// What is known of every wanted name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvedNames(BTreeMap<Arc<str>, ResolvedName>);
@@ -223,9 +225,13 @@ fn usable(
     let mut addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
     addresses.sort_unstable();
     addresses.dedup();
-    let refused = addresses.iter().find(|address| !may_be_answered(**address)).copied();
-    addresses.retain(|address| may_be_answered(*address));
-    let refused = refused.map(|address| format!("{address} is refused as a gateway from DNS"));
+    // Whoever controls a name must not lead proxies to their own host or link, such as a cloud's metadata
+    // service. Addresses written down by an operator are not held to this.
+    let refused = addresses.iter().find_map(|address| {
+        let special = special(*address)?;
+        Some(format!("{address} is refused as a gateway from DNS: it is {special}"))
+    });
+    addresses.retain(|address| special(*address).is_none());
     if addresses.is_empty() {
         return Combined::Nothing(refused.unwrap_or_else(|| "no addresses".to_owned()));
     }
@@ -238,20 +244,6 @@ fn usable(
         ttl: ttl.clamp(limits.ttl_min, limits.ttl_max),
         problem: problem.or(refused).or(too_many),
     }
-}
-
-/// Whether DNS may name the address as a gateway. Whoever controls a name must not lead proxies to
-/// their own host or link, such as a cloud's metadata service. Addresses written down by an operator
-/// are not held to this.
-fn may_be_answered(address: IpAddr) -> bool {
-    let link_local_or_broadcast = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !(address.is_loopback()
-        || address.is_unspecified()
-        || address.is_multicast()
-        || link_local_or_broadcast)
 }
 
 #[cfg(test)]
@@ -412,6 +404,9 @@ mod tests {
             "fe80::1",
             "ff02::1",
             "::ffff:127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:7f00:1::",
         ];
         for address in bad {
             let alone = step(&new, addresses(&[address], 60), nothing(), now);

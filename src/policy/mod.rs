@@ -19,6 +19,7 @@ use ipnet::IpNet;
 pub use self::file::Invalid;
 pub use self::preference::{Preference, Rank, Tier};
 pub use self::watch::{PolicyError, Watched, Watcher};
+use crate::address::special;
 use crate::model::{ClusterId, Mode, NetworkId};
 
 /// The rules in force.
@@ -229,10 +230,10 @@ impl Policy {
     /// # Errors
     /// The rule that says no.
     pub fn may_use(&self, cluster: &ClusterId, address: IpAddr) -> Result<(), Refused> {
-        if let Some(kind) = never(address) {
+        if let Some(special) = special(address) {
             return Err(Refused {
                 rule: "built in".into(),
-                fact: format!("{address} is {kind} address, which no cluster can speak for"),
+                fact: format!("{address} is {special}, which no cluster can speak for"),
             });
         }
         match self.find(cluster, |rules| rules.addresses.as_ref()) {
@@ -333,28 +334,6 @@ impl Names {
 /// The place of a rule in the file.
 fn place(own: bool, cluster: &ClusterId, field: &str) -> String {
     if own { format!("clusters.{cluster}.{field}") } else { format!("mesh.{field}") }
-}
-
-/// What kind of address it is, where it is one that can't be another host's; with its article.
-pub fn never(address: IpAddr) -> Option<&'static str> {
-    let address = address.to_canonical();
-    let link_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    if address.is_loopback() {
-        Some("a loopback")
-    } else if link_local {
-        Some("a link-local")
-    } else if address.is_multicast() {
-        Some("a multicast")
-    } else if address.is_unspecified() {
-        Some("the unspecified")
-    } else if matches!(address, IpAddr::V4(v4) if v4.is_broadcast()) {
-        Some("the broadcast")
-    } else {
-        None
-    }
 }
 
 /// `a`, `a or b`, `a, b or c`; what is empty can be seen.

@@ -31,6 +31,10 @@ fn an_empty_policy_allows_all_but_addresses_that_are_nobodys() {
             "255.255.255.255",
             "::ffff:127.0.0.1",
             "::ffff:169.254.1.1",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::127.0.0.1",
+            "2002:7f00:1::1",
+            "fd00:ec2::254",
         ] {
             let refused = policy.may_use(&id("east"), never.parse().expect("an address"));
             assert_eq!(refused.expect_err(never).rule, "built in", "{never}");

@@ -11,14 +11,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("codes", &[]),
     ("folder", &[]),
     ("hash", &[]),
-    ("apiserver", &["codes", "task"]),
-    ("mesh", &["model", "folder", "codes", "task"]),
-    ("policy", &["model", "mesh", "codes"]),
+    // A leaf: whoever takes an address from others asks it.
+    ("address", &[]),
+    ("apiserver", &["address", "codes", "task"]),
+    ("mesh", &["model", "address", "folder", "codes", "task"]),
+    ("policy", &["model", "mesh", "address", "codes"]),
     ("sources", &["codes"]),
     ("registry", &["model"]),
-    ("registry::consul", &["model", "registry", "apiserver", "sources", "task", "codes"]),
+    (
+        "registry::consul",
+        &["model", "registry", "apiserver", "address", "sources", "task", "codes"],
+    ),
     ("registry::kube", &["model", "mesh", "registry", "apiserver", "task", "codes"]),
-    ("registry::service_entry", &["model", "registry"]),
+    ("registry::service_entry", &["model", "registry", "address"]),
     ("identity", &["model", "codes", "task"]),
     ("store", &["model", "apiserver", "identity", "sources", "folder", "task", "codes"]),
     (
@@ -29,6 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "registry",
             "registry::kube",
             "apiserver",
+            "address",
             "sources",
             "store",
             "task",
@@ -36,7 +42,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("aggregate", &["model", "registry"]),
-    ("network", &["model", "mesh", "policy", "codes", "task"]),
+    ("network", &["model", "mesh", "policy", "address", "codes", "task"]),
     (
         "push",
         &[

@@ -250,12 +250,15 @@ fn a_gateway_learned_twice_takes_its_share_once() {
 
 #[test]
 fn addresses_that_name_no_other_host_are_an_operators_to_give_and_no_clusters() {
-    let gateway = gateway_of("n1", &["0.0.0.0", "ff02::1", "127.0.0.1", "169.254.0.1"]);
+    let gateway = gateway_of(
+        "n1",
+        &["0.0.0.0", "ff02::1", "127.0.0.1", "169.254.0.1", "64:ff9b::7f00:1", "2002:a9fe:a9fe::"],
+    );
     let written = "networks: {n2: {gateways: [{address: 127.0.0.1, port: 15443}]}}";
     let networks = build(&[("east", gateway)], written, &ResolvedNames::default());
     let all: Vec<_> = networks.iter().map(|one| (one.network.as_str(), one.address)).collect();
     assert_eq!(all, [("n2", ip("127.0.0.1"))]);
-    assert_eq!(networks.pending().len(), 4);
+    assert_eq!(networks.pending().len(), 6);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::catalog::{Check, Instance, Place};
+use crate::address::special;
 use crate::model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     Locality, NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol,
@@ -140,7 +141,7 @@ fn member(instance: &Instance) -> Result<Option<Member<'_>>, String> {
     let given = |text: &&Arc<str>| !text.is_empty();
     let address = Some(&service.address).filter(given).unwrap_or(&instance.node.address);
     let ip: Option<IpAddr> = address.parse().ok();
-    if ip.is_some_and(|ip| ip.is_unspecified() || ip.is_multicast()) {
+    if ip.is_some_and(is_no_hosts) {
         return Err(format!("{address} is no address of an instance"));
     }
     if ip.is_none() && !is_name(address) {
@@ -321,12 +322,17 @@ fn tls_mode(member: &Member<'_>) -> TlsMode {
     TlsMode::from_label(member.labels.get(TLS_MODE_LABEL).map(|text| &**text))
 }
 
+/// Whether no host can have it.
+fn is_no_hosts(address: IpAddr) -> bool {
+    special(address).is_some_and(|special| special.is_no_hosts())
+}
+
 /// The address that Consul itself gives the service, the lowest should instances disagree.
 fn virtual_address(members: &[Member<'_>]) -> Option<IpAddr> {
     let tagged = members.iter().flat_map(|member| &member.instance.service.tagged_addresses);
     let virtuals =
         tagged.filter(|(tag, _)| &***tag == "consul-virtual" || tag.starts_with("consul-virtual:"));
     let addresses = virtuals.filter_map(|(_, tagged)| tagged.address.parse::<IpAddr>().ok());
-    let usable = addresses.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+    let usable = addresses.filter(|ip| !is_no_hosts(*ip));
     usable.collect::<BTreeSet<_>>().into_iter().next()
 }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::address::special;
 use crate::model::{
     ExportTo, Health, Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, Port,
     Protocol, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
@@ -358,7 +359,8 @@ fn addresses(texts: &[String]) -> (Vec<IpAddr>, Vec<IpNet>, Vec<Fault>) {
             continue;
         };
         // Nobody is reached there, and a listener there would take everybody's connections.
-        if range.addr().is_multicast() || range.prefix_len() == 0 || range.addr().is_unspecified() {
+        let is_no_hosts = special(range.addr()).is_some_and(|special| special.is_no_hosts());
+        if is_no_hosts || range.prefix_len() == 0 {
             fault("no address of a service");
             continue;
         }

@@ -1,0 +1,235 @@
+//! Addresses that name no other host: where nobody may send us, or a proxy, to.
+//!
+//! Whoever names an address for others (a kubeconfig, a cluster, an answer of DNS) is asked here. An IPv4
+//! address can be written within an IPv6 one, and a translator or a tunnel on the way takes it out again:
+//! it is judged as what it leads to. Pure; knows nothing of who asks.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The metadata services of clouds that have an IPv6 address outside the link-local range.
+const METADATA: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
+
+/// Why an address names no other host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Special {
+    /// What it is.
+    pub kind: Kind,
+    /// The IPv4 address that is meant, and how it is written into the IPv6 one; `None` where the address says
+    /// it itself.
+    embedded: Option<(Ipv4Addr, Form)>,
+}
+
+/// What an address is that names no other host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The host's own.
+    Loopback,
+    /// The link's, where clouds have their metadata service.
+    LinkLocal,
+    /// A cloud's metadata service that is not on the link.
+    Metadata,
+    /// A group's.
+    Multicast,
+    /// Nobody's, which a host takes for its own.
+    Unspecified,
+    /// All hosts' of the link.
+    Broadcast,
+}
+
+/// How an IPv4 address is written into an IPv6 one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// `::ffff:0:0/96`, and `::/96` of old (RFC 4291, 2.5.5).
+    Mapped,
+    /// `64:ff9b::/96` (RFC 6052) and `64:ff9b:1::/48` (RFC 8215).
+    Nat64,
+    /// `2002::/16` (RFC 3056).
+    SixToFour,
+    /// `2001::/32` (RFC 4380).
+    Teredo,
+}
+
+impl Special {
+    /// Whether no host at all has it, not even the one that dials.
+    pub fn is_no_hosts(&self) -> bool {
+        matches!(self.kind, Kind::Multicast | Kind::Unspecified)
+    }
+}
+
+impl fmt::Display for Special {
+    /// Such as `a loopback address`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            Kind::Loopback => "a loopback address",
+            Kind::LinkLocal => "a link-local address",
+            Kind::Metadata => "a metadata address",
+            Kind::Multicast => "a multicast address",
+            Kind::Unspecified => "the unspecified address",
+            Kind::Broadcast => "the broadcast address",
+        })?;
+        let form = match self.embedded {
+            None | Some((_, Form::Mapped)) => return Ok(()),
+            Some((_, Form::Nat64)) => "NAT64",
+            Some((_, Form::SixToFour)) => "6to4",
+            Some((_, Form::Teredo)) => "Teredo",
+        };
+        self.embedded.map_or(Ok(()), |(address, _)| write!(f, " ({address} by {form})"))
+    }
+}
+
+/// What kind of address it is, where it names no other host.
+pub fn special(address: IpAddr) -> Option<Special> {
+    let plain = |kind| Special { kind, embedded: None };
+    match address {
+        IpAddr::V4(v4) => of_v4(v4).map(plain),
+        IpAddr::V6(v6) => of_v6(v6).map(plain).or_else(|| {
+            embedded(v6).find_map(|(v4, form)| {
+                of_v4(v4).map(|kind| Special { kind, embedded: Some((v4, form)) })
+            })
+        }),
+    }
+}
+
+fn of_v4(address: Ipv4Addr) -> Option<Kind> {
+    if address.is_loopback() {
+        Some(Kind::Loopback)
+    } else if address.is_link_local() {
+        Some(Kind::LinkLocal)
+    } else if address.is_multicast() {
+        Some(Kind::Multicast)
+    } else if address.octets()[0] == 0 {
+        // All of 0.0.0.0/8 is "this host on this network" (RFC 1122, 3.2.1.3).
+        Some(Kind::Unspecified)
+    } else {
+        address.is_broadcast().then_some(Kind::Broadcast)
+    }
+}
+
+fn of_v6(address: Ipv6Addr) -> Option<Kind> {
+    if address.is_loopback() {
+        Some(Kind::Loopback)
+    } else if address.is_unspecified() {
+        Some(Kind::Unspecified)
+    } else if address.is_multicast() {
+        Some(Kind::Multicast)
+    } else if address.is_unicast_link_local() {
+        Some(Kind::LinkLocal)
+    } else {
+        METADATA.contains(&address).then_some(Kind::Metadata)
+    }
+}
+
+/// The IPv4 addresses that an IPv6 one may lead to: mostly none.
+fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, Form)> {
+    let octets = address.octets();
+    let bits = address.to_bits();
+    // The four octets from this one on.
+    let at = move |from: usize| {
+        let mut v4 = [0; 4];
+        v4.iter_mut().zip(octets.iter().skip(from)).for_each(|(to, octet)| *to = *octet);
+        Ipv4Addr::from(v4)
+    };
+    let mut found = [None; 4];
+    match address.segments() {
+        // `::` and `::1` are judged as they are.
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..] if bits > 1 => found[0] = Some((at(12), Form::Mapped)),
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => found[0] = Some((at(12), Form::Nat64)),
+        [0x64, 0xff9b, 1, ..] => {
+            // A translator's prefix may be any within this one, and its length says where the address stands;
+            // octet 8 is left out (RFC 6052, 2.2). What stands nowhere is zeros there.
+            let [.., o6, o7, _, o9, o10, o11, _, _, _, _] = octets;
+            let places = [
+                at(12),
+                Ipv4Addr::new(o6, o7, o9, o10),
+                Ipv4Addr::new(o7, o9, o10, o11),
+                Ipv4Addr::new(o9, o10, o11, octets[12]),
+            ];
+            let is_empty = places.iter().all(|place| place.octets()[0] == 0);
+            for (to, place) in found.iter_mut().zip(places) {
+                *to = (is_empty || place.octets()[0] != 0).then_some((place, Form::Nat64));
+            }
+        }
+        [0x2002, ..] => found[0] = Some((at(2), Form::SixToFour)),
+        [0x2001, 0, ..] => {
+            // The server, and the client with its bits turned over.
+            found[0] = Some((at(4), Form::Teredo));
+            found[1] = Some((Ipv4Addr::from_bits(!at(12).to_bits()), Form::Teredo));
+        }
+        _ => {}
+    }
+    found.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(text: &str) -> Option<Kind> {
+        special(text.parse().expect(text)).map(|special| special.kind)
+    }
+
+    #[test]
+    fn what_is_the_hosts_own_or_the_links_is_told() {
+        for (text, kind) in [
+            ("127.0.0.1", Kind::Loopback),
+            ("127.9.9.9", Kind::Loopback),
+            ("::1", Kind::Loopback),
+            ("0.0.0.0", Kind::Unspecified),
+            ("0.1.2.3", Kind::Unspecified),
+            ("::", Kind::Unspecified),
+            ("169.254.169.254", Kind::LinkLocal),
+            ("fe80::1", Kind::LinkLocal),
+            ("febf::1", Kind::LinkLocal),
+            ("fd00:ec2::254", Kind::Metadata),
+            ("fd20:ce::254", Kind::Metadata),
+            ("224.0.0.1", Kind::Multicast),
+            ("ff02::1", Kind::Multicast),
+            ("255.255.255.255", Kind::Broadcast),
+        ] {
+            assert_eq!(judged(text), Some(kind), "{text}");
+        }
+        for good in ["10.0.0.1", "192.168.1.1", "203.0.113.9", "fd00::1", "2001:db8::1"] {
+            assert_eq!(judged(good), None, "{good}");
+        }
+    }
+
+    #[test]
+    fn an_address_within_another_is_judged_as_where_it_leads() {
+        for (bad, good, kind) in [
+            ("::ffff:127.0.0.1", "::ffff:10.0.0.1", Kind::Loopback),
+            ("::127.0.0.1", "::10.0.0.1", Kind::Loopback),
+            ("64:ff9b::169.254.169.254", "64:ff9b::10.0.0.1", Kind::LinkLocal),
+            ("64:ff9b::7f00:1", "64:ff9b::", Kind::Loopback),
+            ("64:ff9b:1::127.0.0.1", "64:ff9b:1::10.0.0.1", Kind::Loopback),
+            // Prefixes of 48, 56 and 64 bits.
+            ("64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a00:0:100::", Kind::LinkLocal),
+            ("64:ff9b:1:7f:0:100::", "64:ff9b:1:a:0:100::", Kind::Loopback),
+            ("64:ff9b:1:0:7f:0:100::", "64:ff9b:1:0:a:0:100::", Kind::Loopback),
+            ("2002:7f00:1::1", "2002:a00:1::1", Kind::Loopback),
+            ("2002:a9fe:a9fe::", "2002:cb00:7109::1", Kind::LinkLocal),
+            ("2002:e000:1::", "2002:c000:201::", Kind::Multicast),
+            // 127.0.0.1 with its bits turned over, and as the server.
+            ("2001:0:cb00:7109::80ff:fffe", "2001:0:cb00:7109::f5ff:fffe", Kind::Loopback),
+            ("2001:0:7f00:1::f5ff:fffe", "2001:1:7f00:1::80ff:fffe", Kind::Loopback),
+        ] {
+            assert_eq!(judged(bad), Some(kind), "{bad}");
+            // One of these is the translator's own prefix: 0.0.0.0, which is nobody's.
+            let of_nobody = (good == "64:ff9b::").then_some(Kind::Unspecified);
+            assert_eq!(judged(good), of_nobody, "{good}");
+        }
+        assert_eq!(judged("64:ff9b:1::"), Some(Kind::Unspecified));
+    }
+
+    #[test]
+    fn a_hidden_address_is_shown() {
+        let shown = |text: &str| special(text.parse().expect(text)).expect(text).to_string();
+        assert_eq!(shown("169.254.169.254"), "a link-local address");
+        assert_eq!(shown("64:ff9b::a9fe:a9fe"), "a link-local address (169.254.169.254 by NAT64)");
+        assert_eq!(shown("2002:7f00:1::"), "a loopback address (127.0.0.1 by 6to4)");
+        assert_eq!(shown("::"), "the unspecified address");
+    }
+}
