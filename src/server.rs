@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -124,6 +125,8 @@ pub struct Bound {
     streams: Arc<xds::connections::Connections>,
     /// Whether the last state has been written, where one is.
     saved: Option<watch::Receiver<bool>>,
+    /// What holds the token where there is no state directory; it goes with the process.
+    _temporary: Option<TempDir>,
 }
 
 impl Bound {
@@ -147,34 +150,63 @@ impl Bound {
     }
 }
 
-/// `strait serve`: prints one line of JSON once both ports listen, and drains on SIGTERM or Ctrl-C.
+/// `strait serve`: prints one line of JSON once both ports listen, and drains on SIGTERM, SIGHUP or Ctrl-C.
 ///
 /// # Errors
 /// When it can't start.
 pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
-    let bound = start(args).await?;
+    // From the first moment on: what a start has made by then goes as well.
+    let mut asked = std::pin::pin!(signalled());
+    let bound = tokio::select! {
+        bound = Box::pin(start(args)) => bound?,
+        () = &mut asked => return Ok(()),
+    };
     println!(r#"{{"xds":"{}","admin":"{}"}}"#, bound.xds, bound.admin);
-    signalled().await;
+    asked.await;
     info!("draining");
     bound.shut_down().await;
     Ok(())
 }
 
-/// Returns when the process is asked to end: SIGTERM or Ctrl-C.
-pub(crate) async fn signalled() {
+/// Returns when the process is asked to end: SIGTERM, Ctrl-C, or SIGHUP, the end of its terminal. Signals are
+/// caught from the call on.
+pub(crate) fn signalled() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
-            }
-        }
+    let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt()];
+    if !hangups_are_ignored() {
+        kinds.push(SignalKind::hangup());
+    }
+    let caught = kinds.into_iter().filter_map(|kind| match signal(kind) {
+        Ok(mut signal) => Some(Box::pin(async move {
+            signal.recv().await;
+        })),
         Err(error) => {
-            warn!(%error, "SIGTERM can't be caught; Ctrl-C still drains");
-            let _ = tokio::signal::ctrl_c().await;
+            warn!(%error, signal = kind.as_raw_value(), "a signal can't be caught; it ends the process at once");
+            None
+        }
+    });
+    let caught: Vec<_> = caught.collect();
+    async move {
+        match caught.is_empty() {
+            true => std::future::pending().await,
+            false => drop(futures::future::select_all(caught).await),
         }
     }
+}
+
+/// Whether whoever started us wants us to outlive the terminal, as nohup(1) does.
+fn hangups_are_ignored() -> bool {
+    // Other systems than Linux don't say.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignores_hangups(&status)
+}
+
+/// The same of what proc_pid_status(5) says.
+fn ignores_hangups(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // SIGHUP is signal 1, the lowest bit.
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Binds both ports and starts every task.
@@ -185,7 +217,8 @@ pub(crate) async fn signalled() {
 pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let tasks = Supervisor::new();
     let state_dir = state_dir(args)?;
-    let (token, token_file) = admin_token(args, state_dir.as_deref())?;
+    let AdminToken { token, file: token_file, temporary } =
+        admin_token(args, state_dir.as_deref())?;
     let source = ConfigSource::of(args, &tasks).await?;
     let policy = policy(args, &tasks)?;
     let (named_roots, named) = watch::channel(Arc::default());
@@ -401,6 +434,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         drain,
         streams: connections,
         saved,
+        _temporary: temporary,
     })
 }
 
@@ -516,18 +550,27 @@ fn writable(path: &Path) -> io::Result<()> {
     std::fs::remove_file(&probe)
 }
 
-fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<(Token, PathBuf), ServeError> {
+/// The token, and where it is.
+struct AdminToken {
+    token: Token,
+    file: PathBuf,
+    /// The folder that was made for it alone.
+    temporary: Option<TempDir>,
+}
+
+fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken, ServeError> {
     if let Some(path) = &args.admin_token_file {
-        return Ok((Token::read(path)?, path.clone()));
+        return Ok(AdminToken { token: Token::read(path)?, file: path.clone(), temporary: None });
     }
     if let Some(directory) = state_dir {
-        return Ok(Token::read_or_make(directory)?);
+        let (token, file) = Token::read_or_make(directory)?;
+        return Ok(AdminToken { token, file, temporary: None });
     }
     let directory = admin::runtime_directory()
         .map_err(|source| TokenError::File { path: std::env::temp_dir(), source })?;
-    let (token, path) = Token::read_or_make(&directory)?;
-    info!(path = %path.display(), "admin token");
-    Ok((token, path))
+    let (token, file) = Token::read_or_make(directory.path())?;
+    info!(path = %file.display(), "admin token");
+    Ok(AdminToken { token, file, temporary: Some(directory) })
 }
 
 /// The certificate and the roots: from files where they are named, else of a CA.
@@ -557,4 +600,20 @@ async fn identity(
     let client_ca = args.client_ca.clone();
     let settings = rotation::Settings { serving, client_ca, authority, named };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ignores_hangups;
+
+    #[test]
+    fn a_hangup_that_whoever_started_us_ignores_is_ignored() {
+        for (mask, ignored) in
+            [("0000000000000001", true), ("0000000000001000", false), ("0000000000001007", true)]
+        {
+            let status = format!("Name:\tstrait\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+            assert_eq!(ignores_hangups(&status), ignored, "{mask}");
+        }
+        assert!(!ignores_hangups(""), "a system without /proc");
+    }
 }

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
 use crate::apiserver::Redacted;
 
 /// Why there is no token.
@@ -78,20 +80,17 @@ impl Token {
     }
 }
 
-/// A private directory for the token of a process without a state directory.
+/// A private directory for the token of a process without a state directory. It goes when it is dropped.
 ///
 /// # Errors
 /// When it can't be made.
-pub fn runtime_directory() -> std::io::Result<PathBuf> {
+pub fn runtime_directory() -> std::io::Result<TempDir> {
     let base = std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
         .filter(|path| path.is_dir())
         .unwrap_or_else(std::env::temp_dir);
-    let random = random_hex().ok_or_else(|| std::io::Error::other("no randomness"))?;
-    let path = base.join(format!("strait-{}", random.get(..16).unwrap_or(&random)));
-    std::fs::create_dir(&path)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))?;
-    Ok(path)
+    let private = std::fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix("strait-").rand_bytes(16).permissions(private).tempdir_in(base)
 }
 
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {

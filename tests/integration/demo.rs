@@ -1,6 +1,7 @@
 //! The first thing that strangers run.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 #[test]
 fn the_demo_ends_well_by_itself_and_leaves_nothing_behind() {
@@ -27,4 +28,30 @@ fn the_demo_ends_well_by_itself_and_leaves_nothing_behind() {
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it stays").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_demo_whose_terminal_ends_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .arg("demo")
+        .env("TMPDIR", folder.path())
+        .env("PATH", "")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let stdout = BufReader::new(demo.stdout.take().expect("piped"));
+    // Its folder is there before it says anything.
+    let mut lines = stdout.lines();
+    assert!(lines.next().is_some(), "it says something");
+    let left = || std::fs::read_dir(folder.path()).expect("it stays").flatten().count();
+    assert_eq!(left(), 1);
+    let killed = Command::new("kill").args(["-HUP", &demo.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    // To its end: what it says meanwhile must go somewhere.
+    lines.for_each(drop);
+    let exit = demo.wait().expect("it ends");
+    assert!(exit.code().is_some(), "it ended by itself: {exit}");
+    assert_eq!(left(), 0);
 }

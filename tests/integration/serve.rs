@@ -657,6 +657,32 @@ async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
 }
 
 #[tokio::test]
+async fn a_process_whose_terminal_ends_drains_and_takes_its_token_with_it() {
+    let (config, temporary) = (tempfile::tempdir(), tempfile::tempdir());
+    let (config, temporary) = (config.expect("a folder"), temporary.expect("a folder"));
+    let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(["serve", "--xds-address", "127.0.0.1:0", "--admin-address", "127.0.0.1:0"])
+        .arg("--config-dir")
+        .arg(config.path())
+        .env("TMPDIR", temporary.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+    lines.next_line().await.expect("readable").expect("it listens");
+    let left = || std::fs::read_dir(temporary.path()).expect("it stays").flatten().count();
+    assert_eq!(left(), 1, "the folder of its token");
+    let id = process.id().expect("it runs").to_string();
+    let killed = Command::new("kill").args(["-HUP", &id]).status().await.expect("kill runs");
+    assert!(killed.success());
+    let exit = tokio::time::timeout(SOON, process.wait()).await.expect("in time").expect("it ends");
+    assert_eq!((exit.code(), left()), (Some(0), 0));
+}
+
+#[tokio::test]
 async fn readiness_never_goes_back() {
     let (setup, east, west, server, _client) = running(&["--cluster-removal-grace", "0s"]).await;
     east.api.stop().await;

@@ -1,7 +1,7 @@
 //! The demo's running parts: simulated API servers, a control plane that finds them through Secrets, a
 //! recording client for each network, all in this process.
 //!
-//! Owns a folder for Secrets, CA and token, which goes when the mesh does.
+//! Owns a folder for Secrets, CA and token, which goes when the mesh does: the CA's keys first.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +42,24 @@ pub(super) struct Mesh {
     bound: Bound,
     ca: Authority,
     tasks: Supervisor,
-    folder: TempDir,
+    folder: Folder,
+}
+
+/// Everything of this run that is on disk. However little time is left at the end, keys that others trust go
+/// first, and the rest after them.
+struct Folder(TempDir);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.forget_keys();
+    }
+}
+
+impl Folder {
+    fn forget_keys(&self) {
+        // Whatever is left of them goes with the rest.
+        let _ = std::fs::remove_dir_all(ca_folder(self.0.path()));
+    }
 }
 
 /// A proxy that records what it is given.
@@ -78,9 +95,11 @@ impl Mesh {
             .prefix("strait-demo-")
             .tempdir()
             .map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
-        let secrets = folder.path().join("secrets");
+        let owned = Folder(folder);
+        let folder = owned.0.path();
+        let secrets = folder.join("secrets");
         let files = AuthorityPem::generate(SystemTime::now()).map_err(identity)?;
-        files.write(&ca_folder(folder.path())).map_err(identity)?;
+        files.write(&ca_folder(folder)).map_err(identity)?;
         let ca = Authority::new(&files, "the demo's CA", SystemTime::now()).map_err(identity)?;
 
         let mut api_servers = BTreeMap::new();
@@ -96,13 +115,13 @@ impl Mesh {
             api_servers.insert(cluster.id.clone(), server);
         }
 
-        let bound = server::start(&serve_args(folder.path(), address))
+        let bound = server::start(&serve_args(folder, address))
             .await
             .map_err(|error| Failure::failed(error.to_string()))?;
         let admin =
             client::Client::new(&Connect::to(server_url(&bound), bound.token_file.clone()))?;
         let (proxies, tasks) = (Vec::new(), Supervisor::new());
-        let mesh = Self { world, proxies, api_servers, admin, bound, ca, tasks, folder };
+        let mesh = Self { world, proxies, api_servers, admin, bound, ca, tasks, folder: owned };
         let ready = mesh.bound.readiness.clone();
         let mut waiting = ready.clone();
         if within(waiting.wait_for(|readiness| readiness.ready)).await.is_none() {
@@ -158,7 +177,7 @@ impl Mesh {
 
     /// A folder for whatever belongs to this run.
     pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
+        self.folder.0.path()
     }
 
     /// What a shell needs to talk to the control plane.
@@ -256,6 +275,8 @@ impl Mesh {
     /// Ends everything in order.
     pub(super) async fn shut_down(self) {
         drop(self.proxies);
+        // No more is issued.
+        self.folder.forget_keys();
         self.tasks.shut_down(LIMIT).await;
         self.bound.shut_down().await;
     }
