@@ -20,8 +20,10 @@ use xxhash_rust::xxh3::Xxh3;
 use super::codec::{Decoder, Encoder, Malformed, Stored};
 use super::{Members, Origin};
 
-/// The format written here, and the only one read.
+/// The format written here.
 pub(super) const VERSION: u32 = 5;
+/// The oldest format that is read: an upgrade finds the files of the version before.
+pub(super) const OLDEST: u32 = 5;
 /// Files of a name that are kept.
 pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";

@@ -6,7 +6,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-use super::files::{Flaw, GENERATIONS, VERSION, open_file, to_file};
+use super::files::{Flaw, GENERATIONS, OLDEST, VERSION, open_file, to_file};
 use super::*;
 use crate::model::{
     ByName, ClusterFacts, DeclaredGateway, Definition, Distribution, Endpoint, ExportTo,
@@ -547,4 +547,168 @@ fn large(count: u32) -> Shard {
     }
     let (uid, network_label, facts) = (None, None, ClusterFacts::default());
     Shard { cluster: "east".into(), uid, network_label, workloads, facts, services }
+}
+
+/// The folder of state files that an earlier version wrote.
+fn earlier(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/lkg/format-{version}"))
+}
+
+/// What the files in `tests/lkg` hold, each of one cluster, datacentre and store. Every kind of field is there.
+fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
+    let key = |name: &str| WorkloadKey::new("shop", name);
+    let locality = Arc::new(Locality::parse("r/z/s"));
+    let account: Arc<str> = "spiffe://cluster.local/ns/shop/sa/cart".into();
+    let profile = Arc::new(Profile {
+        labels: [("app".into(), "cart".into())].into(),
+        service_account: "cart".into(),
+        identity: Arc::clone(&account),
+        tls_mode: TlsMode::Istio,
+        network_label: Some("n2".into()),
+        locality: Some(Arc::clone(&locality)),
+        telemetry: Some("cart".into()),
+        subdomain: Some("pets".into()),
+        named_ports: [("http".into(), 8080)].into_iter().collect(),
+    });
+    let mut workloads = Workloads::default();
+    for (name, address) in [("cart-7d8b9-aaaaa", "10.0.0.1"), ("cart-7d8b9-bbbbb", "fd00::2")] {
+        let pod = Workload {
+            profile: Arc::clone(&profile),
+            addresses: [address.parse().expect("an address")].into_iter().collect(),
+            node: Some(Arc::new("node-1".into())),
+        };
+        workloads.insert(&"shop".into(), name, pod);
+    }
+    let gateway = DeclaredGateway {
+        network: "n2".into(),
+        of_config_cluster_only: true,
+        addresses: vec![
+            GatewayHost::Address("198.51.100.1".parse().expect("an address")),
+            GatewayHost::Name("gateway.example.org".into()),
+        ],
+        entrances: [(15443, 15008)].into(),
+    };
+    let entry = serde_json::json!({"metadata": {"name": "vm"}, "spec": {"address": "10.9.0.1"}});
+    let facts = ClusterFacts {
+        localities: Arc::new([("node-1".into(), Arc::clone(&locality))].into()),
+        unready: [key("cart-7d8b9-bbbbb")].into_iter().collect(),
+        gateways: Arc::new([(key("east-west"), gateway)].into()),
+        entries: Arc::new([(key("vm"), Arc::new(entry))].into()),
+    };
+    let endpoint = |address: &str, pod: Option<&str>| Endpoint {
+        address: address.parse().expect("an address"),
+        port: 8080,
+        port_name: "http".into(),
+        health: Health::Healthy,
+        weight: 3,
+        locality: Arc::clone(&locality),
+        network_label: Some("n2".into()),
+        tls_mode: TlsMode::Istio,
+        service_account: Some(Arc::clone(&account)),
+        workload: pod.map(|pod| Arc::new(key(pod))),
+        pod: PodState::Known,
+        node: Some("node-1".into()),
+        telemetry: Some("cart".into()),
+    };
+    let by_name = ByName {
+        just_then: true,
+        endpoints: vec![NamedEndpoint {
+            address: "db.example.org".into(),
+            ports: [("tcp".into(), 5432)].into_iter().collect(),
+            weight: 2,
+            locality: Arc::clone(&locality),
+            network: Some("n3".into()),
+            tls_mode: TlsMode::Disabled,
+        }],
+    };
+    let record = |name: &str, resolution: Resolution, endpoints: Vec<Endpoint>| {
+        let hostname = Hostname::from(format!("{name}.shop.svc.cluster.local"));
+        let definition = Definition {
+            hostname: hostname.clone(),
+            name: name.into(),
+            namespace: "shop".into(),
+            ports: vec![
+                Port {
+                    name: "http".into(),
+                    number: 80,
+                    protocol: Protocol::Http,
+                    target: TargetPort::Name("http".into()),
+                },
+                Port {
+                    name: "tcp".into(),
+                    number: 81,
+                    protocol: Protocol::Tcp,
+                    target: TargetPort::Number(8081),
+                },
+            ],
+            resolution,
+            ranges: vec!["10.1.0.0/16".parse().expect("a range")],
+            labels: [("team".into(), "pets".into())].into(),
+            selector: [("app".into(), "cart".into())].into(),
+            service_accounts: vec![Arc::clone(&account)],
+            export_to: ExportTo::Namespaces(vec!["shop".into()]),
+            node_local: true,
+            prefers: Distribution::SameZone,
+            keeps_home: true,
+            publish_not_ready: true,
+            affinity_seconds: Some(7),
+            mesh_external: false,
+        };
+        let service = Service {
+            definition: Arc::new(definition),
+            vips: vec!["10.96.0.1".parse().expect("an address")],
+            external_addresses: vec!["lb.example.org".into()],
+            external_ports: [(80, 30080)].into_iter().collect(),
+            created: 1_700_000_000,
+        };
+        (hostname, ServiceRecord { service: Arc::new(service), endpoints: endpoints.into() })
+    };
+    let two = vec![
+        endpoint("10.0.0.1", Some("cart-7d8b9-aaaaa")),
+        Endpoint { health: Health::Unhealthy, ..endpoint("fd00::2", None) },
+    ];
+    let services: BTreeMap<_, _> = [
+        record("cart", Resolution::ClientSide, two),
+        record("db", Resolution::ByName(by_name), Vec::new()),
+        record("old", Resolution::Alias("cart.shop.svc.cluster.local".into()), Vec::new()),
+    ]
+    .into();
+    let shard = Shard {
+        cluster: "east".into(),
+        uid: Some("8a1f".into()),
+        network_label: Some("n2".into()),
+        workloads,
+        facts,
+        services: services.clone(),
+    };
+    let datacentre = Datacentre { name: "consul/dc1".into(), services };
+    let object = serde_json::json!({"kind": "ServiceEntry", "spec": {"hosts": ["a.example"]}});
+    let objects = Arc::new(vec![Arc::new(object)]);
+    let objects = StoredObjects { store: "config cluster".into(), objects };
+    let note = Note {
+        secret: Some("strait-system/east".into()),
+        network: Some("n2".into()),
+        mode: Mode::Drain,
+        last_contact: Some(1_700_000_000_000),
+    };
+    let members = Members {
+        members: [("east".into(), note)].into(),
+        sources: [("consul/dc1".into(), 1_700_000_000_001)].into(),
+        mesh: Some([("mesh".to_owned(), "connectTimeout: 3s".to_owned())].into()),
+    };
+    (shard, datacentre, objects, members)
+}
+
+/// What an upgrade finds on the disk. The files were written by the last version of each format.
+#[test]
+fn state_of_earlier_versions_is_read() {
+    for version in OLDEST..=VERSION {
+        let folder = earlier(version);
+        let mut store = Store::open(&folder, origin());
+        let (shard, datacentre, objects, members) = of_earlier_versions();
+        assert_eq!(store.read_all::<Shard>(), [(shard, None)], "format {version}");
+        assert_eq!(store.read_all::<Datacentre>(), [(datacentre, None)], "format {version}");
+        assert_eq!(store.read_all::<StoredObjects>(), [(objects, None)], "format {version}");
+        assert_eq!(store.members(), (Some(members), None), "format {version}");
+    }
 }
