@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::failure::{Exit, Failure, Outcome};
 use super::list::Ask;
 use super::output::{self, Cell, Format, Look, Show, clean, items, text};
+use super::proxy;
 
 /// `strait explain`.
 #[derive(Debug, Args)]
@@ -37,7 +38,9 @@ pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
             return Err(Failure::usage(format!("{port:?} is not a port from 1 to 65535")));
         }
     };
-    let mut query = vec![("proxy", args.proxy.as_str()), ("hostname", hostname)];
+    let proxy = proxy::one(&args.ask, &args.proxy).await?;
+    let key = proxy::key(&proxy);
+    let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
     query.extend(port.map(|port| ("port", port)));
     query.extend(args.address.as_deref().map(|address| ("address", address)));
     let answer = args.ask.ask("/debug/explain", &query).await;
@@ -47,7 +50,7 @@ pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
     output::print(&match args.ask.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
-        _ => render(&answer.value, asked, &args.ask.show, &Look::of_stdout()),
+        _ => render(&answer.value, &proxy, asked, &args.ask.show, &Look::of_stdout()),
     })?;
     Ok(verdict(&answer.value, asked))
 }
@@ -73,7 +76,14 @@ fn failed_step(endpoint: &Value) -> Option<&Value> {
     items(&endpoint["steps"]).iter().find(|step| step["ok"] == false)
 }
 
-pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Look) -> String {
+/// `of` is the proxy, as `/debug/proxies` has it.
+pub(super) fn render(
+    answer: &Value,
+    of: &Value,
+    asked: Option<&str>,
+    show: &Show,
+    look: &Look,
+) -> String {
     let endpoints = items(&answer["endpoints"]);
     if show.output == Format::Name {
         return endpoints
@@ -81,9 +91,8 @@ pub(super) fn render(answer: &Value, asked: Option<&str>, show: &Show, look: &Lo
             .map(|one| format!("endpoint/{}:{}\n", text(&one["address"]), text(&one["port"])))
             .collect();
     }
-    let [hostname, port, proxy] = ["hostname", "port", "proxy"].map(|part| text(&answer[part]));
-    let name = proxy.split('~').nth(2).unwrap_or(&proxy);
-    let mut out = format!("{hostname}:{port} as seen by {name}\n\n");
+    let [hostname, port] = ["hostname", "port"].map(|part| text(&answer[part]));
+    let mut out = format!("{hostname}:{port} as seen by {}\n\n", proxy::placed(of));
     let clusters = items(&answer["clusters"]);
     let found = answer["found"].as_str();
     if let Some(found) = found {

@@ -22,8 +22,8 @@ pub(crate) struct Kind {
     pub(crate) path: &'static str,
     /// How they are listed.
     pub(crate) listing: Listing,
-    /// The object that a name means.
-    pub(crate) find: for<'a> fn(&'a [Value], &str) -> Option<&'a Value>,
+    /// The object that a name means; a name that fits several is an error.
+    pub(crate) find: for<'a> fn(&'a [Value], &str) -> Result<Option<&'a Value>, Failure>,
     /// What no object of that name does: "is connected".
     pub(crate) does: &'static str,
     /// What to do when there is no object of a name.
@@ -52,16 +52,21 @@ impl Ask {
     /// Prints the object called `name`, and returns it.
     pub(crate) async fn get(&self, kind: &Kind, name: &str) -> Result<Value, Failure> {
         let answer = self.ask(kind.path, &[]).await?;
-        let row = (kind.find)(items(&answer.value), name).ok_or_else(|| {
-            Failure::failed(format!("no {} {name:?} {}", kind.listing.kind, kind.does))
-                .next(kind.next)
-        })?;
+        let row = kind.named(items(&answer.value), name)?;
         output::print(&kind.one(row, &self.show, &Look::of_stdout()))?;
         Ok(row.clone())
     }
 }
 
 impl Kind {
+    /// The one object of that name.
+    pub(crate) fn named<'a>(&self, rows: &'a [Value], name: &str) -> Result<&'a Value, Failure> {
+        (self.find)(rows, name)?.ok_or_else(|| {
+            Failure::failed(format!("no {} {name:?} {}", self.listing.kind, self.does))
+                .next(self.next)
+        })
+    }
+
     /// One object, in the format asked for.
     pub(crate) fn one(&self, row: &Value, show: &Show, look: &Look) -> String {
         match show.output {

@@ -32,7 +32,7 @@ pub(crate) const NETWORKS: Kind = Kind {
     path: "/debug/networks",
     does: "is known",
     next: "strait network list",
-    find: |rows, name| rows.iter().find(|row| row["network"] == name),
+    find: |rows, name| Ok(rows.iter().find(|row| row["network"] == name)),
     describe,
     listing: Listing {
         kind: "network",

@@ -1,4 +1,9 @@
 //! `strait proxy`: who is connected, what each was sent, and what it said to that.
+//!
+//! Every command that takes a proxy's name finds it by [`find`]: a name that fits several proxies is an
+//! error, for an answer about another pod of that name in another cluster looks just like the right one.
+
+use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -77,8 +82,8 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
             ask.get(&PROXIES, proxy).await?;
         }
         ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
-            let query = [("proxy", proxy.as_str())];
-            let answer = ask.ask("/debug/config_dump", &query).await;
+            let row = one(ask, proxy).await?;
+            let answer = ask.ask("/debug/config_dump", &[("proxy", &key(&row))]).await;
             let answer = answer.map_err(|failure| failure.or_next(PROXIES.next))?;
             let (raw, value) = match kind {
                 None => (answer.raw, answer.value),
@@ -91,13 +96,27 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
                     (format!("{part:#}\n"), serde_json::json!({ kind: part }))
                 }
             };
-            output::print(&config(&raw, &value, &ask.show, &Look::of_stdout()))?;
+            output::print(&config(&raw, &value, &row, &ask.show, &Look::of_stdout()))?;
         }
         ProxyCommand::Bootstrap(args) => {
             output::print(&bootstrap::render(args)?)?;
         }
     }
     Ok(Exit::Fine)
+}
+
+/// The proxy that a command names.
+///
+/// # Errors
+/// Where none is connected, or several fit the name.
+pub(super) async fn one(ask: &Ask, wanted: &str) -> Result<Value, Failure> {
+    let answer = ask.ask(PROXIES.path, &[]).await?;
+    PROXIES.named(items(&answer.value), wanted).cloned()
+}
+
+/// The name of its newest stream, by which the server knows it from all others.
+pub(super) fn key(row: &Value) -> String {
+    row["key"].as_str().unwrap_or_default().to_owned()
 }
 
 fn describe(row: &Value, show: &Show, look: &Look) -> String {
@@ -157,7 +176,7 @@ fn describe(row: &Value, show: &Show, look: &Look) -> String {
 }
 
 /// The names of what was sent, by type; in JSON and YAML all of it.
-pub(super) fn config(raw: &str, value: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn config(raw: &str, value: &Value, of: &Value, show: &Show, look: &Look) -> String {
     match show.output {
         Format::Json => return raw.to_owned(),
         Format::Yaml => return output::yaml(value),
@@ -175,7 +194,10 @@ pub(super) fn config(raw: &str, value: &Value, show: &Show, look: &Look) -> Stri
         let line = |row: &Vec<Cell>| row.iter().map(|cell| cell.paint(look)).collect::<Vec<_>>();
         return rows.iter().map(|row| line(row).join("/") + "\n").collect();
     }
-    output::table(if show.no_headers { &[] } else { &["TYPE", "NAME"] }, rows, look)
+    if show.no_headers {
+        return output::table(&[], rows, look);
+    }
+    format!("{}\n\n", placed(of)) + &output::table(&["TYPE", "NAME"], rows, look)
 }
 
 /// Assignments call their name otherwise.
@@ -190,18 +212,65 @@ pub(super) fn name(row: &Value) -> String {
     clean(id.split('~').nth(2).unwrap_or(id))
 }
 
-/// The newest stream of the proxy that `wanted` names, as the server would find it.
-pub(super) fn find<'a>(rows: &'a [Value], wanted: &str) -> Option<&'a Value> {
+/// The proxy as people tell it from others of its name: `client.shop in cluster east, network n1`.
+pub(super) fn placed(row: &Value) -> String {
+    let [cluster, network] = ["cluster", "network"].map(|part| text(&row[part]));
+    format!("{} in cluster {cluster}, network {network}", name(row))
+}
+
+/// The proxy that `wanted` names, by its newest stream: several streams of one node id in one cluster are
+/// one proxy, which reconnects. None where there is none.
+///
+/// # Errors
+/// Where the name fits several proxies.
+pub(super) fn find<'a>(rows: &'a [Value], wanted: &str) -> Result<Option<&'a Value>, Failure> {
+    if let Some(stream) = rows.iter().find(|row| row["key"] == wanted) {
+        return Ok(Some(stream));
+    }
     let (short, cluster) = match wanted.rsplit_once('@') {
         Some((short, cluster)) => (short, Some(cluster)),
         None => (wanted, None),
     };
     let matches = |row: &&Value| {
         row["id"] == wanted
-            || row["key"] == wanted
             || (name(row) == short && cluster.is_none_or(|cluster| row["cluster"] == cluster))
     };
-    rows.iter().filter(matches).max_by_key(|row| row["connectedAt"].as_str())
+    let mut proxies: BTreeMap<(Option<&str>, Option<&str>), &Value> = BTreeMap::new();
+    for row in rows.iter().filter(matches) {
+        let newest = proxies.entry((row["cluster"].as_str(), row["id"].as_str())).or_insert(row);
+        if newest["connectedAt"].as_str() <= row["connectedAt"].as_str() {
+            *newest = row;
+        }
+    }
+    let proxies: Vec<&Value> = proxies.into_values().collect();
+    match proxies[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
+        _ => Err(ambiguous(wanted, &proxies)),
+    }
+}
+
+/// The failure that a name is which fits several proxies: each with a name that fits it alone.
+fn ambiguous(wanted: &str, proxies: &[&Value]) -> Failure {
+    let in_its_cluster = |row: &Value| {
+        let same = proxies.iter().filter(|one| one["cluster"] == row["cluster"]);
+        same.count() == 1
+    };
+    let line = |row: &&Value| {
+        let by = match in_its_cluster(row) {
+            true => format!("{}@{}", name(row), text(&row["cluster"])),
+            false => text(&row["key"]),
+        };
+        vec!["  ".into(), by.into(), format!("network {}", text(&row["network"])).into(), text(&row["id"]).into()]
+    };
+    let plain = Look { colour: false, ..Look::of_stdout() };
+    let list = output::table(&[], proxies.iter().map(line).collect(), &plain);
+    Failure::usage(format!(
+        "{} fits {} proxies; name one of them:\n{}",
+        clean(wanted),
+        proxies.len(),
+        list.trim_end()
+    ))
 }
 
 /// What a proxy did with what it was last sent of one type.

@@ -83,26 +83,59 @@ fn one_object_is_described() {
     );
     let proxies = answer("proxies").value;
     let found = proxy::find(proxies.as_array().expect("rows"), "sleep-7f.sample@prod-eu");
-    check("proxy-get.txt", &proxy::PROXIES.one(found.expect("a proxy"), &table, &LOOK));
+    let found = found.expect("one fits").expect("a proxy");
+    check("proxy-get.txt", &proxy::PROXIES.one(found, &table, &LOOK));
     let endpoints = answer("endpoints").value;
     let service = service::get(&answer("services"), &endpoints, &table, &LOOK);
     check("service-get.txt", &service.expect("a service"));
     let config = answer("config_dump");
-    check("proxy-config.txt", &proxy::config(&config.raw, &config.value, &table, &LOOK));
+    check("proxy-config.txt", &proxy::config(&config.raw, &config.value, found, &table, &LOOK));
 }
 
 #[test]
 fn explanations_end_at_the_first_no() {
+    let proxies = answer("proxies").value;
+    let of = &proxies[0];
     let answer = answer("explain").value;
-    check("explain.txt", &explain::render(&answer, None, &show(Format::Table), &LOOK));
-    check("explain-wide.txt", &explain::render(&answer, None, &show(Format::Wide), &LOOK));
+    check("explain.txt", &explain::render(&answer, of, None, &show(Format::Table), &LOOK));
+    check("explain-wide.txt", &explain::render(&answer, of, None, &show(Format::Wide), &LOOK));
     let ascii = Look { unicode: false, ..LOOK };
     let mut one = answer;
     one["endpoints"] = Value::Array(vec![one["endpoints"][3].clone()]);
     check(
         "explain-address.txt",
-        &explain::render(&one, Some("10.3.0.1"), &show(Format::Table), &ascii),
+        &explain::render(&one, of, Some("10.3.0.1"), &show(Format::Table), &ascii),
     );
+}
+
+#[test]
+fn a_name_that_fits_several_proxies_names_none_of_them() {
+    let stream = |key: &str, cluster: &str, id: &str, at: &str| {
+        let id = format!("sidecar~{id}~client.shop~shop.svc.cluster.local");
+        serde_json::json!({ "key": key, "id": id, "cluster": cluster, "network": cluster, "connectedAt": at })
+    };
+    let rows = [
+        stream("client.shop-1", "east", "10.0.0.1", "2026-01-01T00:00:01Z"),
+        stream("client.shop-2", "east", "10.0.0.1", "2026-01-01T00:00:02Z"),
+        stream("client.shop-3", "west", "10.0.0.1", "2026-01-01T00:00:03Z"),
+        stream("client.shop-4", "west", "10.0.0.2", "2026-01-01T00:00:04Z"),
+    ];
+    let key = |wanted: &str| match proxy::find(&rows, wanted) {
+        Ok(found) => found.map(proxy::key).unwrap_or_default(),
+        Err(failure) => format!("{} {failure}", failure.exit as u8),
+    };
+    assert_eq!(key("client.shop@east"), "client.shop-2", "its newest stream");
+    assert_eq!(key("client.shop-1"), "client.shop-1");
+    assert_eq!(key("sidecar~10.0.0.2~client.shop~shop.svc.cluster.local"), "client.shop-4");
+    assert_eq!(key("client.other"), "");
+    let all = key("client.shop");
+    assert!(all.starts_with("64 error: client.shop fits 3 proxies"), "{all}");
+    for named in ["client.shop@east", "client.shop-3 ", "client.shop-4 ", "network west"] {
+        assert!(all.contains(named), "{named}: {all}");
+    }
+    // Pods of two networks may have one address, and so one node id.
+    let same = key("sidecar~10.0.0.1~client.shop~shop.svc.cluster.local");
+    assert!(same.starts_with("64 ") && same.contains("client.shop@west"), "{same}");
 }
 
 #[test]
@@ -144,7 +177,8 @@ fn explain_is_unhealthy_when_something_ready_is_withheld() {
     let passed_on = serde_json::json!({ "endpoints": [], "found": "as the client asks (NONE)" });
     assert_eq!(explain::verdict(&passed_on, None), Exit::Fine);
     assert_eq!(explain::verdict(&passed_on, Some("10.0.0.1")), Exit::Unhealthy);
-    let shown = explain::render(&passed_on, None, &show(Format::Table), &LOOK);
+    let of = serde_json::json!({});
+    let shown = explain::render(&passed_on, &of, None, &show(Format::Table), &LOOK);
     assert!(shown.contains("as the client asks") && !shown.contains("No cluster"), "{shown}");
 }
 

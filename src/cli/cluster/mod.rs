@@ -51,7 +51,7 @@ pub(crate) const CLUSTERS: Kind = Kind {
     path: "/debug/clusters",
     does: "is a member",
     next: "strait cluster list",
-    find,
+    find: |rows, id| Ok(find(rows, id)),
     describe,
     listing: Listing {
         kind: "cluster",
