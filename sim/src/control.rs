@@ -116,8 +116,9 @@ async fn run(
     perform(world, verb, cluster, body).await
 }
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 15] = [
     "change",
+    "service",
     "rollout",
     "scale",
     "kill",
@@ -141,6 +142,31 @@ struct Nothing {}
 #[serde(deny_unknown_fields)]
 struct Change {
     service: Option<String>,
+}
+
+/// What becomes of a Service.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "camelCase", deny_unknown_fields)]
+enum ServiceChange {
+    Create {
+        #[serde(default = "one")]
+        endpoints: usize,
+    },
+    Delete {
+        service: Option<String>,
+    },
+    TargetPort {
+        service: Option<String>,
+    },
+    Label {
+        service: Option<String>,
+        key: String,
+        value: String,
+    },
+}
+
+fn one() -> usize {
+    1
 }
 
 #[derive(Deserialize)]
@@ -237,6 +263,7 @@ async fn perform(
             let stamp = world.change(id, service.as_deref()).map_err(refusal)?;
             return Ok(json!(stamp));
         }
+        "service" => return change_service(world, id, read(body)?).map_err(refusal),
         "rollout" => return rollout(world, id, read(body)?).await,
         "scale" => {
             let Scale { service, endpoints } = read(body)?;
@@ -293,6 +320,26 @@ async fn perform(
     Ok(json!({"cluster": id, "serving": cluster.is_serving(), "faults": cluster.faults()}))
 }
 
+fn change_service(world: &World, id: &str, change: ServiceChange) -> Result<Value, WorldError> {
+    match change {
+        ServiceChange::Create { endpoints } => {
+            let stamps = world.add_service(id, endpoints)?;
+            Ok(json!({"service": stamps.first().map(|stamp| &stamp.service), "stamps": stamps}))
+        }
+        ServiceChange::Delete { service } => {
+            let stamp = world.remove_service(id, service.as_deref())?;
+            Ok(json!({"service": stamp.service, "stamps": [stamp]}))
+        }
+        ServiceChange::TargetPort { service } => world
+            .change_target_port(id, service.as_deref())
+            .map(|service| json!({"service": service})),
+        ServiceChange::Label { service, key, value } => {
+            let labelled = world.label_service(id, service.as_deref(), (&key, &value));
+            labelled.map(|service| json!({"service": service}))
+        }
+    }
+}
+
 async fn rollout(world: &Arc<World>, id: &str, body: Rollout) -> Result<Value, Refusal> {
     let Rollout { service, per_second, wait } = body;
     if !RATES.contains(&per_second) {
@@ -333,8 +380,8 @@ fn bad(error: String) -> Refusal {
 fn refusal(error: WorldError) -> Refusal {
     let status = match error {
         WorldError::NoSuchCluster(_) | WorldError::NoSuchService(_) => StatusCode::NOT_FOUND,
-        WorldError::NoEndpoints(_) => StatusCode::CONFLICT,
-        WorldError::NoAddresses(_) => StatusCode::BAD_REQUEST,
+        WorldError::NoEndpoints(_) | WorldError::NoNamedPort(_) => StatusCode::CONFLICT,
+        WorldError::NoAddresses(_) | WorldError::NoLabel(_) => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, error.to_string())

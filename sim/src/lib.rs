@@ -55,7 +55,7 @@ pub use kubeconfig::member_secret;
 pub use object::{Name, Object};
 pub use requests::Request;
 pub use resource::{Family, RESOURCES, Resource};
-pub use stamps::Stamp;
+pub use stamps::{Stamp, StampKind};
 pub use status::ApiError;
 pub use store::{DEFAULT_HISTORY, Snapshot, Store};
 pub use tls::Certificate;

@@ -37,6 +37,9 @@ struct Arguments {
     #[arg(long, value_name = "W", value_parser = size,
           conflicts_with_all = ["clusters", "services", "endpoints", "same_names"])]
     world: Option<Size>,
+    /// How many of each cluster's services, the last ones, are headless: one TCP port, no ClusterIP
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    headless: usize,
     /// Number of networks: n1, n2, ...; pod addresses repeat in each
     #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one)]
     networks: usize,
@@ -204,6 +207,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         clusters: size.clusters,
         services: size.services,
         endpoints: size.endpoints,
+        headless: arguments.headless,
         networks: arguments.networks,
         seed: arguments.seed,
         same_names: size.same_names,

@@ -96,6 +96,11 @@ pub fn service(namespace: &str, name: &str, cluster_ip: &str, ports: &[Port]) ->
     })
 }
 
+/// A headless Service that selects the pods with `app: NAME`.
+pub fn headless_service(namespace: &str, name: &str, ports: &[Port]) -> Value {
+    service(namespace, name, "None", ports)
+}
+
 /// An IPv4 slice of a Service, named `slice`.
 pub fn endpoint_slice(
     namespace: &str,

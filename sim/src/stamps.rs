@@ -28,6 +28,22 @@ pub struct Stamp {
     pub hostname: String,
     /// When it was written, on the machine's monotonic clock (`CLOCK_MONOTONIC`), in nanoseconds.
     pub at_ns: u64,
+    /// What changed: where a proxy will see it.
+    pub kind: StampKind,
+}
+
+/// What a stamped change is a change of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StampKind {
+    /// An endpoint with the address came.
+    Endpoint,
+    /// A pod of a headless service with the address came.
+    HeadlessPod,
+    /// A service came, with the address as its ClusterIP unless it is headless.
+    ServiceAdded,
+    /// A service went. Its address is nowhere.
+    ServiceRemoved,
 }
 
 /// The address that belongs to a number.
@@ -49,6 +65,7 @@ pub(crate) struct Noted {
     pub(crate) cluster: u32,
     pub(crate) service: u32,
     pub(crate) at_ns: u64,
+    pub(crate) kind: StampKind,
 }
 
 /// The last stamps of a world, in the order of their numbers.
@@ -94,7 +111,7 @@ mod tests {
     fn whoever_asks_with_the_last_number_misses_none() {
         let mut log = StampLog::new();
         for at_ns in 0..5 {
-            log.push(Noted { cluster: 0, service: 0, at_ns });
+            log.push(Noted { cluster: 0, service: 0, at_ns, kind: StampKind::Endpoint });
         }
         let numbers = |since, limit| {
             log.after(since, limit).into_iter().map(|(seq, _)| seq).collect::<Vec<_>>()
@@ -109,7 +126,7 @@ mod tests {
     fn the_oldest_go_and_numbers_stay() {
         let mut log = StampLog::new();
         for _ in 0..=KEPT {
-            log.push(Noted { cluster: 0, service: 0, at_ns: 0 });
+            log.push(Noted { cluster: 0, service: 0, at_ns: 0, kind: StampKind::Endpoint });
         }
         assert_eq!(log.after(0, 1).first().map(|(seq, _)| *seq), Some(2));
         assert_eq!(log.next(), KEPT as u64 + 2);

@@ -21,14 +21,17 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Options, SimCluster};
 use crate::object::Name;
-use crate::objects::{self, NETWORK_LABEL};
+use crate::objects::{self, HTTP, NETWORK_LABEL};
 use crate::resource::{Family, RESOURCES, Resource};
-use crate::stamps::{self, Noted, Stamp, StampLog};
+use crate::stamps::{self, Noted, Stamp, StampKind, StampLog};
 use crate::status::ApiError;
 use crate::store::{AtOnce, Store};
 use crate::weight;
 use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
 use sketches::{Scene, What};
+
+/// The most characters of a label's value.
+const LABEL_MAX: usize = 63;
 
 /// Slices hold no more endpoints than those of the real controller.
 const SLICE_ENDPOINTS_MAX: usize = 100;
@@ -45,6 +48,8 @@ pub struct WorldOptions {
     pub services: usize,
     /// Endpoints of each service in each cluster.
     pub endpoints: usize,
+    /// How many of the services of each cluster, its last ones, are headless.
+    pub headless: usize,
     /// Number of networks; cluster `i` is in network `((i - 1) mod N) + 1`. Clusters of different
     /// networks use the same pod addresses. With one network nothing is labelled.
     pub networks: usize,
@@ -72,6 +77,7 @@ impl Default for WorldOptions {
             clusters: 2,
             services: 10,
             endpoints: 3,
+            headless: 0,
             networks: 1,
             seed: 1,
             same_names: true,
@@ -97,6 +103,10 @@ pub enum WorldError {
     NoSuchService(String),
     /// The service has no endpoint to replace.
     NoEndpoints(String),
+    /// The service has no port `http`, which is the one whose target is known by name as well.
+    NoNamedPort(String),
+    /// What would be written is no label.
+    NoLabel(String),
     /// The store refused.
     Refused(ApiError),
     /// No port could be had.
@@ -115,6 +125,8 @@ impl std::fmt::Display for WorldError {
             WorldError::NoSuchCluster(id) => write!(f, "no cluster {id:?}"),
             WorldError::NoSuchService(name) => write!(f, "no service {name:?} in this cluster"),
             WorldError::NoEndpoints(name) => write!(f, "service {name:?} has no endpoint"),
+            WorldError::NoNamedPort(name) => write!(f, "service {name:?} has no port http"),
+            WorldError::NoLabel(text) => write!(f, "{text:?} is no key or value of a label"),
             WorldError::Refused(_) => write!(f, "the store refused an object"),
             WorldError::Io(_) => write!(f, "can't open a port"),
         }
@@ -159,6 +171,9 @@ struct Changes {
     stamps: StampLog,
     /// The endpoints of the services that are no longer as planned, by cluster and service.
     places: BTreeMap<(usize, usize), Vec<Place>>,
+    /// Services that came after the plan, and those of the plan that went.
+    added: BTreeSet<(usize, usize)>,
+    removed: BTreeSet<(usize, usize)>,
 }
 
 impl Changes {
@@ -206,7 +221,13 @@ impl World {
             }
         }
         let stamps = StampLog::new();
-        let changes = Mutex::new(Changes { random, stamps, places: BTreeMap::new() });
+        let changes = Mutex::new(Changes {
+            random,
+            stamps,
+            places: BTreeMap::new(),
+            added: BTreeSet::new(),
+            removed: BTreeSet::new(),
+        });
         Ok(World { scene, members, changes })
     }
 
@@ -242,7 +263,7 @@ impl World {
     /// The service (`NAMESPACE/NAME`) that is there by this name; absent: a random one.
     pub(crate) fn choose(&self, id: &str, service: Option<&str>) -> Result<String, WorldError> {
         let (cluster, service) = self.pick(&mut self.lock(), id, service)?;
-        Ok(display(self.at(cluster, service).1))
+        Ok(display(&self.at(cluster, service).1))
     }
 
     /// Replaces one endpoint of a service (`NAMESPACE/NAME`; absent: any) by a stamped one.
@@ -254,7 +275,7 @@ impl World {
         let (cluster, service) = self.pick(changes, id, service)?;
         let count = self.places(changes, cluster, service).len();
         if count == 0 {
-            return Err(WorldError::NoEndpoints(display(self.at(cluster, service).1)));
+            return Err(WorldError::NoEndpoints(display(&self.at(cluster, service).1)));
         }
         let index = changes.random.random_range(0..count);
         self.replace(changes, cluster, service, index)
@@ -328,7 +349,136 @@ impl World {
         drop(store);
         let added = added.len();
         changes.places.insert((cluster, service), new);
-        Ok((0..added).map(|_| self.note(changes, cluster, service, at_ns)).collect())
+        let kind = self.endpoint_kind(service);
+        Ok((0..added).map(|_| self.note(changes, cluster, service, at_ns, kind)).collect())
+    }
+
+    /// Adds a service with so many endpoints, in a namespace that is there. The first stamp is its own, the
+    /// others are its endpoints'. Its pods come first, as those of a Deployment that waits for its Service.
+    ///
+    /// # Errors
+    /// If there is no such cluster, it has no services, or there is no address for so many.
+    pub fn add_service(&self, id: &str, endpoints: usize) -> Result<Vec<Stamp>, WorldError> {
+        let changes = &mut *self.lock();
+        let (cluster, _) = self.pick(changes, id, None)?;
+        let left = changes.addresses_left();
+        if endpoints >= left {
+            return Err(WorldError::NoAddresses(left));
+        }
+        let first = changes.stamps.next();
+        let service = self.scene.plan.number_of_added(first);
+        let places: Vec<_> = (0..endpoints)
+            .zip(first + 1..)
+            .map(|(number, seq)| Place {
+                pod: Pod::Stamped(seq),
+                node: self.scene.plan.node(cluster, service, number),
+            })
+            .collect();
+        let (member, name) = self.at(cluster, service);
+        let mut store = member.cluster.store().at_once();
+        let sketch = |what| self.scene.sketch(cluster, service, what);
+        if self.scene.plan.options.pods {
+            store.put(resource("ServiceAccount"), name.clone(), sketch(What::Account));
+        }
+        places.iter().for_each(|place| self.put_pod(&mut store, cluster, service, *place));
+        let at_ns = stamps::now_ns();
+        store.put(resource("Service"), name.clone(), sketch(What::Service));
+        for slice in 0..places.len().div_ceil(SLICE_ENDPOINTS_MAX).max(1) {
+            self.put_slice(&mut store, cluster, service, slice, &places);
+        }
+        drop(store);
+        changes.places.insert((cluster, service), places);
+        changes.added.insert((cluster, service));
+        let mut noted = vec![self.note(changes, cluster, service, at_ns, StampKind::ServiceAdded)];
+        let kind = self.endpoint_kind(service);
+        noted.extend((0..endpoints).map(|_| self.note(changes, cluster, service, at_ns, kind)));
+        Ok(noted)
+    }
+
+    /// Deletes a service (`NAMESPACE/NAME`; absent: any) and its slices. Its pods stay, as they do where
+    /// somebody deletes a Service.
+    ///
+    /// # Errors
+    /// If there is no such cluster or service.
+    pub fn remove_service(&self, id: &str, service: Option<&str>) -> Result<Stamp, WorldError> {
+        let changes = &mut *self.lock();
+        let (cluster, service) = self.pick(changes, id, service)?;
+        let slices =
+            self.places(changes, cluster, service).len().div_ceil(SLICE_ENDPOINTS_MAX).max(1);
+        let (member, name) = self.at(cluster, service);
+        let at_ns = stamps::now_ns();
+        let mut store = member.cluster.store().at_once();
+        store.delete(resource("Service"), &name);
+        for slice in 0..slices {
+            let slice = Name::new(&name.namespace, &slice_name(&name.name, slice));
+            store.delete(resource("EndpointSlice"), &slice);
+        }
+        drop(store);
+        if !changes.added.remove(&(cluster, service)) {
+            changes.removed.insert((cluster, service));
+        }
+        Ok(self.note(changes, cluster, service, at_ns, StampKind::ServiceRemoved))
+    }
+
+    /// Says the target of port `http` of a service in the other way, by number or by the name that its pods
+    /// have for it. So its definition changes and no endpoint does.
+    ///
+    /// # Errors
+    /// If there is no such cluster or service, or it has no port `http`.
+    pub fn change_target_port(
+        &self,
+        id: &str,
+        service: Option<&str>,
+    ) -> Result<String, WorldError> {
+        self.edit(id, service, |name, service| {
+            let ports = service["spec"]["ports"].as_array_mut();
+            let port = ports.into_iter().flatten().find(|port| port["name"] == HTTP.name);
+            let port = port.ok_or_else(|| WorldError::NoNamedPort(name.to_owned()))?;
+            let by_name = port["targetPort"].is_string();
+            port["targetPort"] = if by_name { json!(HTTP.target) } else { json!(HTTP.name) };
+            Ok(())
+        })
+    }
+
+    /// Gives a service a label, or another value of it.
+    ///
+    /// # Errors
+    /// If there is no such cluster or service, or key or value are none.
+    pub fn label_service(
+        &self,
+        id: &str,
+        service: Option<&str>,
+        (key, value): (&str, &str),
+    ) -> Result<String, WorldError> {
+        for text in [key, value] {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+            if text.len() > LABEL_MAX || !text.bytes().all(plain) || key.is_empty() {
+                return Err(WorldError::NoLabel(text.to_owned()));
+            }
+        }
+        self.edit(id, service, |_, service| {
+            service["metadata"]["labels"][key] = json!(value);
+            Ok(())
+        })
+    }
+
+    /// Changes a Service as a client would that writes it back; returns its name.
+    fn edit(
+        &self,
+        id: &str,
+        service: Option<&str>,
+        change: impl FnOnce(&str, &mut Value) -> Result<(), WorldError>,
+    ) -> Result<String, WorldError> {
+        let changes = &mut *self.lock();
+        let (cluster, service) = self.pick(changes, id, service)?;
+        let (member, name) = self.at(cluster, service);
+        let (store, kind) = (member.cluster.store(), resource("Service"));
+        let shown = display(&name);
+        let current = store.find(kind, &name);
+        let mut wanted = current.ok_or_else(|| WorldError::NoSuchService(shown.clone()))?.value();
+        change(&shown, &mut wanted)?;
+        store.update(kind, &name, false, |_| Ok(wanted))?;
+        Ok(shown)
     }
 
     /// Changes random services of random clusters, at random moments, so many times a second on
@@ -374,10 +524,22 @@ impl World {
     ) -> Result<(usize, usize), WorldError> {
         let cluster = self.position(id)?;
         let services = &self.members[cluster].services;
+        let first = (wanted.is_none() && !services.is_empty())
+            .then(|| changes.random.random_range(0..services.len()));
+        let is_there = |service: &usize| !changes.removed.contains(&(cluster, *service));
+        let added = || {
+            let of_cluster = changes.added.range((cluster, 0)..=(cluster, usize::MAX));
+            of_cluster.map(|(_, service)| *service)
+        };
         let found = match wanted {
-            Some(wanted) => services.iter().position(|name| display(name) == wanted),
-            None if services.is_empty() => None,
-            None => Some(changes.random.random_range(0..services.len())),
+            Some(wanted) => (0..services.len())
+                .find(|service| display(&services[*service]) == wanted)
+                .filter(is_there)
+                .or_else(|| {
+                    added().find(|service| display(&self.at(cluster, *service).1) == wanted)
+                }),
+            // The next one that is there, if that one is not.
+            None => first.and_then(|first| (first..services.len()).chain(0..first).find(is_there)),
         };
         let service =
             found.ok_or_else(|| WorldError::NoSuchService(wanted.unwrap_or("any").to_owned()))?;
@@ -385,9 +547,19 @@ impl World {
     }
 
     /// What [`World::pick`] has picked.
-    fn at(&self, cluster: usize, service: usize) -> (&Member, &Name) {
+    fn at(&self, cluster: usize, service: usize) -> (&Member, Name) {
         let member = &self.members[cluster];
-        (member, &member.services[service])
+        let planned = member.services.get(service).cloned();
+        (member, planned.unwrap_or_else(|| self.scene.plan.service(cluster, service)))
+    }
+
+    /// What a new endpoint of a service is.
+    fn endpoint_kind(&self, service: usize) -> StampKind {
+        if self.scene.plan.is_headless(service) {
+            StampKind::HeadlessPod
+        } else {
+            StampKind::Endpoint
+        }
     }
 
     /// The endpoints a service has now.
@@ -407,7 +579,7 @@ impl World {
         let mut places = self.places(changes, cluster, service);
         let place = places.get_mut(index);
         let place =
-            place.ok_or_else(|| WorldError::NoEndpoints(display(self.at(cluster, service).1)))?;
+            place.ok_or_else(|| WorldError::NoEndpoints(display(&self.at(cluster, service).1)))?;
         let old = *place;
         place.pod = Pod::Stamped(changes.stamps.next());
         let mut store = self.members[cluster].cluster.store().at_once();
@@ -418,26 +590,34 @@ impl World {
         self.delete_pod(&mut store, cluster, service, old);
         drop(store);
         changes.places.insert((cluster, service), places);
-        Ok(self.note(changes, cluster, service, at_ns))
+        Ok(self.note(changes, cluster, service, at_ns, self.endpoint_kind(service)))
     }
 
     /// Gives out the next stamp.
-    fn note(&self, changes: &mut Changes, cluster: usize, service: usize, at_ns: u64) -> Stamp {
+    fn note(
+        &self,
+        changes: &mut Changes,
+        cluster: usize,
+        service: usize,
+        at_ns: u64,
+        kind: StampKind,
+    ) -> Stamp {
         let seq = changes.stamps.next();
-        let noted = Noted { cluster: as_u32(cluster), service: as_u32(service), at_ns };
+        let noted = Noted { cluster: as_u32(cluster), service: as_u32(service), at_ns, kind };
         changes.stamps.push(noted);
         self.named(seq, noted)
     }
 
-    fn named(&self, seq: u64, Noted { cluster, service, at_ns }: Noted) -> Stamp {
+    fn named(&self, seq: u64, Noted { cluster, service, at_ns, kind }: Noted) -> Stamp {
         let (member, name) = self.at(cluster as usize, service as usize);
         Stamp {
             seq,
             address: stamps::address(seq),
             cluster: member.cluster.id().to_owned(),
-            service: display(name),
+            service: display(&name),
             hostname: format!("{}.{}.svc.cluster.local", name.name, name.namespace),
             at_ns,
+            kind,
         }
     }
 
@@ -450,13 +630,13 @@ impl World {
         places: &[Place],
     ) {
         let (_, name) = self.at(cluster, service);
-        put_slice(&self.scene, store, (cluster, service), name, slice, places);
+        put_slice(&self.scene, store, (cluster, service), &name, slice, places);
     }
 
     fn put_pod(&self, store: &mut AtOnce<'_>, cluster: usize, service: usize, place: Place) {
         if self.scene.plan.options.pods {
             let (_, name) = self.at(cluster, service);
-            put_pod(&self.scene, store, (cluster, service), name, place);
+            put_pod(&self.scene, store, (cluster, service), &name, place);
         }
     }
 

@@ -74,12 +74,41 @@ impl Plan {
         Ipv4Addr::from(0x0a00_0000 + block + as_u32(number) + 1).to_string()
     }
 
+    /// Of a service that was added later, which has the number of its stamp behind those of the plan.
     pub(super) fn cluster_ip(&self, cluster: usize, number: usize) -> String {
+        if let Some(seq) = self.added(number) {
+            return stamps::address(seq).to_string();
+        }
         let block = self.services * as_u32(cluster);
         Ipv4Addr::from(0xac10_0000 + block + as_u32(number) + 1).to_string()
     }
 
+    /// The number of the service that the change with this stamp adds.
+    pub(super) fn number_of_added(&self, seq: u64) -> usize {
+        self.options.services.saturating_add(usize::try_from(seq).unwrap_or(usize::MAX))
+    }
+
+    /// The stamp of a service that was added. Stamps begin with 1: number 0 is the gateway's.
+    fn added(&self, number: usize) -> Option<u64> {
+        let seq = number.checked_sub(self.options.services).filter(|seq| *seq > 0)?;
+        u64::try_from(seq).ok()
+    }
+
+    /// Whether a service is headless: the last ones of the plan are.
+    pub(super) fn is_headless(&self, number: usize) -> bool {
+        let services = self.options.services;
+        (services.saturating_sub(self.options.headless)..services).contains(&number)
+    }
+
     pub(super) fn service(&self, cluster: usize, number: usize) -> Name {
+        if let Some(seq) = self.added(number) {
+            // In a namespace that is there.
+            let beside = usize::try_from(seq).unwrap_or_default() % self.options.services.max(1);
+            let suffix =
+                if self.options.same_names { String::new() } else { format!("-c{}", cluster + 1) };
+            let name = format!("added-{seq}{suffix}");
+            return Name::new(&self.service(cluster, beside).namespace, &name);
+        }
         let namespace = number / NAMESPACE_SERVICES;
         let namespace = match namespace / NAMESPACES.len() {
             0 => NAMESPACES[namespace].to_owned(),
@@ -95,9 +124,15 @@ impl Plan {
         Name::new(&namespace, &name)
     }
 
-    /// Most services speak HTTP, some have a TCP port as well.
-    pub(super) fn ports(number: usize) -> &'static [Port] {
-        if number % 5 == 4 { &[HTTP, TCP] } else { &[HTTP] }
+    /// What a service looks like.
+    pub(super) fn shape(&self, number: usize) -> Shape {
+        if self.is_headless(number) {
+            Shape::Headless
+        } else if number % 5 == 4 {
+            Shape::HttpAndTcp
+        } else {
+            Shape::Http
+        }
     }
 
     /// The nodes of one cluster.
@@ -137,6 +172,27 @@ impl Plan {
                 self.pod_ip(cluster, service * self.options.endpoints + number as usize)
             }
             Pod::Stamped(seq) => stamps::address(seq).to_string(),
+        }
+    }
+}
+
+/// The kinds of services there are: most speak HTTP, some have a TCP port as well, and headless ones are databases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Http,
+    HttpAndTcp,
+    Headless,
+}
+
+impl Shape {
+    /// All, in the order of their numbers.
+    pub(super) const ALL: [Shape; 3] = [Shape::Http, Shape::HttpAndTcp, Shape::Headless];
+
+    pub(super) fn ports(self) -> &'static [Port] {
+        match self {
+            Shape::Http => &[HTTP],
+            Shape::HttpAndTcp => &[HTTP, TCP],
+            Shape::Headless => &[TCP],
         }
     }
 }
@@ -227,6 +283,30 @@ mod tests {
             let plan = plan(options).expect("small");
             assert_eq!(plan.service(0, 25) == plan.service(1, 25), same_names);
         }
+    }
+
+    #[test]
+    fn a_service_that_is_added_has_a_name_and_an_address_of_its_own() {
+        let plan = plan(WorldOptions::default()).expect("small");
+        let planned: Vec<_> = (0..plan.options.services).collect();
+        let names: Vec<_> = planned.iter().map(|number| plan.service(0, *number)).collect();
+        for seq in [1, 2, 300] {
+            let number = plan.number_of_added(seq);
+            let name = plan.service(0, number);
+            assert!(!names.contains(&name), "{name:?}");
+            assert!(names.iter().any(|known| known.namespace == name.namespace), "{name:?}");
+            assert_eq!(plan.cluster_ip(0, number), stamps::address(seq).to_string());
+        }
+        assert!(plan.cluster_ip(0, plan.options.services).starts_with("172."), "the gateway's");
+    }
+
+    #[test]
+    fn the_last_services_are_headless() {
+        let plan = plan(WorldOptions { headless: 2, ..WorldOptions::default() }).expect("small");
+        let headless: Vec<_> = (0..20).filter(|number| plan.is_headless(*number)).collect();
+        assert_eq!(headless, [8, 9]);
+        assert_eq!(plan.shape(9), Shape::Headless);
+        assert_eq!(plan.shape(plan.number_of_added(1)), Shape::Http);
     }
 
     #[test]

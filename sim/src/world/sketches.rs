@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::plan::{Place, Plan, as_u32, node_name, slice_name};
+use super::plan::{Place, Plan, Shape, as_u32, node_name, slice_name};
 use crate::object::{Name, Sketch};
-use crate::objects::{self, Endpoint, Port};
+use crate::objects::{self, Endpoint};
 use crate::protobuf::{self, Message};
 use crate::stencil::{Node, Stencil, block, mark};
 use crate::store::uid;
@@ -28,13 +28,16 @@ const ZONE: usize = 8;
 const ENDPOINTS: usize = 9;
 const VALUES: usize = 10;
 
+/// What the controller says on the slices of a headless Service.
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+
 /// The plan and the stencils of a world: what all sketches share.
 #[derive(Debug)]
 pub(super) struct Scene {
     pub(super) plan: Plan,
-    /// With the ports of [`Plan::ports`], few and many.
-    services: [Forms; 2],
-    slices: [Forms; 2],
+    /// One for each [`Shape`].
+    services: [Forms; 3],
+    slices: [Forms; 3],
     endpoint: Forms,
     account: Forms,
     pod: Forms,
@@ -58,11 +61,14 @@ enum Form {
 
 impl Scene {
     pub(super) fn new(plan: Plan) -> Scene {
-        let ports = [0, 4].map(Plan::ports);
         let [name, namespace, service] = [NAME, NAMESPACE, SERVICE].map(mark);
-        let slice = |ports: &[Port]| {
-            let mut slice = objects::endpoint_slice(&namespace, &service, &name, ports, &[]);
+        let slice = |shape: Shape| {
+            let mut slice =
+                objects::endpoint_slice(&namespace, &service, &name, shape.ports(), &[]);
             slice = weight::endpoint_slice(slice);
+            if shape == Shape::Headless {
+                slice = objects::labelled(slice, HEADLESS_LABEL, "");
+            }
             slice["metadata"]["ownerReferences"][0]["uid"] = json!(mark(SERVICE_UID));
             slice["metadata"]["generation"] = json!(1);
             slice["endpoints"] = json!(block(ENDPOINTS));
@@ -74,13 +80,16 @@ impl Scene {
         });
         let mut pod = objects::pod(&namespace, &name, &service, &mark(ADDRESS), &mark(NODE));
         pod = weight::pod(pod);
-        let service = |ports: &[Port]| {
-            let service = objects::service(&namespace, &name, &mark(ADDRESS), ports);
+        let service = |shape: Shape| {
+            let service = match shape {
+                Shape::Headless => objects::headless_service(&namespace, &name, shape.ports()),
+                _ => objects::service(&namespace, &name, &mark(ADDRESS), shape.ports()),
+            };
             Forms::of(weight::service(service))
         };
         Scene {
-            services: ports.map(service),
-            slices: ports.map(slice),
+            services: Shape::ALL.map(service),
+            slices: Shape::ALL.map(slice),
             endpoint: Forms::of_endpoint(plan.options.pods),
             account: Forms::of(account),
             pod: Forms::of(pod),
@@ -210,11 +219,11 @@ impl Sketch for Sketched {
 impl Sketched {
     fn forms(&self) -> &Forms {
         let scene = &*self.scene;
-        let many_ports = usize::from(Plan::ports(self.service as usize).len() > 1);
+        let shape = scene.plan.shape(self.service as usize) as usize;
         match &self.what {
-            What::Service => &scene.services[many_ports],
+            What::Service => &scene.services[shape],
             What::Account => &scene.account,
-            What::Slice(..) => &scene.slices[many_ports],
+            What::Slice(..) => &scene.slices[shape],
             What::Pod(_) => &scene.pod,
         }
     }
@@ -323,7 +332,8 @@ mod tests {
     #[test]
     fn both_forms_of_an_object_are_the_same() {
         for pods in [true, false] {
-            let options = WorldOptions { pods, endpoints: 120, ..WorldOptions::default() };
+            let options =
+                WorldOptions { pods, endpoints: 120, headless: 2, ..WorldOptions::default() };
             let plan = Plan::new(options).expect("small");
             let store = Store::new("c1 of world 1", 10);
             fill(&Arc::new(Scene::new(plan)), 0, &store).expect("valid");

@@ -110,6 +110,18 @@ async fn every_verb_answers() {
         ("rollout", json!({"service": "shop/cart-c1", "perSecond": 1000, "wait": true}), json!({})),
         ("rollout", json!({}), json!({"started": true})),
         ("scale", json!({"endpoints": 5}), json!({"endpoints": 5})),
+        ("service", json!({"do": "targetPort"}), json!({})),
+        (
+            "service",
+            json!({"do": "label", "service": "shop/cart-c1", "key": "a", "value": "b"}),
+            json!({"service": "shop/cart-c1"}),
+        ),
+        ("service", json!({"do": "create", "endpoints": 2}), json!({})),
+        (
+            "service",
+            json!({"do": "delete", "service": "shop/cart-c1"}),
+            json!({"service": "shop/cart-c1"}),
+        ),
         ("hang", json!({}), json!({"faults": [{"fault": "hang"}]})),
         ("hang", json!({"on": false}), json!({"faults": []})),
         (
@@ -162,6 +174,12 @@ async fn every_verb_answers() {
         ("gone", json!({"cluster": "c1", "times": 0}), 400),
         ("gone", json!({"cluster": "c1", "how": "continue", "times": 1}), 400),
         ("kill", json!([]), 400),
+        ("service", json!({"cluster": "c1"}), 400),
+        ("service", json!({"cluster": "c1", "do": "nonsense"}), 400),
+        ("service", json!({"cluster": "c1", "do": "label"}), 400),
+        ("service", json!({"cluster": "c1", "do": "label", "key": "a b", "value": ""}), 400),
+        ("service", json!({"cluster": "c1", "do": "create", "endpoints": 100_000_000}), 400),
+        ("service", json!({"cluster": "c1", "do": "delete", "service": "no/such"}), 404),
     ];
     for (verb, body, code) in bad {
         let (status, answer) = program.post(verb, body.clone()).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use strait_sim::{Family, Object, RESOURCES, SimCluster, World, WorldOptions};
+use strait_sim::{Family, Object, RESOURCES, SimCluster, StampKind, World, WorldOptions};
 
 use crate::client;
 use crate::script::get;
@@ -71,6 +71,95 @@ async fn changes_keep_slices_and_pods_together() {
     let stamped = endpoints(cluster).into_iter().filter(|e| e.0.starts_with("100.")).count();
     assert_eq!((stamps.len(), stamped), (3, 3));
     assert_eq!(endpoints(cluster), pods(cluster));
+}
+
+/// Where the pods of a headless service are, clients learn from its slices alone.
+#[tokio::test]
+async fn the_last_services_are_headless_and_their_pods_change_too() {
+    let options = WorldOptions { clusters: 1, headless: 1, pods: true, ..WorldOptions::default() };
+    let world = world(options).await;
+    let cluster = world.cluster("c1").expect("there");
+    let (last, others) = world.services("c1").expect("there").split_last().expect("some");
+    let service = |name: &strait_sim::Name| {
+        cluster.store().get("Service", &name.namespace, &name.name).expect("there").value()
+    };
+    assert_eq!(service(last)["spec"]["clusterIP"], "None");
+    assert_eq!(service(last)["spec"]["clusterIPs"], json!(["None"]));
+    assert_eq!(service(last)["spec"]["ports"][0]["name"], "tcp");
+    assert!(others.iter().all(|name| service(name)["spec"]["clusterIP"] != "None"));
+    let slice =
+        cluster.store().get("EndpointSlice", &last.namespace, &format!("{}-00000", last.name));
+    let slice = slice.expect("there").value();
+    assert_eq!(slice["metadata"]["labels"]["service.kubernetes.io/headless"], "");
+    assert_eq!(slice["ports"][0]["port"], 9000);
+    let name = format!("{}/{}", last.namespace, last.name);
+    let stamp = world.change("c1", Some(&name)).expect("a change");
+    assert_eq!(stamp.kind, StampKind::HeadlessPod);
+    assert_eq!(world.change("c1", Some("shop/cart")).expect("one").kind, StampKind::Endpoint);
+    assert_eq!(endpoints(cluster), pods(cluster));
+}
+
+/// A Service and its slices, as they are now.
+fn service_and_slices(cluster: &SimCluster, name: &str) -> (Option<Value>, usize) {
+    let (namespace, name) = name.split_once('/').expect("NAMESPACE/NAME");
+    let of_service = |object: &&std::sync::Arc<Object>| {
+        text(object, "/metadata/labels/kubernetes.io~1service-name") == name
+            && *object.name.namespace == *namespace
+    };
+    let slices = cluster.store().all("EndpointSlice").iter().filter(of_service).count();
+    (cluster.store().get("Service", namespace, name).map(|service| service.value()), slices)
+}
+
+#[tokio::test]
+async fn services_come_and_go() {
+    let world = world(WorldOptions { clusters: 1, pods: true, ..WorldOptions::default() }).await;
+    let cluster = world.cluster("c1").expect("there");
+    let stamps = world.add_service("c1", 2).expect("room");
+    let kinds: Vec<_> = stamps.iter().map(|stamp| stamp.kind).collect();
+    assert_eq!(kinds, [StampKind::ServiceAdded, StampKind::Endpoint, StampKind::Endpoint]);
+    let (service, slices) = service_and_slices(cluster, &stamps[0].service);
+    let service = service.expect("added");
+    assert_eq!((&service["spec"]["clusterIP"], slices), (&json!(stamps[0].address.to_string()), 1));
+    let new: BTreeSet<_> = stamps[1..].iter().map(|stamp| stamp.address.to_string()).collect();
+    let addresses: BTreeSet<_> =
+        endpoints(cluster).into_iter().map(|endpoint| endpoint.0).collect();
+    assert!(new.is_subset(&addresses));
+    assert_eq!(endpoints(cluster), pods(cluster));
+    // It is one like the others.
+    world.change("c1", Some(&stamps[0].service)).expect("a change");
+    for name in [&*stamps[0].service, "shop/cart"] {
+        let stamp = world.remove_service("c1", Some(name)).expect("there");
+        assert_eq!((stamp.kind, &*stamp.service), (StampKind::ServiceRemoved, name));
+        assert_eq!(service_and_slices(cluster, name), (None, 0));
+        assert!(world.change("c1", Some(name)).is_err(), "{name}");
+        assert!(world.remove_service("c1", Some(name)).is_err(), "{name}");
+    }
+    // Deployments stay, and so do their pods.
+    assert_eq!(pods(cluster).len(), endpoints(cluster).len() + 2 + 3);
+    while world.remove_service("c1", None).is_ok() {}
+    assert_eq!(endpoints(cluster), BTreeSet::new());
+}
+
+#[tokio::test]
+async fn a_definition_changes_without_its_endpoints() {
+    let world = world(WorldOptions { clusters: 1, ..WorldOptions::default() }).await;
+    let cluster = world.cluster("c1").expect("there");
+    let (name, before) = ("shop/cart", endpoints(cluster));
+    let service = || service_and_slices(cluster, name).0.expect("there");
+    let (uid, slices) =
+        (service()["metadata"]["uid"].clone(), cluster.store().all("EndpointSlice"));
+    for target in [json!("http"), json!(8080), json!("http")] {
+        assert_eq!(world.change_target_port("c1", Some(name)).expect("there"), name);
+        assert_eq!(service()["spec"]["ports"][0]["targetPort"], target);
+    }
+    world.label_service("c1", Some(name), ("bench", "7")).expect("a label");
+    assert_eq!(service()["metadata"]["labels"]["bench"], "7");
+    assert_eq!(service()["metadata"]["uid"], uid);
+    assert_eq!(endpoints(cluster), before);
+    assert_eq!(cluster.store().all("EndpointSlice"), slices);
+    for (key, value) in [("", "7"), ("bench", "a b"), ("bench", &*"x".repeat(64))] {
+        assert!(world.label_service("c1", Some(name), (key, value)).is_err(), "{key} {value}");
+    }
 }
 
 #[tokio::test]
