@@ -120,6 +120,10 @@ impl Metrics {
         }
         Family::counter(out, "strait_events_total", "Events taken by the event loop.")?
             .sample(&[], figures.events)?;
+        let help =
+            "Streams woken by new versions of the mesh, each once for each version that woke it.";
+        Family::counter(out, "strait_streams_woken_total", help)?
+            .sample(&[], figures.woken_total)?;
         Family::counter(
             out,
             "strait_task_panics_total",

@@ -382,6 +382,7 @@ async fn push(State(sources): Shared) -> Answer {
             "queued": figures.queued,
             "lastVersionMicroseconds": u64::try_from(figures.cost.as_micros()).unwrap_or(u64::MAX),
             "streamsWoken": figures.woken,
+            "streamsWokenTotal": figures.woken_total,
             "endpointsWaitMaxMilliseconds": 50,
             "definitionsWaitMaxMilliseconds": 100,
         }),

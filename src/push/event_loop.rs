@@ -83,6 +83,8 @@ pub struct Figures {
     pub cost: std::time::Duration,
     /// Streams woken by the last version.
     pub woken: usize,
+    /// Streams woken by all versions so far: a stream counts once for each that woke it.
+    pub woken_total: u64,
 }
 
 impl Figures {
@@ -95,6 +97,7 @@ impl Figures {
             queued: 0,
             cost: std::time::Duration::ZERO,
             woken: 0,
+            woken_total: 0,
         }
     }
 }
@@ -485,6 +488,7 @@ pub async fn run(
                     figures.version = context.version;
                     figures.published = Some(std::time::SystemTime::now());
                     figures.woken = publish(&outputs, context, changes);
+                    figures.woken_total += figures.woken as u64;
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
                 }
