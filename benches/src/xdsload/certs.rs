@@ -19,10 +19,9 @@ use crate::Failure;
 /// How long the certificates live.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// Issues certificates for one workload identity.
+/// Issues certificates for workloads.
 pub(crate) struct Issuer {
     authority: Authority,
-    id: SpiffeId,
     key: PrivateKeyDer<'static>,
     request: String,
     verifier: Arc<KnownServer>,
@@ -30,19 +29,12 @@ pub(crate) struct Issuer {
 
 impl Issuer {
     /// Reads the CA of `directory`.
-    pub(crate) fn new(
-        directory: &Path,
-        trust_domain: &str,
-        namespace: &str,
-        service_account: &str,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn new(directory: &Path) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("--ca-dir: {error}"));
         let pem = AuthorityPem::read(directory).map_err(|error| failed(&error))?;
         let origin = directory.display().to_string();
         let authority =
             Authority::new(&pem, &origin, SystemTime::now()).map_err(|error| failed(&error))?;
-        let id = SpiffeId::new(trust_domain, namespace, service_account)
-            .map_err(|error| Failure(error.to_string()))?;
         // The server can't see that proxies share a key: each shows another certificate.
         let key = KeyPair::generate().map_err(|error| failed(&error))?;
         let request = CertificateParams::default()
@@ -60,7 +52,6 @@ impl Issuer {
                 .map_err(|error| failed(&error))?;
         Ok(Self {
             authority,
-            id,
             key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
             request,
             verifier: Arc::new(KnownServer { full: verifier, known: Mutex::default() }),
@@ -68,11 +59,11 @@ impl Issuer {
     }
 
     /// A client with a certificate of its own.
-    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, Failure> {
+    pub(crate) fn client(&self, id: &SpiffeId) -> Result<Arc<ClientConfig>, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("a certificate: {error}"));
         let chain = self
             .authority
-            .sign_request(&self.request, &self.id, LIFETIME, SystemTime::now())
+            .sign_request(&self.request, id, LIFETIME, SystemTime::now())
             .map_err(|error| failed(&error))?;
         let mut config = ClientConfig::builder_with_provider(offered())
             .with_protocol_versions(&[&rustls::version::TLS13])

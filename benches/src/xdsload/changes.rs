@@ -18,6 +18,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::Failure;
+use crate::wire::{Kind, Resource};
 
 /// How often waiting responses are looked through. No figure depends on it.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
@@ -36,12 +37,39 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// Where a change is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Seen {
+    /// An assignment of the host name has the address.
+    Assignment,
+    /// A listener stands at the address: of a pod of a headless service.
+    Listener,
+    /// An upstream cluster of the host name came.
+    Added,
+    /// An upstream cluster of the host name went (Delta).
+    Removed,
+}
+
+impl Seen {
+    /// By the kind of a stamp. One without is of an endpoint.
+    fn of(kind: Option<&str>) -> Option<Self> {
+        match kind {
+            None | Some("endpoint") => Some(Self::Assignment),
+            Some("headlessPod") => Some(Self::Listener),
+            Some("serviceAdded") => Some(Self::Added),
+            Some("serviceRemoved") => Some(Self::Removed),
+            Some(_) => None,
+        }
+    }
+}
+
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) address: String,
     pub(crate) hostname: String,
     pub(crate) at_ns: u64,
+    pub(crate) seen: Seen,
 }
 
 impl Stamp {
@@ -52,7 +80,13 @@ impl Stamp {
             address: text("address")?,
             hostname: text("hostname")?,
             at_ns: value.get("at_ns")?.as_u64()?,
+            seen: Seen::of(value.get("kind").and_then(Value::as_str))?,
         })
+    }
+
+    /// What a resource is called that shows it.
+    fn key(&self) -> &str {
+        if self.seen == Seen::Listener { &self.address } else { &self.hostname }
     }
 
     /// How the address stands in an assignment: a field of `SocketAddress` with its length before it, so
@@ -175,8 +209,8 @@ pub(crate) struct Sightings {
     waiting: Vec<Arrival>,
     waiting_bytes: usize,
     taken: usize,
-    /// Changes that are looked for, by the hostname they are of.
-    by_hostname: HashMap<Vec<u8>, Vec<Wanted>>,
+    /// Changes that are looked for, by where and by what name.
+    by_key: HashMap<(Seen, Box<[u8]>), Vec<Wanted>>,
     /// For each change, by its place among all, when proxies had it: nanoseconds after it was made.
     seen: BTreeMap<usize, Vec<u64>>,
     /// How many proxies ask for some assignment of a hostname, and the last that does.
@@ -187,7 +221,7 @@ pub(crate) struct Sightings {
 struct Arrival {
     at_ns: u64,
     proxy: u32,
-    hostname: Box<[u8]>,
+    key: (Seen, Box<[u8]>),
     body: Box<[u8]>,
 }
 
@@ -195,7 +229,8 @@ struct Arrival {
 struct Wanted {
     index: usize,
     at_ns: u64,
-    finder: memmem::Finder<'static>,
+    /// Of what the body has to have.
+    finder: Option<memmem::Finder<'static>>,
     /// One bit for each proxy that has it.
     had_by: Vec<u64>,
 }
@@ -217,11 +252,32 @@ impl Sightings {
         self.asked.iter().map(move |(hostname, (proxies, _))| (text(hostname), *proxies))
     }
 
-    /// Takes note of an assignment that came.
-    pub(crate) fn came(&mut self, at_ns: u64, proxy: u32, name: &[u8], body: &[u8]) {
-        let hostname = name[hostname_of(name)..].into();
+    /// Takes note of a resource that came.
+    pub(crate) fn came(&mut self, at_ns: u64, proxy: u32, kind: Kind, resource: &Resource<'_>) {
+        let name = resource.name;
+        let hostname = || &name[hostname_of(name)..];
+        match kind {
+            Kind::Eds => {
+                self.note(at_ns, proxy, (Seen::Assignment, hostname()), resource.body);
+            }
+            Kind::Cds => self.note(at_ns, proxy, (Seen::Added, hostname()), &[]),
+            Kind::Lds => {
+                // `ADDRESS_PORT`
+                let end = memchr::memchr(b'_', name).unwrap_or(name.len());
+                self.note(at_ns, proxy, (Seen::Listener, &name[..end]), &[]);
+            }
+            Kind::Rds | Kind::Nds | Kind::Other => {}
+        }
+    }
+
+    /// Takes note of an upstream cluster that went.
+    pub(crate) fn went(&mut self, at_ns: u64, proxy: u32, name: &[u8]) {
+        self.note(at_ns, proxy, (Seen::Removed, &name[hostname_of(name)..]), &[]);
+    }
+
+    fn note(&mut self, at_ns: u64, proxy: u32, (seen, name): (Seen, &[u8]), body: &[u8]) {
         self.waiting_bytes += body.len();
-        self.waiting.push(Arrival { at_ns, proxy, hostname, body: body.into() });
+        self.waiting.push(Arrival { at_ns, proxy, key: (seen, name.into()), body: body.into() });
     }
 
     /// Looks through what has waited long enough, for changes made from `since_ns` on.
@@ -229,11 +285,12 @@ impl Sightings {
         let (new, until_ns) = stamps.after(self.taken);
         for stamp in new {
             if stamp.at_ns >= since_ns {
-                let hostname = stamp.hostname.clone().into_bytes();
-                self.by_hostname.entry(hostname).or_default().push(Wanted {
+                let key = (stamp.seen, stamp.key().as_bytes().into());
+                let find = |needle| memmem::Finder::new(&needle).into_owned();
+                self.by_key.entry(key).or_default().push(Wanted {
                     index: self.taken,
                     at_ns: stamp.at_ns,
-                    finder: memmem::Finder::new(&stamp.needle()).into_owned(),
+                    finder: (stamp.seen == Seen::Assignment).then(|| find(stamp.needle())),
                     had_by: Vec::new(),
                 });
             }
@@ -242,10 +299,10 @@ impl Sightings {
         let ready = self.waiting.partition_point(|arrival| arrival.at_ns < until_ns);
         for arrival in self.waiting.drain(..ready) {
             self.waiting_bytes -= arrival.body.len();
-            let Some(wanted) = self.by_hostname.get_mut(&*arrival.hostname) else { continue };
+            let Some(wanted) = self.by_key.get_mut(&arrival.key) else { continue };
             wanted.retain(|wanted| arrival.at_ns < wanted.at_ns.saturating_add(LOOKED_FOR_NS));
             for wanted in wanted {
-                if !wanted.has(arrival.proxy) && wanted.finder.find(&arrival.body).is_some() {
+                if !wanted.has(arrival.proxy) && wanted.is_shown_by(&arrival) {
                     wanted.note(arrival.proxy);
                     let after = arrival.at_ns.saturating_sub(wanted.at_ns);
                     self.seen.entry(wanted.index).or_default().push(after);
@@ -264,6 +321,14 @@ impl Sightings {
 }
 
 impl Wanted {
+    fn is_shown_by(&self, arrival: &Arrival) -> bool {
+        match &self.finder {
+            Some(finder) => finder.find(&arrival.body).is_some(),
+            // By its name alone, which may have come before for another reason.
+            None => arrival.at_ns >= self.at_ns,
+        }
+    }
+
     fn has(&self, proxy: u32) -> bool {
         let word = self.had_by.get(proxy as usize / 64).copied().unwrap_or_default();
         word & (1 << (proxy % 64)) != 0
@@ -293,6 +358,7 @@ mod tests {
             address: (*address).into(),
             hostname: "a.ns.svc.cluster.local".into(),
             at_ns: *at_ns,
+            seen: Seen::Assignment,
         };
         let stamps = of.iter().map(stamp).collect();
         Stamps(Arc::new(Mutex::new(Known { stamps, until_ns, wanted: false })))
@@ -305,17 +371,43 @@ mod tests {
         let mut sightings = Sightings::default();
         let body = b"..\x12\x0b100.64.0.12..";
         for (at_ns, proxy) in [(150, 0), (160, 0), (170, 9)] {
-            sightings.came(at_ns, proxy, NAME, body);
+            came(&mut sightings, at_ns, proxy, body);
         }
         let stamps = stamps(&[("100.64.0.1", 100), ("100.64.0.12", 100)], 200);
         sightings.look(&stamps, 0);
         assert_eq!(sightings.seen, [(1, vec![50, 70])].into());
     }
 
+    /// Takes note of an assignment.
+    fn came(sightings: &mut Sightings, at_ns: u64, proxy: u32, body: &[u8]) {
+        sightings.came(at_ns, proxy, Kind::Eds, &Resource { name: NAME, version: b"", body });
+    }
+
+    #[test]
+    fn services_and_pods_are_seen_by_name() {
+        let mut sightings = Sightings::default();
+        let of = |name: &'static str| Resource { name: name.as_bytes(), version: b"", body: b"" };
+        // Before it was added, it was there for another reason.
+        sightings.came(90, 0, Kind::Cds, &of("outbound|80||a.ns.svc.cluster.local"));
+        sightings.came(110, 0, Kind::Cds, &of("outbound|80||a.ns.svc.cluster.local"));
+        sightings.came(120, 0, Kind::Cds, &of("outbound|81||a.ns.svc.cluster.local"));
+        sightings.came(130, 1, Kind::Lds, &of("100.64.0.2_9000"));
+        sightings.came(140, 1, Kind::Lds, &of("100.64.0.20_9000"));
+        sightings.went(150, 2, NAME);
+        let known = stamps(&[("100.64.0.1", 100), ("100.64.0.2", 100), ("100.64.0.3", 100)], 200);
+        for (stamp, seen) in
+            known.known().stamps.iter_mut().zip([Seen::Added, Seen::Listener, Seen::Removed])
+        {
+            stamp.seen = seen;
+        }
+        sightings.look(&known, 0);
+        assert_eq!(sightings.seen, [(0, vec![10]), (1, vec![30]), (2, vec![50])].into());
+    }
+
     #[test]
     fn a_response_waits_for_the_word_of_its_change() {
         let mut sightings = Sightings::default();
-        sightings.came(150, 0, NAME, b"\x12\x0a100.64.0.1");
+        came(&mut sightings, 150, 0, b"\x12\x0a100.64.0.1");
         sightings.look(&stamps(&[], 140), 0);
         assert!(sightings.seen.is_empty());
         sightings.look(&stamps(&[("100.64.0.1", 145)], 160), 0);
@@ -330,9 +422,9 @@ mod tests {
             sightings.look(&stamps, 0);
             stamps.known().wanted
         };
-        sightings.came(150, 0, NAME, &[0; MUCH]);
+        came(&mut sightings, 150, 0, &[0; MUCH]);
         assert!(!wanted(&mut sightings));
-        sightings.came(160, 0, NAME, &[0]);
+        came(&mut sightings, 160, 0, &[0]);
         assert!(wanted(&mut sightings));
         stamps.learn(Vec::new(), 170);
         assert!(!wanted(&mut sightings));
@@ -351,7 +443,7 @@ mod tests {
     #[test]
     fn a_change_before_the_run_is_not_counted() {
         let mut sightings = Sightings::default();
-        sightings.came(150, 0, NAME, b"\x12\x0a100.64.0.1");
+        came(&mut sightings, 150, 0, b"\x12\x0a100.64.0.1");
         sightings.look(&stamps(&[("100.64.0.1", 100)], 200), 120);
         assert!(sightings.seen.is_empty());
     }

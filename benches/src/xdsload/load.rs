@@ -15,7 +15,7 @@ use crate::connection::{self, Server, Stream};
 use crate::names::Names;
 use crate::response::{Event, Reader};
 use crate::session::{Profile, Session};
-use crate::wire::Kind;
+use crate::wire::{ByKind, Kind};
 
 /// How long to wait before another try, at first.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,21 +27,32 @@ pub(crate) enum Stage {
     First,
     /// All come back at once.
     Again,
-    /// All are connected, since this moment (monotonic, in nanoseconds).
-    Steady(u64),
+    /// All are connected.
+    Steady(Steady),
     /// It is over.
     Over,
 }
 
-impl Stage {
-    /// How many stages are counted apart.
-    pub(crate) const COUNTED: usize = 3;
+/// A part of the time in which all are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Steady {
+    /// When all of it began (monotonic, in nanoseconds).
+    pub(crate) since_ns: u64,
+    /// Which window of it this is, from 0 on.
+    pub(crate) window: u32,
+}
 
-    fn index(self) -> usize {
+impl Stage {
+    /// The place of the first window of the steady stage in what is counted apart.
+    pub(crate) const STEADY: usize = 2;
+
+    /// Its place in what is counted apart; what comes when it is over isn't counted.
+    fn index(self) -> Option<usize> {
         match self {
-            Self::First => 0,
-            Self::Again => 1,
-            Self::Steady(_) | Self::Over => 2,
+            Self::First => Some(0),
+            Self::Again => Some(1),
+            Self::Steady(Steady { window, .. }) => Some(Self::STEADY + window as usize),
+            Self::Over => None,
         }
     }
 }
@@ -49,9 +60,9 @@ impl Stage {
 /// What was counted in one stage.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
-    pub(crate) bytes: [u64; 4],
-    pub(crate) messages: [u64; 4],
-    pub(crate) resources: [u64; 4],
+    pub(crate) bytes: ByKind<u64>,
+    pub(crate) messages: ByKind<u64>,
+    pub(crate) resources: ByKind<u64>,
     pub(crate) acks: u64,
     pub(crate) nacks: u64,
     pub(crate) connections: u64,
@@ -90,8 +101,19 @@ pub(crate) struct Thread {
 /// What a thread found out.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    pub(crate) counts: [Counts; Stage::COUNTED],
+    /// By [`Stage::index`].
+    pub(crate) counts: Vec<Counts>,
     pub(crate) sightings: Sightings,
+}
+
+impl Findings {
+    fn counts(&mut self, stage: Stage) -> Option<&mut Counts> {
+        let index = stage.index()?;
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, Counts::default());
+        }
+        self.counts.get_mut(index)
+    }
 }
 
 /// What the proxies of a thread share.
@@ -108,7 +130,9 @@ struct Shared {
 
 impl Shared {
     fn count(&self, stage: Stage, what: impl FnOnce(&mut Counts)) {
-        what(&mut self.findings.borrow_mut().counts[stage.index()]);
+        if let Some(counts) = self.findings.borrow_mut().counts(stage) {
+            what(counts);
+        }
     }
 }
 
@@ -138,7 +162,7 @@ async fn proxies(thread: Thread) -> Findings {
     loop {
         match &thread.stamps {
             Some(stamps) => {
-                if let Stage::Steady(since_ns) = now {
+                if let Stage::Steady(Steady { since_ns, .. }) = now {
                     shared.findings.borrow_mut().sightings.look(stamps, since_ns);
                 }
                 let _ = tokio::time::timeout(PERIOD, stage.changed()).await;
@@ -168,7 +192,7 @@ async fn proxies(thread: Thread) -> Findings {
 
 /// What came last can be judged once all changes before it are known.
 async fn last_look(shared: &Shared, stamps: Option<&Stamps>, stage: Stage) {
-    let (Some(stamps), Stage::Steady(since_ns)) = (stamps, stage) else { return };
+    let (Some(stamps), Stage::Steady(Steady { since_ns, .. })) = (stamps, stage) else { return };
     let over_ns = now_ns();
     for _ in 0..50 {
         if stamps.until_ns() > over_ns {
@@ -253,20 +277,28 @@ async fn stream(
                 reader.take(data, |event| match event {
                     Event::Resource(kind, resource) => {
                         session.take(kind, &resource, names);
-                        if kind == Kind::Eds && shared.watches && session.was_in_sync() {
-                            findings.sightings.came(now_ns(), number, resource.name, resource.body);
+                        if shared.watches && session.been_in_sync() {
+                            findings.sightings.came(now_ns(), number, kind, &resource);
                         }
                     }
                     Event::End(response) => {
                         worked = true;
+                        if shared.watches && session.been_in_sync() && response.kind == Kind::Cds {
+                            for name in &response.removed {
+                                findings.sightings.went(now_ns(), number, name);
+                            }
+                        }
                         let step = session.end(&response, names, &mut requests);
-                        let counts = &mut findings.counts[stage.borrow().index()];
-                        let kind = response.kind.index();
-                        counts.bytes[kind] += response.bytes;
-                        counts.messages[kind] += 1;
-                        counts.resources[kind] += step.resources;
-                        *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
-                        if step.came_in_sync {
+                        let stage = *stage.borrow();
+                        if let Some(counts) = findings.counts(stage) {
+                            let kind = response.kind.index();
+                            counts.bytes[kind] += response.bytes;
+                            counts.messages[kind] += 1;
+                            counts.resources[kind] += step.resources;
+                            *(if rejects { &mut counts.nacks } else { &mut counts.acks }) += 1;
+                        }
+                        // Later a change may ask for more, which nobody waits for.
+                        if step.came_in_sync && !matches!(stage, Stage::Steady(_)) {
                             if !std::mem::replace(&mut listed, true) {
                                 session
                                     .asks_for(names, |name| findings.sightings.asked(number, name));

@@ -15,6 +15,7 @@ use clap::error::ErrorKind;
 use prost::Message;
 use rustls_pki_types::ServerName;
 use serde_json::json;
+use strait::identity::SpiffeId;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind as ValueKind};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +35,7 @@ mod wire;
 
 use self::changes::{Stamps, now_ns};
 use self::connection::Server;
-use self::load::{Findings, InSync, Proxy, Stage, Thread};
+use self::load::{Findings, InSync, Proxy, Stage, Steady, Thread};
 use self::options::Options;
 use self::report::Told;
 use self::session::Profile;
@@ -111,7 +112,7 @@ fn run(options: Options) -> Result<bool, Failure> {
     })?;
     // Told last is the steady stage, where it was reached.
     let until_ns = told.last().map_or(0, |told| told.ended_ns);
-    let since_ns = if let Stage::Steady(since_ns) = last { since_ns } else { until_ns };
+    let since_ns = if let Stage::Steady(steady) = last { steady.since_ns } else { until_ns };
     for (error, times) in report::sum(findings.iter().flat_map(|it| &it.counts)).errors {
         eprintln!("xdsload: {times} times: {error}");
     }
@@ -164,14 +165,29 @@ async fn direct(
             return Ok(told);
         }
     }
-    stage.send_replace(Stage::Steady(began_ns));
-    tokio::select! {
-        () = tokio::time::sleep(options.duration) => {}
-        _ = terminated.recv() => {}
-        _ = interrupted.recv() => {}
+    let mut asked = signal(SignalKind::user_defined1()).map_err(failure)?;
+    let over = tokio::time::sleep(options.duration);
+    tokio::pin!(over);
+    let since_ns = began_ns;
+    for window in 0.. {
+        stage.send_replace(Stage::Steady(Steady { since_ns, window }));
+        if window > 0 {
+            eprintln!("xdsload: window {window}");
+        }
+        let another = tokio::select! {
+            () = &mut over => false,
+            _ = terminated.recv() => false,
+            _ = interrupted.recv() => false,
+            _ = asked.recv() => true,
+        };
+        let (ended_ns, cpu) = (now_ns(), cpu_seconds());
+        let cpu_seconds = cpu - began_cpu;
+        told.push(Told { began_ns, ended_ns, cpu_seconds, in_sync: Vec::new() });
+        (began_ns, began_cpu) = (ended_ns, cpu);
+        if !another {
+            break;
+        }
     }
-    let cpu_seconds = cpu_seconds() - began_cpu;
-    told.push(Told { began_ns, ended_ns: now_ns(), cpu_seconds, in_sync: Vec::new() });
     Ok(told)
 }
 
@@ -197,12 +213,20 @@ fn print(
     threads: &[Findings],
     stamps: Option<(Stamps, (u64, u64))>,
 ) {
-    let counts = |stage: usize| report::sum(threads.iter().map(|it| &it.counts[stage]));
+    let counts = |stage: usize| report::sum(threads.iter().filter_map(|it| it.counts.get(stage)));
     let connecting = 1 + usize::from(options.reconnect);
     let first = told.first().map(|told| report::connecting(told, &counts(0)));
     let again = told.get(1).filter(|_| options.reconnect);
     let again = again.map(|told| report::connecting(told, &counts(1)));
-    let steady = told.get(connecting).map(|told| report::stage(told, &counts(2)));
+    let windows = told.get(connecting..).unwrap_or_default();
+    let steady = Told::joined(windows).map(|told| {
+        let all = threads.iter().filter_map(|it| it.counts.get(Stage::STEADY..)).flatten();
+        report::stage(&told, &report::sum(all))
+    });
+    let windows: Vec<_> = (Stage::STEADY..)
+        .zip(windows)
+        .map(|(place, told)| report::stage(told, &counts(place)))
+        .collect();
     let changes = stamps.map(|(stamps, made)| report::changes(&stamps.all(), made, threads));
     let protocol = format!("{:?}", options.protocol).to_lowercase();
     println!(
@@ -213,6 +237,7 @@ fn print(
             "sync": first,
             "reconnect": again,
             "steady": steady,
+            "windows": windows,
             "changes": changes,
             "cpuSeconds": cpu_seconds(),
         })
@@ -226,12 +251,13 @@ fn threads(
     in_sync: mpsc::UnboundedSender<InSync>,
     stamps: Option<&Stamps>,
 ) -> Result<Vec<Thread>, Failure> {
-    let issuer = certs::Issuer::new(
-        &options.ca_dir,
-        &options.trust_domain,
-        &options.namespace,
-        &options.service_account,
-    )?;
+    let issuer = certs::Issuer::new(&options.ca_dir)?;
+    let identity = |namespace: String| {
+        let id = SpiffeId::new(&options.trust_domain, &namespace, &options.service_account);
+        id.map(|id| (namespace, id)).map_err(failure)
+    };
+    let identities: BTreeMap<_, _> =
+        options.namespaces().map(identity).collect::<Result<_, _>>()?;
     let server = server(options)?;
     let names = options.names.as_ref().map(|path| {
         std::fs::read_to_string(path)
@@ -263,6 +289,8 @@ fn threads(
             form: options.protocol,
             subscribe: options.subscribe,
             listeners: options.listeners,
+            routes: options.routes,
+            name_table: options.name_table,
             rejects: of_share(options.nack),
             keeps_versions: options.protocol == wire::Form::Delta && !options.without_versions,
             expected: options.expect_sync,
@@ -271,7 +299,9 @@ fn threads(
                 names.iter().filter(asked).map(|name| name.as_bytes().to_vec()).collect()
             }),
         };
-        let proxy = Proxy { profile, tls: issuer.client()?, slow: of_share(options.slow) };
+        let id = identities.get(&options.namespace_of(number));
+        let id = id.ok_or_else(|| failure("a namespace has no identity"))?;
+        let proxy = Proxy { profile, tls: issuer.client(id)?, slow: of_share(options.slow) };
         if let Some(thread) = threads.get_mut(number as usize % turns) {
             thread.proxies.push(proxy);
         }
@@ -294,7 +324,7 @@ fn server(options: &Options) -> Result<Server, Failure> {
 fn node(options: &Options, number: u32) -> Node {
     let text = |text: &str| Value { kind: Some(ValueKind::StringValue(text.to_owned())) };
     let turn = |list: &[String]| list.get(number as usize % list.len().max(1)).cloned();
-    let namespace = &options.namespace;
+    let namespace = options.namespace_of(number);
     let [_, high, middle, low] = number.to_be_bytes();
     // Addresses for benchmarks (RFC 2544), so that no pod has the same.
     let ip = std::net::Ipv4Addr::new(198, 18 + (high & 1), middle, low);
@@ -307,10 +337,12 @@ fn node(options: &Options, number: u32) -> Node {
         ("ISTIO_VERSION", text(ISTIO_VERSION)),
         ("LABELS", Value { kind: Some(ValueKind::StructValue(labels)) }),
         ("NAME", text(&pod)),
-        ("NAMESPACE", text(namespace)),
+        ("NAMESPACE", text(&namespace)),
         ("SERVICE_ACCOUNT", text(&options.service_account)),
     ];
     fields.extend(turn(&options.networks).map(|network| ("NETWORK", text(&network))));
+    // Not every server has a table of names for whom doesn't say that it has a use for it.
+    fields.extend(options.name_table.then(|| ("DNS_CAPTURE", text("true"))));
     let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     Node {
         id: format!("{}~{ip}~{pod}.{namespace}~{namespace}.svc.cluster.local", options.node_type),

@@ -38,6 +38,10 @@ pub(crate) struct Options {
     /// Namespace of the proxies
     #[arg(long, value_name = "NS", default_value = "default")]
     pub(crate) namespace: String,
+    /// Spread the proxies over so many namespaces: NS, NS-2, ..., NS-N. As many as there are clusters, one in
+    /// each, are in a namespace before the next ones are in another
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) namespaces: u32,
     /// Service account of the proxies
     #[arg(long, value_name = "SA", default_value = "xdsload")]
     pub(crate) service_account: String,
@@ -65,13 +69,20 @@ pub(crate) struct Options {
     /// Ask for listeners too
     #[arg(long)]
     pub(crate) listeners: bool,
+    /// Ask for listeners, and for the route configurations that they name: a proxy is in sync once it has them
+    #[arg(long, conflicts_with = "names")]
+    pub(crate) routes: bool,
+    /// Ask for the table from which an agent answers its workload's DNS (NDS), and say so in the node
+    #[arg(long)]
+    pub(crate) name_table: bool,
     /// Ask for no upstream clusters, but for the assignments named in this file, one a line
     #[arg(long, value_name = "FILE")]
     pub(crate) names: Option<PathBuf>,
     /// A proxy is in sync no sooner than it knows so many upstream clusters with assignments
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) expect_sync: usize,
-    /// Stay connected for so many seconds after all are in sync (SIGTERM ends it sooner)
+    /// Stay connected for so many seconds after all are in sync (SIGTERM ends it sooner; each SIGUSR1 begins
+    /// another window, which is told apart)
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
     pub(crate) duration: Duration,
     /// Give up waiting for sync after so many seconds
@@ -89,6 +100,24 @@ pub(crate) struct Options {
     /// Connections that may be in the making at once, in each thread
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connecting: u32,
+}
+
+impl Options {
+    /// The namespace of proxy number `proxy`.
+    pub(crate) fn namespace_of(&self, proxy: u32) -> String {
+        let clusters = u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1);
+        self.namespace_at(proxy / clusters % self.namespaces)
+    }
+
+    /// All namespaces, each once.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = String> {
+        (0..self.namespaces).map(|place| self.namespace_at(place))
+    }
+
+    fn namespace_at(&self, place: u32) -> String {
+        let Self { namespace, .. } = self;
+        if place == 0 { namespace.clone() } else { format!("{namespace}-{}", place + 1) }
+    }
 }
 
 /// Which assignments a proxy asks for.
@@ -229,6 +258,18 @@ mod tests {
             let favourites: usize = by_name.iter().rev().take(100).sum();
             assert!(share >= 0.1 || favourites * 2 > total, "{favourites} of {total}");
         }
+    }
+
+    #[test]
+    fn so_many_clusters_times_namespaces_are_so_many_pairs() {
+        let arguments = ["xdsload", "--server", "a:1", "--ca-dir", "ca", "--proxies", "6"];
+        let more = ["--clusters", "c1,c2", "--namespaces", "3"];
+        let options = Options::try_parse_from([&arguments[..], &more].concat()).expect("valid");
+        let namespaces: Vec<_> = (0..7).map(|proxy| options.namespace_of(proxy)).collect();
+        let first = "default";
+        let expected = [first, first, "default-2", "default-2", "default-3", "default-3", first];
+        assert_eq!(namespaces, expected);
+        assert!(options.namespaces().eq([first, "default-2", "default-3"]));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::changes::Stamp;
+use crate::changes::{Seen, Stamp};
 use crate::load::{Counts, Findings, InSync};
-use crate::wire::Kind;
+use crate::wire::{ByKind, Kind};
 
 /// One stage of the run, as it is told.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +19,16 @@ pub(crate) struct Told {
     pub(crate) cpu_seconds: f64,
     /// When each proxy last came in sync, in no order.
     pub(crate) in_sync: Vec<InSync>,
+}
+
+impl Told {
+    /// Windows that follow on each other, as one.
+    pub(crate) fn joined(windows: &[Self]) -> Option<Self> {
+        let (first, last) = (windows.first()?, windows.last()?);
+        let cpu_seconds = windows.iter().map(|told| told.cpu_seconds).sum();
+        let (began_ns, ended_ns) = (first.began_ns, last.ended_ns);
+        Some(Self { began_ns, ended_ns, cpu_seconds, in_sync: Vec::new() })
+    }
 }
 
 /// The report on a stage in which proxies connect.
@@ -66,7 +76,9 @@ pub(crate) fn changes(
         }
         let sightings = threads.iter().filter_map(|it| it.sightings.seen().get(&index)).flatten();
         let sightings: Vec<u64> = sightings.copied().collect();
-        let asked = askers.get(&stamp.hostname).copied().unwrap_or_default();
+        // Who asks for upstream clusters or listeners asks for all.
+        let asked = askers.get(&stamp.hostname).filter(|_| stamp.seen == Seen::Assignment);
+        let asked = asked.copied().unwrap_or_default();
         let in_time = stamp.at_ns.saturating_add(ON_ITS_WAY_NS) < until_ns;
         unseen += usize::from(sightings.is_empty() && asked > 0 && in_time);
         all.extend_from_slice(&sightings);
@@ -94,7 +106,7 @@ fn spread(mut nanoseconds: Vec<u64>) -> Value {
     json!({"first": at(0.0), "p50": at(0.5), "p99": at(0.99), "last": at(1.0)})
 }
 
-fn by_kind(counts: &[u64; 4]) -> Value {
+fn by_kind(counts: &ByKind<u64>) -> Value {
     Kind::ALL.into_iter().map(|kind| (kind.short(), counts[kind.index()])).collect()
 }
 

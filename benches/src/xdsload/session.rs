@@ -1,6 +1,6 @@
 //! What one proxy asks for and holds: names and versions, no bodies. Plain and synchronous.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::names::{ByName, Names};
 use crate::options::Subscription;
 use crate::response::Response;
-use crate::wire::{Form, Kind, Request, Resource, assignment_of};
+use crate::wire::{ByKind, Form, Kind, Request, Resource, assignment_of, routes_of};
 
 /// A name nobody has. Who comes back with everything it held may get no answer at all, because nothing
 /// changed; the answer to this one shows that the server has looked.
@@ -21,6 +21,9 @@ pub(crate) struct Profile {
     pub(crate) form: Form,
     pub(crate) subscribe: Subscription,
     pub(crate) listeners: bool,
+    /// Whether it asks for the route configurations that its listeners name.
+    pub(crate) routes: bool,
+    pub(crate) name_table: bool,
     pub(crate) rejects: bool,
     /// Whether it says what it holds when it comes back.
     pub(crate) keeps_versions: bool,
@@ -62,13 +65,28 @@ pub(crate) struct Session {
     /// Whether one that had one may have gone, or has another.
     lost: bool,
     knows_clusters: bool,
+    /// The route configurations that each listener names, and for each name how many do and what is held of it.
+    listeners: BTreeMap<u32, Vec<u32>>,
+    routes: BTreeMap<u32, Route>,
+    knows_listeners: bool,
     probing: bool,
     was_in_sync: bool,
+    /// Whether it was since the stream began.
+    been_in_sync: bool,
     /// Of the response that is coming: how many resources have come, and the last upstream cluster.
     resources: u64,
     last_cluster: Option<u32>,
     /// The last nonce and version of each type (SotW).
-    last: [(Vec<u8>, Vec<u8>); 4],
+    last: ByKind<(Vec<u8>, Vec<u8>)>,
+}
+
+/// A route configuration that some listener names.
+#[derive(Debug)]
+struct Route {
+    version: Version,
+    listeners: usize,
+    /// Whether a request has named it.
+    asked: bool,
 }
 
 /// What a response led to.
@@ -90,8 +108,12 @@ impl Session {
             with_assignment: 0,
             lost: false,
             knows_clusters: false,
+            listeners: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            knows_listeners: false,
             probing: false,
             was_in_sync: false,
+            been_in_sync: false,
             resources: 0,
             last_cluster: None,
             last: Default::default(),
@@ -103,12 +125,17 @@ impl Session {
         self.knows_clusters
             && self.awaited == 0
             && !self.probing
+            && (!self.profile.routes || self.has_routes())
             && (expected == 0 || self.profile.names.is_some() || self.with_assignment >= expected)
     }
 
-    /// Whether everything it asked for had come by the end of the last response.
-    pub(crate) fn was_in_sync(&self) -> bool {
-        self.was_in_sync
+    /// Whether it was in sync at some time since the stream began: what comes now are changes.
+    pub(crate) fn been_in_sync(&self) -> bool {
+        self.been_in_sync
+    }
+
+    fn has_routes(&self) -> bool {
+        self.knows_listeners && self.routes.values().all(|route| route.version != Version::Awaited)
     }
 
     /// The names of the assignments it asks for.
@@ -121,9 +148,14 @@ impl Session {
         let form = self.profile.form;
         let comes_back = self.was_in_sync && self.profile.keeps_versions && form == Form::Delta;
         self.was_in_sync = false;
+        self.been_in_sync = false;
         self.resources = 0;
         self.last_cluster = None;
         self.last = Default::default();
+        // Of listeners and routes no versions are kept, so all of them come again.
+        self.listeners.clear();
+        self.routes.clear();
+        self.knows_listeners = false;
         if !comes_back {
             self.assignments.clear();
             self.forget_clusters();
@@ -162,8 +194,11 @@ impl Session {
             request.end();
             self.unasked.clear();
         }
-        if self.profile.listeners {
+        if self.profile.listeners || self.profile.routes {
             Request::new(form, Kind::Lds, out).end();
+        }
+        if self.profile.name_table {
+            Request::new(form, Kind::Nds, out).end();
         }
     }
 
@@ -180,7 +215,13 @@ impl Session {
                     self.came(name, version);
                 }
             }
-            Kind::Lds | Kind::Other => {}
+            Kind::Lds if self.profile.routes => self.listener(resource, names),
+            Kind::Rds => {
+                if let Some(route) = self.routes.get_mut(&names.id(resource.name)) {
+                    route.version = Version::Came;
+                }
+            }
+            Kind::Lds | Kind::Nds | Kind::Other => {}
         }
         self.resources += 1;
     }
@@ -194,7 +235,7 @@ impl Session {
     ) -> Step {
         let resources = std::mem::take(&mut self.resources);
         self.last_cluster = None;
-        let mut asked = (Vec::new(), Vec::new());
+        let mut asked = (Kind::Eds, Vec::new(), Vec::new());
         match response.kind {
             Kind::Cds => {
                 if resources == 0 && self.profile.form == Form::Sotw {
@@ -204,7 +245,8 @@ impl Session {
                     let before = self.clusters.remove(names.id(name));
                     self.part(before, None);
                 }
-                asked = self.resubscribe();
+                let (new, gone) = self.resubscribe();
+                asked = (Kind::Eds, new, gone);
                 self.knows_clusters = true;
             }
             Kind::Eds => {
@@ -216,12 +258,32 @@ impl Session {
                     }
                 }
             }
-            Kind::Lds | Kind::Other => {}
+            Kind::Lds if self.profile.routes => {
+                if resources == 0 && self.profile.form == Form::Sotw {
+                    self.forget_listeners();
+                }
+                for name in &response.removed {
+                    self.forget_listener(names.id(name));
+                }
+                let (new, gone) = self.resubscribe_routes();
+                asked = (Kind::Rds, new, gone);
+                self.knows_listeners = true;
+            }
+            Kind::Rds => {
+                // That there is none is an answer too.
+                for name in &response.removed {
+                    if let Some(route) = self.routes.get_mut(&names.id(name)) {
+                        route.version = Version::Came;
+                    }
+                }
+            }
+            Kind::Lds | Kind::Nds | Kind::Other => {}
         }
         self.answer(response, names, asked, out);
         let in_sync = self.in_sync();
         let came_in_sync = in_sync && !self.was_in_sync;
         self.was_in_sync = in_sync;
+        self.been_in_sync |= in_sync;
         Step { resources, came_in_sync }
     }
 
@@ -257,6 +319,55 @@ impl Session {
         {
             self.take_on(assignment);
         }
+    }
+
+    fn listener(&mut self, resource: &Resource<'_>, names: &mut Names) {
+        if self.profile.form == Form::Sotw && self.resources == 0 {
+            // What isn't in the response has gone.
+            self.forget_listeners();
+        }
+        let mut named = Vec::new();
+        routes_of(resource.body, |route| named.push(names.id(route)));
+        for route in &named {
+            let new = Route { version: Version::Awaited, listeners: 0, asked: false };
+            self.routes.entry(*route).or_insert(new).listeners += 1;
+        }
+        // After the new ones: what both name is held as before.
+        let name = names.id(resource.name);
+        self.forget_listener(name);
+        if !named.is_empty() {
+            self.listeners.insert(name, named);
+        }
+    }
+
+    fn forget_listener(&mut self, name: u32) {
+        for route in self.listeners.remove(&name).unwrap_or_default() {
+            if let Some(route) = self.routes.get_mut(&route) {
+                route.listeners -= 1;
+            }
+        }
+    }
+
+    fn forget_listeners(&mut self) {
+        self.listeners.clear();
+        self.routes.values_mut().for_each(|route| route.listeners = 0);
+    }
+
+    /// Drops the route configurations that no listener names any more, and says which are new and which gone.
+    fn resubscribe_routes(&mut self) -> (Vec<u32>, Vec<u32>) {
+        let is_gone = |(_, route): &(&u32, &Route)| route.listeners == 0;
+        let gone: Vec<u32> = self.routes.iter().filter(is_gone).map(|(name, _)| *name).collect();
+        let asked = gone.iter().filter_map(|name| {
+            let route = self.routes.remove(name)?;
+            route.asked.then_some(*name)
+        });
+        let gone: Vec<u32> = asked.collect();
+        let unasked = self.routes.iter_mut().filter(|(_, route)| !route.asked);
+        let new = unasked.map(|(name, route)| {
+            route.asked = true;
+            *name
+        });
+        (new.collect(), gone)
     }
 
     fn forget_clusters(&mut self) {
@@ -305,11 +416,20 @@ impl Session {
         }
     }
 
+    /// Calls `each` with every name of a type that is watched by name.
+    fn watched(&self, kind: Kind, mut each: impl FnMut(u32)) {
+        match kind {
+            Kind::Eds => self.assignments.iter().for_each(|(name, _)| each(name)),
+            Kind::Rds => self.routes.keys().for_each(|name| each(*name)),
+            _ => {}
+        }
+    }
+
     fn answer(
         &mut self,
         response: &Response,
         names: &Names,
-        (new, gone): (Vec<u32>, Vec<u32>),
+        (asked, new, gone): (Kind, Vec<u32>, Vec<u32>),
         out: &mut Vec<u8>,
     ) {
         let form = self.profile.form;
@@ -325,20 +445,18 @@ impl Session {
                 version.clone_from(&response.version);
             }
             answer.version(version);
-            if response.kind == Kind::Eds {
-                self.assignments.iter().for_each(|(name, _)| answer.name(names.name(name)));
-            }
+            self.watched(response.kind, |name| answer.name(names.name(name)));
         }
         answer.end();
         if new.is_empty() && gone.is_empty() {
             return;
         }
-        let mut request = Request::new(form, Kind::Eds, out);
+        let mut request = Request::new(form, asked, out);
         if form == Form::Sotw {
-            let (nonce, version) = &self.last[Kind::Eds.index()];
+            let (nonce, version) = &self.last[asked.index()];
             request.nonce(nonce);
             request.version(version);
-            self.assignments.iter().for_each(|(name, _)| request.name(names.name(name)));
+            self.watched(asked, |name| request.name(names.name(name)));
         } else {
             new.iter().for_each(|name| request.name(names.name(*name)));
             gone.iter().for_each(|name| request.unsubscribe(names.name(*name)));
@@ -363,6 +481,8 @@ mod tests {
             form: Form::Delta,
             subscribe,
             listeners: false,
+            routes: false,
+            name_table: false,
             rejects: false,
             keeps_versions: true,
             expected: 0,
@@ -468,6 +588,57 @@ mod tests {
         let clusters = response(Kind::Cds, &[("a", "1")], &[]);
         let (in_sync, answers) = apply(&mut session, &mut names, &clusters);
         assert!(in_sync && answers.len() == 1);
+    }
+
+    /// A listener with a filter for each route configuration, field by field.
+    fn listener(name: &str, routes: &[&str]) -> Vec<u8> {
+        let put = |number: u8, bytes: &[u8]| {
+            let mut out = vec![number << 3 | 2];
+            prost::encoding::encode_varint(bytes.len() as u64, &mut out);
+            [out, bytes.to_vec()].concat()
+        };
+        let url = b"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+        let filter = |route: &&str| {
+            let manager = put(3, &put(2, route.as_bytes()));
+            put(3, &put(4, &[put(1, url), put(2, &manager)].concat()))
+        };
+        let filters: Vec<u8> = routes.iter().flat_map(filter).collect();
+        [put(1, name.as_bytes()), put(3, &filters)].concat()
+    }
+
+    #[test]
+    fn routes_are_asked_for_as_listeners_name_them() {
+        let mut session = session(Subscription::All);
+        session.profile.routes = true;
+        let mut names = Names::default();
+        let first = begin(&mut session, &mut names);
+        assert_eq!(first[1].type_url, Kind::Lds.url());
+        apply(&mut session, &mut names, &response(Kind::Cds, &[], &[]));
+        let mut told = |kind: Kind, resources: &[(&str, &[&str])], removed: &[&str]| {
+            let (mut session_out, mut requested) = (Vec::new(), Vec::new());
+            for (name, routes) in resources {
+                let body = listener(name, routes);
+                let resource = Resource { name: name.as_bytes(), version: b"", body: &body };
+                session.take(kind, &resource, &mut names);
+            }
+            let removed = removed.iter().map(|name| name.as_bytes().to_vec()).collect();
+            let response = Response { kind, removed, nonce: b"n".to_vec(), ..Response::NONE };
+            let step = session.end(&response, &mut names, &mut session_out);
+            for request in requests(&session_out).into_iter().skip(1) {
+                assert_eq!(request.type_url, Kind::Rds.url());
+                requested.push(request.resource_names_subscribe);
+                requested.push(request.resource_names_unsubscribe);
+            }
+            (step.came_in_sync, requested.concat())
+        };
+        let [none, asked]: [&[String]; 2] = [&[], &["80".into(), "b:90".into()]];
+        let both: &[(&str, &[&str])] = &[("0.0.0.0_80", &["80", "80"]), ("0.0.0.0_90", &["b:90"])];
+        assert_eq!(told(Kind::Lds, both, &[]), (false, asked.to_vec()));
+        assert_eq!(told(Kind::Rds, &[("80", &[])], &[]), (false, none.to_vec()));
+        assert_eq!(told(Kind::Rds, &[("b:90", &[])], &[]), (true, none.to_vec()));
+        // A listener that comes again names what it named.
+        assert_eq!(told(Kind::Lds, &both[..1], &[]), (false, none.to_vec()));
+        assert_eq!(told(Kind::Lds, &[], &["0.0.0.0_90"]), (false, vec!["b:90".into()]));
     }
 
     #[test]

@@ -100,13 +100,21 @@ pub(crate) enum Kind {
     Eds,
     /// Listeners.
     Lds,
+    /// Route configurations.
+    Rds,
+    /// The table from which an agent answers its workload's DNS.
+    Nds,
     /// Anything else.
     Other,
 }
 
+/// Something for each [`Kind`].
+pub(crate) type ByKind<T> = [T; Kind::ALL.len()];
+
 impl Kind {
     /// All, in the order of [`Kind::index`].
-    pub(crate) const ALL: [Self; 4] = [Self::Cds, Self::Eds, Self::Lds, Self::Other];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Nds, Self::Other];
 
     /// The type URL on the wire.
     pub(crate) fn url(self) -> &'static str {
@@ -114,13 +122,15 @@ impl Kind {
             Self::Cds => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Self::Eds => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Lds => "type.googleapis.com/envoy.config.listener.v3.Listener",
+            Self::Rds => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::Nds => "type.googleapis.com/istio.networking.nds.v1.NameTable",
             Self::Other => "",
         }
     }
 
     /// The name in reports.
     pub(crate) fn short(self) -> &'static str {
-        ["cds", "eds", "lds", "other"][self.index()]
+        ["cds", "eds", "lds", "rds", "nds", "other"][self.index()]
     }
 
     /// Its place in a table with one entry for each kind.
@@ -154,7 +164,7 @@ pub(crate) struct Resource<'a> {
 }
 
 impl<'a> Resource<'a> {
-    /// Reads a `Resource`, and of which type it is.
+    /// Reads a `Resource`, and of which type it is. Only the table of names has no name.
     pub(crate) fn delta(resource: &'a [u8]) -> Option<(Kind, Self)> {
         let (mut name, mut version, mut any) = (None, &[][..], None);
         for field in Fields(resource) {
@@ -166,13 +176,15 @@ impl<'a> Resource<'a> {
             }
         }
         let (kind, body) = any.map_or((Kind::Other, &[][..]), read_any);
-        Some((kind, Self { name: name?, version, body }))
+        let name = if kind == Kind::Nds { name.unwrap_or_default() } else { name? };
+        Some((kind, Self { name, version, body }))
     }
 
-    /// Reads an `Any` of one of our types, all of which have their name first.
+    /// Reads an `Any` of one of our types, all of which have their name first, but for the table of names,
+    /// which has none.
     pub(crate) fn sotw(any: &'a [u8]) -> Option<(Kind, Self)> {
         let (kind, body) = read_any(any);
-        let name = Fields(body).bytes(1)?;
+        let name = if kind == Kind::Nds { &[][..] } else { Fields(body).bytes(1)? };
         Some((kind, Self { name, version: &[], body }))
     }
 }
@@ -205,6 +217,29 @@ pub(crate) fn assignment_of<'a>(cluster: &'a [u8], name: &'a [u8]) -> Option<&'a
         }
     }
     wanted
+}
+
+/// Calls `each` with the name of each route configuration that a listener asks for.
+pub(crate) fn routes_of<'a>(listener: &'a [u8], mut each: impl FnMut(&'a [u8])) {
+    const MANAGER: &[u8] = b"type.googleapis.com/envoy.extensions.filters.network.\
+        http_connection_manager.v3.HttpConnectionManager";
+    let messages = |bytes: &'a [u8], numbers: &'static [u64]| {
+        Fields(bytes).filter_map(move |(number, value)| match value {
+            Value::Bytes(bytes) if numbers.contains(&number) => Some(bytes),
+            _ => None,
+        })
+    };
+    // `filter_chains` and `default_filter_chain`; `filters`; `typed_config`; `rds`; `route_config_name`.
+    let chains = messages(listener, &[3, 25]);
+    let filters = chains.flat_map(|chain| messages(chain, &[3]));
+    for config in filters.filter_map(|filter| Fields(filter).bytes(4)) {
+        if Fields(config).bytes(1) == Some(MANAGER)
+            && let Some(manager) = Fields(config).bytes(2)
+            && let Some(name) = Fields(manager).bytes(3).and_then(|rds| Fields(rds).bytes(2))
+        {
+            each(name);
+        }
+    }
 }
 
 /// A request in the making, behind others that go with it.
@@ -353,6 +388,60 @@ mod tests {
         assert_eq!(request.node, Some(node));
         assert_eq!((&*request.version_info, &*request.response_nonce), ("7", "n"));
         assert_eq!(request.resource_names, ["a"]);
+    }
+
+    #[test]
+    fn a_table_of_names_has_no_name() {
+        let any = |kind: Kind| strait_proto::envoy::google::protobuf::Any {
+            type_url: kind.url().into(),
+            value: vec![10, 1, b'x'],
+        };
+        let delta = |kind: Kind| {
+            ads::Resource { resource: Some(any(kind)), ..Default::default() }.encode_to_vec()
+        };
+        let read = |bytes: &[u8]| Resource::delta(bytes).map(|(kind, it)| (kind, it.name.to_vec()));
+        assert_eq!(read(&delta(Kind::Nds)), Some((Kind::Nds, Vec::new())));
+        assert_eq!(read(&delta(Kind::Lds)), None);
+        let sotw = |kind: Kind| {
+            let bytes = any(kind).encode_to_vec();
+            Resource::sotw(&bytes).map(|(_, it)| it.name.to_vec())
+        };
+        assert_eq!((sotw(Kind::Nds), sotw(Kind::Lds)), (Some(Vec::new()), Some(b"x".to_vec())));
+    }
+
+    #[test]
+    fn routes_are_those_that_a_listener_names() {
+        use strait_proto::envoy::envoy::config::listener::v3 as listener;
+        use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as http;
+        use strait_proto::envoy::google::protobuf::Any;
+        let filter = |url: &str, route: &str| {
+            let rds = http::Rds { route_config_name: route.into(), ..Default::default() };
+            let manager = http::HttpConnectionManager {
+                stat_prefix: "outbound".into(),
+                route_specifier: Some(http::http_connection_manager::RouteSpecifier::Rds(rds)),
+                ..Default::default()
+            };
+            let any = Any { type_url: url.into(), value: manager.encode_to_vec() };
+            listener::Filter {
+                name: "a".into(),
+                config_type: Some(listener::filter::ConfigType::TypedConfig(any)),
+            }
+        };
+        let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+        let chain = |filters| listener::FilterChain { filters, ..Default::default() };
+        let message = listener::Listener {
+            name: "0.0.0.0_80".into(),
+            filter_chains: vec![
+                chain(vec![filter("type.googleapis.com/some.other", "no"), filter(manager, "80")]),
+                chain(vec![filter(manager, "b:80")]),
+            ],
+            default_filter_chain: Some(chain(vec![filter(manager, "rest")])),
+            ..Default::default()
+        };
+        let mut names = Vec::new();
+        let bytes = message.encode_to_vec();
+        routes_of(&bytes, |name| names.push(String::from_utf8_lossy(name).into_owned()));
+        assert_eq!(names, ["80", "b:80", "rest"]);
     }
 
     #[test]
