@@ -34,12 +34,12 @@ def table(figures, has_b):
 
 
 # What bars are about: between what each option has to be. Elsewhere figures say nothing about them.
-W1_WITH_PODS = {"scale": (1, 1), "networks": (1, 1), "protocol": ("delta", "delta")}
-W1 = W1_WITH_PODS | {"pods": (False, False)}
+W1 = {"scale": (1, 1), "networks": (1, 1), "protocol": ("delta", "delta"), "pods": (True, True)}
 CHANGES = W1 | {"changes": (30, math.inf)}
 CHURN = W1 | {"churn_seconds": (10, math.inf)}
 # Of a smaller world most is what any process grows by.
 SLOPE = W1 | {"scale": (0.1, math.inf)}
+FIXED = W1 | {"fixed_seconds": (30, math.inf)}
 STALL = SLOPE | {"stalled_seconds": (30, math.inf)}
 ROTATIONS = {"scale": (0.1, math.inf)}
 PURE = {}
@@ -53,7 +53,21 @@ BARS = [
     ("decode per endpoint, protobuf: ns", r"decode_protobuf: .*", 100, 65, PURE),
     ("decode per endpoint, JSON: ns", r"decode_json: .*", 500, 400, PURE),
     ("next context, 10k services: µs", r"next_context_10k: .*", 20, 5, PURE),
-    ("CPU per interested proxy, one change, all: µs", r"one change, all: server CPU µs/delivery", 13, 7, CHANGES),
+    ("a delivery, one change, all: to a bare write and read", r"one change, all: delivery, to floor", 2.5, 2, CHANGES),
+    ("streams woken by a targetPort: a change", r"definitions .*, targetPort: streams woken/change", 0, 0, CHANGES),
+    ("streams woken by a label: a change", r"definitions .*, label: streams woken/change", 0, 0, CHANGES),
+    ("CPU of a targetPort, to that of an endpoint", r"definitions \d+x20x.*, targetPort: server CPU, to .*", 1.5, 1, CHANGES),
+    ("CPU of a new service, over floor: µs/proxy", r"definitions \d+x20x.*, new service: .* over floor", 60, 30, CHANGES),
+    ("CPU of a pod of 1,000, headless: µs/proxy", r"definitions .*, headless pod: server CPU µs/proxy", 100, 40, CHANGES),
+    ("5,000 scopes over W2, beyond the proxies: MB", r"scopes of \d+ pairs: .* beyond the proxies", 200, 80, W1),
+    ("the same, CPU of a definition that nobody sees: ms", r"scopes of \d+ pairs: server CPU .*", 5, 1, CHANGES),
+    ("CPU of a change, one proxy, with state: ms", r"fixed, one proxy, \d+/s, with state: .*", 0.2, 0.05, FIXED),
+    ("change to one proxy, 50 changes/s, p50: ms", r"one proxy that watches everything, 50/s: latency p50.*", 8, None, FIXED),
+    ("2,000 clusters, ready: s", r"\d+ clusters: ready.*", 15, 8, FIXED),
+    ("2,000 clusters: MB", r"\d+ clusters: Rss MB", 400, 200, FIXED),
+    ("2,000 clusters: descriptors", r"\d+ clusters: descriptors", 6000, None, FIXED),
+    ("2,000 clusters, idle: % of a core", r"\d+ clusters: idle.*", 5, 2, FIXED),
+    ("one of 10,000 ServiceEntries: ms", r"entries, one of \d+ changes: .*", 2, 0.5, CHANGES),
     ("CPU of a change, twice the uninterested: ratio", r"uninterested: .*", 1.05, 1.05, CHANGES),
     ("change to proxy, idle, 5 %, p50: ms", r"one change, 5 %: latency p50.*", 3, 1, CHANGES),
     ("change to proxy, idle, 5 %, p99: ms", r"one change, 5 %: latency p99.*", 8, 2, CHANGES),
@@ -66,10 +80,10 @@ BARS = [
     ("1,000 connect at once, 50 subscriptions, last in sync: s", r"storm of \d+, 5 %: last in sync.*", 2, 0.6, W1),
     ("the same, versions known: s", r"reconnect of \d+, 5 %, held: last in sync.*", 1.5, 0.4, W1),
     ("the same, sent to each: kB", r"reconnect of \d+, 5 %, held: wire.*", 10, None, W1),
-    ("5,000 proxies, idle, whole process: MB", r"crowd of \d+, 5 %: Private_Dirty.*", 230, 130, W1_WITH_PODS),
-    ("cold start W1 with pods: s", r"cold W1: first proxy in sync.*", 1.5, 0.5, W1_WITH_PODS),
-    ("cold start W2 with pods: s", r"cold W2: first proxy in sync.*", 6, 3, W1_WITH_PODS),
-    ("cold start W2, before proxies: MB", r"cold W2: Private_Dirty.*", 250, 120, W1_WITH_PODS),
+    ("5,000 proxies, idle, whole process: MB", r"crowd of \d+, 5 %: Private_Dirty.*", 230, 130, W1),
+    ("cold start W1 with pods: s", r"cold W1: first proxy in sync.*", 1.5, 0.5, W1),
+    ("cold start W2 with pods: s", r"cold W2: first proxy in sync.*", 6, 3, W1),
+    ("cold start W2, before proxies: MB", r"cold W2: Private_Dirty.*", 250, 120, W1),
     ("a stalled proxy, above idle: KiB", r"stalled: .* above idle.*", 64, 16, STALL),
     # A page now and then is what can't be told from nothing.
     ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),

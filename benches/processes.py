@@ -3,6 +3,7 @@
 All of them live in a temporary folder, and end with the block that they were started for.
 """
 
+import base64
 import contextlib
 import http.client
 import json
@@ -10,10 +11,12 @@ import os
 import queue
 import random
 import re
+import resource
 import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -24,6 +27,10 @@ CLUSTERS = 10
 # Of the clusters where Secrets are looked for in one of them.
 SYSTEM_NAMESPACE = "istio-system"
 REST_SECONDS = 12
+# Go's runtime gives back what it doesn't need over minutes.
+GO_REST_SECONDS = 150
+# Of 2,000 simulated clusters, each with its connections.
+DESCRIPTORS = 200_000
 # Where one thread of the load client would be what everybody waits for: it takes 3 to 4 s of CPU for a storm of 1,000.
 EVERY_CPU = ("--threads", os.cpu_count())
 
@@ -45,7 +52,7 @@ class Process:
                 raise SystemExit(f"benches/run: {shlex.join(command)}\ndoesn't start: {error.strerror}") from None
 
     def told(self, key, seconds, advice=""):
-        """What the first line of its output, an object in JSON, has at `key`."""
+        """The first line of its output: an object in JSON that has `key`."""
         lines = queue.SimpleQueue()
 
         def read():
@@ -63,9 +70,11 @@ class Process:
         if not line:
             self.fail(f"ended without a word; {awaited}")
         try:
-            return json.loads(line)[key]
+            told = json.loads(line)
+            told[key]
         except (ValueError, KeyError, TypeError):
             self.fail(f"said {line.strip()[:200]!r}; {awaited}")
+        return told
 
     def listening(self, port, seconds, advice):
         """Waits until it listens there."""
@@ -104,7 +113,11 @@ class Process:
         self.must_run()
         text = Path(f"/proc/{self.child.pid}/smaps_rollup").read_text()
         kib = lambda key: int(re.search(rf"^{key}:\s+(\d+) kB", text, re.M).group(1))
-        return {"pss": kib("Pss") * 1024, "dirty": kib("Private_Dirty") * 1024}
+        return {"pss": kib("Pss") * 1024, "dirty": kib("Private_Dirty") * 1024, "rss": kib("Rss") * 1024}
+
+    def descriptors(self):
+        self.must_run()
+        return len(os.listdir(f"/proc/{self.child.pid}/fd"))
 
     def settle(self, limit=30):
         """Waits until the process has done nothing for half a second."""
@@ -133,19 +146,24 @@ class Process:
 class World(Process):
     """Simulated clusters, and a CA for everybody."""
 
-    def __init__(self, options, folder, services, endpoints=10, clusters=CLUSTERS, *flags):
+    def __init__(
+        self, options, folder, services, endpoints=10, clusters=CLUSTERS, *flags, pods=None, networks=None, config_cluster=None
+    ):
+        """Pods, networks and where the Secrets are: as the options say, unless the scenario does."""
+        chosen = lambda value, option: option if value is None else value
         self.folder, self.services, self.clusters = folder, services, clusters
-        self.first = "config" if options.config_cluster else "c1"
+        self.config_cluster = chosen(config_cluster, options.config_cluster)
+        self.first = "config" if self.config_cluster else "c1"
         sim = [options.sim, "--clusters", clusters, "--services", services, "--endpoints", endpoints]
-        sim += ["--same-names", "--networks", options.networks, "--out", folder / "sim", *flags]
-        if options.config_cluster:
+        sim += ["--same-names", "--networks", chosen(networks, options.networks), "--out", folder / "sim", *flags]
+        if self.config_cluster:
             sim += ["--config-cluster", "config", "--namespace", SYSTEM_NAMESPACE, "--apis", "istio,gateway-api"]
-        if options.pods and "--pods" not in flags:
+        if chosen(pods, options.pods):
             sim.append("--pods")
         output(options.strait, "certs", "init", folder / "ca")
         super().__init__([str(part) for part in sim], folder, "sim")
         with self.ended_on_fault():
-            self.control = self.told("control", options.sync_seconds)
+            self.control = self.told("control", options.sync_seconds)["control"]
 
     def order(self, order, cluster=None, **details):
         """Has a cluster, or any one, do something; returns what is answered."""
@@ -160,13 +178,42 @@ class World(Process):
             raise SystemExit(f"benches/run: strait-sim refused {order} {body}: {answer}")
         return answer
 
-    def hostnames(self):
-        """Of its services, found by changing some: NAME.NAMESPACE.svc.cluster.local."""
-        return sorted({self.change()["hostname"] for _ in range(4 * self.services)})
+    def names(self, cluster="c1"):
+        """Its services, as NAMESPACE/NAME: those with an address, and the headless ones."""
+        plain, headless = [], []
+        for service in self.api(cluster).ask("GET", "/api/v1/services")["items"]:
+            if service["metadata"]["name"] != "eastwestgateway":
+                name = "{namespace}/{name}".format(**service["metadata"])
+                (headless if service["spec"]["clusterIP"] == "None" else plain).append(name)
+        return plain, headless
 
-    def change(self, service=None):
+    def change(self, service=None, cluster=None):
         """One endpoint somewhere gets another address."""
-        return self.order("change", **({"service": service} if service else {}))
+        return self.order("change", cluster, **({"service": service} if service else {}))
+
+
+    def api(self, cluster):
+        """The API server of a cluster."""
+        return Api(json.loads((self.folder / f"sim/{cluster}.kubeconfig").read_text()))
+
+
+class Api:
+    """An API server, spoken to as any client does."""
+
+    def __init__(self, kubeconfig):
+        cluster = kubeconfig["clusters"][0]["cluster"]
+        trusted = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        self.connection = http.client.HTTPSConnection(cluster["server"].removeprefix("https://"), context=trusted)
+        self.token = kubeconfig["users"][0]["user"]["token"]
+
+    def ask(self, method, path, body=None):
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        self.connection.request(method, path, body and json.dumps(body), headers)
+        response = self.connection.getresponse()
+        answer = response.read()
+        if response.status >= 400:
+            raise SystemExit(f"benches/run: {method} {path}: {response.status} {answer[:200]!r}")
+        return json.loads(answer)
 
 
 # What a server's command is told. Behind a $ it is a shell's.
@@ -175,10 +222,21 @@ PLACE = r"(?<!\$)\{([a-z_]+)\}"
 
 
 class Side:
-    """One of the servers that are compared: the words of its command, and where it listens if it doesn't say."""
+    """One of the servers that are compared: the words of its command, and where it listens if it doesn't say.
 
-    def __init__(self, name, command, port):
-        self.name, self.command, self.port = name, command, port
+    `in_cluster`: the command where the Secrets are in a cluster. `go`: where a server written in Go has its profiles."""
+
+    def __init__(self, name, command, port, in_cluster=None, go=None):
+        self.name, self.command, self.port, self.go = name, command, port, go
+        self.in_cluster = in_cluster or command
+
+    def stateless(self):
+        """The same server without a state directory; None where it has none."""
+        state = next((place for place, word in enumerate(self.command) if word == "{state}"), None)
+        if state is None:
+            return None
+        command = self.command[: state - 1] + self.command[state + 1 :]
+        return Side(self.name, command, self.port, None, self.go)
 
 
 class Server(Process):
@@ -196,7 +254,9 @@ class Server(Process):
             "kubeconfig": world.folder / f"sim/{world.first}.kubeconfig",
             "xds": port,
         }
-        filled = [re.sub(PLACE, lambda place: str(values[place.group(1)]), word) for word in side.command]
+        command = side.in_cluster if world.config_cluster else side.command
+        filled = [re.sub(PLACE, lambda place: str(values[place.group(1)]), word) for word in command]
+        self.admin, self.go = None, side.go
         super().__init__(filled, folder, "server", speaks=not side.port, **environment)
         with self.ended_on_fault():
             if side.port:
@@ -205,8 +265,42 @@ class Server(Process):
                 self.address = f"127.0.0.1:{port}"
             else:
                 advice = f". Where another server listens say with --{side.name}-port; a slow one needs more --sync-seconds"
-                self.address = self.told("xds", options.sync_seconds, advice)
+                told = self.told("xds", options.sync_seconds, advice)
+                self.address, self.admin = told["xds"], told.get("admin")
         self.secrets = world.folder / "sim/secrets"
+
+    def metric(self, name):
+        """A figure without labels of its own, where it has such."""
+        found = re.search(rf"^{name} (\S+)$", fetch(self.admin, "/metrics")[1], re.M) if self.admin else None
+        return float(found.group(1)) if found else None
+
+    def ready(self, seconds):
+        """Waits until it says that it is."""
+        until = time.monotonic() + seconds
+        while fetch(self.admin, "/readyz")[0] != 200:
+            self.must_run()
+            if time.monotonic() > until:
+                self.fail(f"is not ready after {seconds:g} s")
+            time.sleep(0.02)
+
+    def rest(self):
+        """As any process; a Go server also has its garbage collected, and what is free given back to the system."""
+        super().rest()
+        if self.go:
+            self.collected()
+            time.sleep(GO_REST_SECONDS)
+
+    def rested(self):
+        """Its memory after a rest. A Go server has its live heap besides: what is left after another collection."""
+        self.rest()
+        return self.memory() | ({"live": self.collected()} if self.go else {})
+
+    def collected(self):
+        status, profile = fetch(self.go, "/debug/pprof/heap?gc=1&debug=1")
+        found = re.search(r"^# HeapAlloc = (\d+)$", profile, re.M)
+        if status != 200 or not found:
+            self.fail(f"has no heap profile at http://{self.go}/debug/pprof/heap (HTTP {status})")
+        return int(found.group(1))
 
 
 class Load(Process):
@@ -234,6 +328,15 @@ class Load(Process):
             self.stop()
             self.server.fail(f"not all are in sync with it: {(line + self.child.stderr.read()).strip()}")
         return float(found.group(3))
+
+    def window(self):
+        """Begins another window of what it counts; returns its number in the report's `windows`."""
+        self.child.send_signal(signal.SIGUSR1)
+        line = self.child.stderr.readline()
+        found = re.match(r"xdsload: window (\d+)", line)
+        if not found:
+            raise SystemExit(f"benches/run: xdsload began no window: {line.strip()}")
+        return int(found.group(1))
 
     def end(self):
         """Ends it and returns its report."""
@@ -266,6 +369,26 @@ class Peak:
         self.thread.join()
 
 
+def fetch(address, path):
+    """Status and text at a path of a HTTP server, which may be gone: then status 0."""
+    try:
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode(errors="replace")
+    except OSError:
+        return 0, ""
+
+
+def more_descriptors():
+    """As many as the machine lets us have, for all that is started from here."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (DESCRIPTORS, most):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, max(wanted, most)))
+            return
+
+
 def output(*command):
     """What a program prints that is done at once."""
     done = subprocess.run(command, capture_output=True, text=True)
@@ -295,10 +418,10 @@ def running(process):
 
 
 @contextlib.contextmanager
-def world(options, services, endpoints=10, clusters=CLUSTERS, *flags):
+def world(options, services, endpoints=10, clusters=CLUSTERS, *flags, **chosen):
     folder = Path(tempfile.mkdtemp(prefix="strait-bench-"))
     try:
-        with running(World(options, folder, services, endpoints, clusters, *flags)) as it:
+        with running(World(options, folder, services, endpoints, clusters, *flags, **chosen)) as it:
             yield it
     finally:
         shutil.rmtree(folder, ignore_errors=True)

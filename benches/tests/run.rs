@@ -30,10 +30,79 @@ fn scenarios_run_and_see_every_change() {
     assert_eq!(figure("one change, all: deliveries/change"), 10.0);
     assert_eq!(figure("one change, all: unseen changes"), 0.0);
     assert!(figure("one change, all: latency p50, wall ms") > 0.0);
+    assert!(figure("one change, as sidecars: floor µs/delivery") > 0.0);
     // Who holds everything is sent next to nothing.
     let [held, nothing] = ["held", "nothing held"]
         .map(|what| figure(&format!("reconnect of 10, all, {what}: wire kB/proxy")));
     assert!(held * 3.0 < nothing, "{held} kB against {nothing} kB");
+}
+
+#[test]
+fn definitions_are_told_to_whom_they_concern() {
+    let Some(binaries) = binaries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = folder.path().join("figures.json");
+    let output = run(&["definitions", "--scale", "0.01", "--cells", "400x2x2", "--changes", "3"])
+        .arg("--binaries")
+        .arg(binaries)
+        .arg("--json")
+        .arg(&figures)
+        .output()
+        .expect("python3 is there");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let figures = read(&figures);
+    let figure = |name: &str| {
+        let value = &figures["figures"][format!("definitions 4x2x2, {name}")][0]["a"];
+        value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
+    };
+    // All four proxies know all upstream clusters and listeners, whatever they ask endpoints of.
+    for kind in ["new service", "removed service", "headless pod"] {
+        assert_eq!(figure(&format!("{kind}: proxies told/change")), 4.0, "{kind}");
+        assert!(figure(&format!("{kind}: latency p50, wall ms")) > 0.0, "{kind}");
+        // A Service and its slices may go with two versions.
+        assert!(figure(&format!("{kind}: streams woken/change")) >= 4.0, "{kind}");
+    }
+    assert_eq!(figure("new service: cds resources/change"), 4.0);
+    // A pod that another replaces: one listener comes, and the table of names is another.
+    assert_eq!(figure("headless pod: lds resources/change"), 4.0);
+    assert_eq!(figure("headless pod: nds resources/change"), 4.0);
+    // Of neither is anything sent.
+    for kind in ["targetPort", "label"] {
+        let sent = &figures["figures"][format!("definitions 4x2x2, {kind}: cds resources/change")];
+        assert!(sent.is_null(), "{kind}: {sent}");
+    }
+    assert!(figures["machine"]["cpus"].as_u64() > Some(0), "{figures}");
+}
+
+#[test]
+fn costs_that_no_proxy_sees_are_measured() {
+    let Some(binaries) = binaries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let figures = folder.path().join("figures.json");
+    let output = run(&["fixed", "members", "entries", "--scale", "0.01", "--changes", "3"])
+        .args(["--fixed-seconds", "2"])
+        .arg("--binaries")
+        .arg(binaries)
+        .arg("--json")
+        .arg(&figures)
+        .output()
+        .expect("python3 is there");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let figures = read(&figures);
+    for name in [
+        "fixed, one proxy, 10/s, with state: server CPU ms/change",
+        "fixed, one proxy, 1/s, without state: server CPU ms/change",
+        "one proxy that watches everything, 50/s: latency p50, wall ms",
+        "20 clusters: ready, wall s",
+        "20 clusters: descriptors",
+        "20 clusters: idle, % of a core",
+        "entries, one of 100 changes: server CPU ms/change",
+    ] {
+        let value = &figures["figures"][name][0]["a"];
+        assert!(value.is_number(), "no figure {name:?} in {figures}");
+    }
 }
 
 #[test]
@@ -71,6 +140,9 @@ fn what_measures_nothing_is_wrong_usage() {
         ["--pairs", "0"],
         ["--changes", "0"],
         ["--rotations", "1"],
+        ["--cells", "800x20"],
+        ["--cells", "0x1x1"],
+        ["--fixed-seconds", "0"],
         ["--json", "/nowhere/figures.json"],
         ["--a", "/nowhere/server"],
         ["--a", "sleep {second}"],
