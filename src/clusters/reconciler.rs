@@ -421,6 +421,7 @@ impl Reconciler {
                 || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
             member.drop_replaced();
+            member.is_to_begin = false;
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Presumed), _) => member.freeze(),
                 _ if frozen => member.freeze(),
@@ -476,6 +477,7 @@ impl Reconciler {
         let mesh = self.trust_domain.borrow().clone();
         let (Some(trust_domain), Some(mesh)) = (self.trust_domain_of(id, cluster, claimed), mesh)
         else {
+            member.is_to_begin = true;
             return;
         };
         let refused = || claimed.and_then(|claimed| self.may_name(id, claimed).err());

@@ -19,6 +19,8 @@ use crate::task::Supervisor;
 /// A member and its runs.
 pub(super) struct Member {
     pub(super) since: Instant,
+    /// Whether a run is to begin as soon as what it needs is known.
+    pub(super) is_to_begin: bool,
     pub(super) serving: Option<Run>,
     /// The run that is to take over.
     pub(super) next: Option<Run>,
@@ -71,6 +73,7 @@ impl Member {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             since: now,
+            is_to_begin: false,
             serving: None,
             next: None,
             last: Status::starting(),
@@ -97,7 +100,7 @@ impl Member {
         self.restored.is_some()
             && self.barred.is_none()
             && self.held().is_none()
-            && self.serving.as_ref().is_some_and(reads)
+            && (self.is_to_begin || self.serving.as_ref().is_some_and(reads))
     }
 
     /// Stops all runs; the data stays as it is.

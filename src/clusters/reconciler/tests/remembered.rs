@@ -113,3 +113,17 @@ async fn members_whose_secrets_may_be_in_what_can_not_be_read_stay_as_they_were_
     partly(&world, found, None);
     world.until(&["east live a", "north live z", "west draining c: its Secret has gone"]).await;
 }
+
+/// Before the mesh config is read nobody can be asked.
+#[tokio::test]
+async fn a_member_that_can_not_be_asked_yet_has_its_moment_all_the_same() {
+    let members = remembered(&[("east", "a", "1")]);
+    let mut world = World::new(Setup { remembered: members, ..Setup::default() });
+    world.mesh_trust_domain.send_replace(None);
+    world.secrets(&[("a", &["east=good-uid-1"])]);
+    world.until(&["east restored a"]).await;
+    assert_eq!(*world.outputs.settled.borrow(), Settled::Waiting(vec!["east".into()]));
+    world.mesh_trust_domain.send_replace(Some("example.org".into()));
+    world.until(&["east live a"]).await;
+    world.until_settled(Settled::All).await;
+}
