@@ -654,6 +654,17 @@ namespace. Where two clusters have none in common, mTLS between their workloads 
 plane sends. Where they share some, it depends on which root has issued the certificates. A cluster whose
 ConfigMap can't be read with its Secret's credential (strait cluster add grants no right to it) is listed,
 not judged.";
+
+    /// EMFILE.
+    DESCRIPTORS = "STR0810", "the process has too few file descriptors",
+        "Raise its limit (LimitNOFILE= of a unit, ulimit -Hn, or the container runtime's) to ten for each member and
+one for each proxy.", "\
+Each connection takes one: ten or so to each member's API server, one from each proxy. When none is free,
+new connections wait or fail: a member that gets none is served from what is known of it. Some are kept for
+proxies and for the admin port, so that those that come are still let in. At the start the limit is raised
+to the highest that the process may set (its hard limit). GET /debug/push shows how many are open, how many
+members need, and how often there was none; so do process_open_fds, process_max_fds and
+strait_descriptors_exhausted_total.";
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::clusters::status::{ClusterStatus, State};
+use crate::descriptors::Descriptors;
 use crate::identity::ServerIdentity;
 use crate::lkg::Writes;
 use crate::model::ClusterId;
+use crate::process::{self, Usage};
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::sources::Board;
@@ -35,6 +37,8 @@ pub struct Metrics {
     pub board: Board,
     /// How writing what was last known fares, where it is written.
     pub writes: Option<tokio::sync::watch::Receiver<Writes>>,
+    /// How the process fares with its file descriptors.
+    pub descriptors: Arc<Descriptors>,
 }
 
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
@@ -133,7 +137,49 @@ impl Metrics {
         let help = "Loops that have not turned for a minute; /livez names them.";
         Family::gauge(out, "strait_loops_stuck", help)?.sample(&[], self.tasks.stuck().len())?;
         self.state(out)?;
+        self.process(out)?;
         Ok(text)
+    }
+
+    /// What the system says of the process, named as Prometheus' own client libraries name it.
+    fn process(&self, out: &mut String) -> fmt::Result {
+        if let Some(usage) = Usage::now() {
+            let help = "Total user and system CPU time spent in seconds.";
+            Family::counter(out, "process_cpu_seconds_total", help)?
+                .sample(&[], usage.cpu.as_secs_f64())?;
+            let help = "Resident memory size in bytes.";
+            Family::gauge(out, "process_resident_memory_bytes", help)?
+                .sample(&[], usage.resident_bytes)?;
+            let help = "Virtual memory size in bytes.";
+            Family::gauge(out, "process_virtual_memory_bytes", help)?
+                .sample(&[], usage.virtual_bytes)?;
+            let help = "Start time of the process since unix epoch in seconds.";
+            Family::gauge(out, "process_start_time_seconds", help)?
+                .sample(&[], usage.began.as_secs_f64())?;
+            let help = "Number of OS threads in the process.";
+            Family::gauge(out, "process_threads", help)?.sample(&[], usage.threads)?;
+        }
+        let help =
+            "Maximum amount of virtual memory available in bytes, -1 where there is no limit.";
+        let name = "process_virtual_memory_max_bytes";
+        let mut family = Family::gauge(out, name, help)?;
+        match process::virtual_bytes_max() {
+            Some(bytes) => family.sample(&[], bytes)?,
+            None => family.sample(&[], -1)?,
+        };
+        let figures = self.descriptors.figures();
+        if let Some(open) = figures.open {
+            let help = "Number of open file descriptors.";
+            Family::gauge(out, "process_open_fds", help)?.sample(&[], open)?;
+        }
+        if let Some(limit) = figures.limit {
+            let help = "Maximum number of open file descriptors.";
+            Family::gauge(out, "process_max_fds", help)?.sample(&[], limit)?;
+        }
+        let help = "How often no file descriptor was free for a connection that came (STR0810).";
+        Family::counter(out, "strait_descriptors_exhausted_total", help)?
+            .sample(&[], figures.exhausted)?;
+        Ok(())
     }
 
     /// What a restart would find.

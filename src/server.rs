@@ -25,8 +25,10 @@ use self::feed::Feed;
 use self::source::ConfigSource;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::aggregate::MergedService;
+use crate::clusters::status::ClusterStatus;
 use crate::clusters::{events, heap, reconciler};
 use crate::config::{ListenAddress, ServeArgs};
+use crate::descriptors::Descriptors;
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::lkg;
@@ -269,6 +271,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         &tasks,
     );
 
+    let descriptors = Arc::new(Descriptors::default());
+    let (counted, members) = (Arc::clone(&descriptors), clusters.statuses.clone());
+    tasks.spawn("descriptors", count_members(counted, members));
+
     if let Some(config_cluster) = source.config_cluster() {
         let (namespace, statuses) = (args.namespace.clone(), clusters.statuses.clone());
         tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
@@ -394,6 +400,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
                 connections: Arc::clone(&connections),
                 stats: Arc::clone(&stats),
                 max_connections: args.max_connections,
+                descriptors: Arc::clone(&descriptors),
                 drain: drain.clone(),
             },
             tasks.clone(),
@@ -408,6 +415,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         faulty_objects: faulty_seen,
         board: board.clone(),
         writes: writes_seen,
+        descriptors: Arc::clone(&descriptors),
     };
     let sources = Arc::new(admin::Sources {
         context: context_seen,
@@ -421,6 +429,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         readiness: readiness_seen.clone(),
         metrics: Arc::new(metrics),
         withheld: admin::Lately::default(),
+        crowd: Arc::default(),
+        descriptors,
         token,
     });
     tasks.spawn("admin", admin::serve(admin_listener, sources));
@@ -436,6 +446,20 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         saved,
         _temporary: temporary,
     })
+}
+
+/// Tells how many members need file descriptors.
+async fn count_members(
+    descriptors: Arc<Descriptors>,
+    mut members: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+) {
+    loop {
+        descriptors.members(members.borrow_and_update().len());
+        // An error says that the process ends.
+        if members.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Has memory that lies free go back to the system.

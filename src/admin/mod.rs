@@ -3,6 +3,7 @@
 //! Reads what others own and renders it; writes nothing. The shapes are those of interface.md, and
 //! the CLI renders nothing else.
 
+mod port;
 mod token;
 mod views;
 
@@ -11,20 +12,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::Router;
-use axum::extract::{Query, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tracing::warn;
-
+pub use self::port::Crowd;
+use self::port::{Workers, aside};
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
+use crate::descriptors::Descriptors;
 use crate::explain::{explain, find_service};
 use crate::mesh::watch::Problem;
 use crate::metrics::{Metrics, Withheld};
@@ -37,6 +29,16 @@ use crate::push::view::{Role, ViewKey};
 use crate::sources::Board;
 use crate::task::Supervisor;
 use crate::xds::connections::{Connection, Connections, rfc3339};
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 /// For how long a count of endpoints that are withheld will do for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
@@ -74,6 +76,10 @@ pub struct Sources {
     pub metrics: Arc<Metrics>,
     /// What was counted last of endpoints that are withheld, and when.
     pub withheld: Lately,
+    /// How the admin port itself fares.
+    pub crowd: Arc<Crowd>,
+    /// How the process fares with its file descriptors.
+    pub descriptors: Arc<Descriptors>,
     /// What `/debug/*` asks for.
     pub token: Token,
 }
@@ -108,11 +114,11 @@ impl IntoResponse for Failure {
 type Answer = Result<Response, Failure>;
 type Shared = State<Arc<Sources>>;
 
-/// Serves the admin API until the process ends.
+/// Serves the admin API until the tasks are stopped.
 pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
-    if let Err(error) = axum::serve(listener, router(sources)).await {
-        warn!(%error, "the admin API ended");
-    }
+    let (crowd, descriptors) = (Arc::clone(&sources.crowd), Arc::clone(&sources.descriptors));
+    let tasks = sources.tasks.clone();
+    port::serve(listener, router(sources), crowd, descriptors, tasks).await;
 }
 
 fn router(sources: Arc<Sources>) -> Router {
@@ -132,11 +138,17 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/{*rest}", any(unknown))
         .route("/api/", any(unknown))
         .route("/api/{*rest}", any(unknown))
+        .route_layer(middleware::from_fn_with_state(Workers::default(), aside))
+        // Asked first: strangers keep nobody busy.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
+    // By threads of their own, so that whoever asks for metrics without end keeps no operator waiting.
+    let metrics = Router::new()
+        .route("/metrics", get(metrics))
+        .route_layer(middleware::from_fn_with_state(Workers::default(), aside));
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
+        .merge(metrics)
         .merge(debug)
         .fallback(unknown)
         .with_state(sources)
@@ -385,8 +397,27 @@ async fn push(State(sources): Shared) -> Answer {
             "streamsWokenTotal": figures.woken_total,
             "endpointsWaitMaxMilliseconds": 50,
             "definitionsWaitMaxMilliseconds": 100,
+            "descriptors": descriptors(&sources.descriptors),
+            "adminConnections": {
+                "open": sources.crowd.open(),
+                "most": sources.crowd.most(),
+                "crowdedOut": sources.crowd.crowded_out(),
+                "refused": sources.crowd.refused(),
+            },
         }),
     ))
+}
+
+/// How the process fares with its file descriptors.
+fn descriptors(descriptors: &Descriptors) -> Value {
+    let figures = descriptors.figures();
+    json!({
+        "open": figures.open,
+        "limit": figures.limit,
+        "neededByMembers": figures.needed,
+        "exhausted": figures.exhausted,
+        "exhaustedSecondsAgo": figures.exhausted_ago.map(|ago| ago.as_secs()),
+    })
 }
 
 fn current(sources: &Sources) -> Result<Arc<PushContext>, Failure> {

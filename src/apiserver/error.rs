@@ -4,6 +4,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
 
+use crate::codes;
+use crate::descriptors::is_none_free;
+
 /// Why a request brought no answer we can use. The texts name the fact: status, address, dates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -101,6 +104,10 @@ impl Error {
         let fact = if find::<io::Error>(error).is_some_and(cut) {
             // Else rustls explains itself at length.
             "the connection was closed".to_owned()
+        } else if find::<io::Error>(error).is_some_and(is_none_free) {
+            // Ours, not the server's.
+            let code = &codes::DESCRIPTORS;
+            format!("{code}: no file descriptor is free for a connection to it")
         } else {
             deepest(error).to_string()
         };
@@ -205,6 +212,13 @@ pub(crate) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn that_we_have_no_descriptor_left_is_no_fault_of_the_server() {
+        let error = Error::of_exchange("GET /", &io::Error::from_raw_os_error(24));
+        let Error::Broken { fact, .. } = error else { panic!("{error}") };
+        assert!(fact.starts_with("STR0810"), "{fact}");
+    }
 
     #[test]
     fn statuses_are_told_apart() {

@@ -21,7 +21,7 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, secrets, trust
+    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
     /// Look into the config cluster's Secrets: those that look like members' and are none, and whether members
@@ -35,8 +35,11 @@ pub(crate) struct CheckArgs {
 }
 
 const CATEGORIES: &[&str] = &[
-    "clusters", "sources", "networks", "services", "mesh", "policy", "proxies", "secrets", "trust",
+    "clusters", "sources", "networks", "services", "mesh", "policy", "proxies", "process",
+    "secrets", "trust",
 ];
+/// What was so many seconds ago is still worth a word.
+const RECENTLY: u64 = 600;
 /// Those for which the config cluster is asked.
 const OF_SECRETS: &[&str] = &["secrets", "trust"];
 
@@ -65,6 +68,7 @@ struct Answers {
     mesh: Value,
     policy: Value,
     proxies: Value,
+    push: Value,
 }
 
 /// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
@@ -82,6 +86,7 @@ pub(crate) async fn run(args: &CheckArgs) -> Outcome {
         mesh: client.get("/debug/mesh", &[]).await?.value,
         policy: client.get("/debug/policy", &[]).await?.value,
         proxies: client.get("/debug/proxies", &[]).await?.value,
+        push: client.get("/debug/push", &[]).await?.value,
     };
     let mut found = problems(&answers);
     if args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&one.as_str())) {
@@ -216,6 +221,33 @@ fn problems(answers: &Answers) -> Vec<Value> {
                 found.push(problem("proxies", &codes::NACK, object, fact));
             }
         }
+    }
+    found.extend(of_process(&answers.push));
+    found
+}
+
+/// What is wrong with the control plane's own process.
+fn of_process(push: &Value) -> Vec<Value> {
+    let held = &push["descriptors"];
+    let number = |name: &str| held[name].as_u64();
+    let Some(limit) = number("limit") else { return Vec::new() };
+    let at_most = limit - limit / 10;
+    let mut found = Vec::new();
+    let mut tell = |fact: String| {
+        found.push(problem("process", &codes::DESCRIPTORS, "process".into(), fact));
+    };
+    match number("exhaustedSecondsAgo") {
+        Some(ago) if ago < RECENTLY => tell(format!(
+            "of {limit} file descriptors none was free for a connection that came, {ago} s ago"
+        )),
+        _ if number("open") > Some(at_most) => {
+            tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])))
+        }
+        _ if number("neededByMembers") > Some(at_most) => tell(format!(
+            "the members need some {} of {limit} file descriptors, which leaves proxies none",
+            text(&held["neededByMembers"])
+        )),
+        _ => {}
     }
     found
 }
@@ -360,6 +392,7 @@ mod tests {
                           "fieldsWithoutEffect": ["h2UpgradePolicy"] }),
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
+            push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
         };
         let found: Vec<_> = problems(&answers)
             .iter()
@@ -398,9 +431,22 @@ mod tests {
                 "STR0601 policy",
                 "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",
+                "STR0810 process",
             ]
         );
         assert!(problems(&Answers::default()).is_empty());
+        let held = |more: Value| {
+            let mut held = json!({ "limit": 96, "open": 20, "neededByMembers": 74 });
+            held.as_object_mut()
+                .expect("made so")
+                .extend(more.as_object().cloned().unwrap_or_default());
+            of_process(&json!({ "descriptors": held })).len()
+        };
+        assert_eq!(held(json!({})), 0);
+        assert_eq!(held(json!({ "exhaustedSecondsAgo": 3601 })), 0);
+        assert_eq!(held(json!({ "exhaustedSecondsAgo": 3 })), 1);
+        assert_eq!(held(json!({ "neededByMembers": 164 })), 1);
+        assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
         let single = json!([{ "network": "", "clusters": ["a"], "gateways": [] }]);
         let flat = Answers { networks: single, ..Answers::default() };
         assert!(problems(&flat).is_empty(), "one network needs no gateway");

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, IsTerminal};
 
+use tracing::{debug, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -11,6 +12,7 @@ use crate::admin::TokenError;
 use crate::config::{LogFormat, ServeArgs};
 use crate::model::Mcs;
 use crate::policy::PolicyError;
+use crate::process;
 use crate::server::{self, ServeError};
 use crate::store::own_cluster::OwnClusterError;
 
@@ -20,9 +22,22 @@ pub(super) async fn run(args: &ServeArgs) -> Outcome {
         return Err(Failure::usage(text).next("say what exports mean: --mcs exports"));
     }
     start_logging(args)?;
+    raise_descriptors();
     match server::run(args).await {
         Ok(()) => Ok(Exit::Fine),
         Err(error) => Err(failure(&error)),
+    }
+}
+
+/// As many file descriptors as we may have: each proxy takes one, each member ten.
+fn raise_descriptors() {
+    let unlimited = |limit: Option<u64>| limit.map_or("no limit".to_owned(), |it| it.to_string());
+    match process::raise_descriptors() {
+        Ok(Some((before, now))) => {
+            debug!(before, now = unlimited(now), "the limit of file descriptors is raised");
+        }
+        Ok(None) => {}
+        Err(error) => warn!(%error, "the limit of file descriptors can't be raised"),
     }
 }
 

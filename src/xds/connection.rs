@@ -38,6 +38,7 @@ use super::server::{Leaving, Line, Shared};
 use super::session::Form;
 use super::stream::{Ended, Stream, contained};
 use crate::codes;
+use crate::descriptors::Seat;
 use crate::identity::{PeerIdentity, tls};
 
 /// A connection waits this long for the turn of its handshake.
@@ -71,7 +72,7 @@ pub(super) struct Connection {
     pub(super) address: SocketAddr,
     pub(super) routes: Routes,
     /// Its share of how many there may be, for as long as it lasts.
-    pub(super) _room: OwnedSemaphorePermit,
+    pub(super) _room: (OwnedSemaphorePermit, Seat),
 }
 
 /// What becomes of the connection when one of its calls has ended.

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::descriptors;
+
 /// Handshakes at once in all.
 pub(super) const TURNS_MAX: usize = 64;
 /// Handshakes at once of one source: whoever holds all of these holds up only itself.
@@ -18,9 +20,17 @@ pub(super) const TURNS_PER_SOURCE_MAX: usize = 32;
 pub(super) const UNFINISHED_PER_SOURCE_MAX: usize = 4096;
 
 /// The handshakes of one server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Handshakes {
     table: Mutex<Table>,
+    /// How many of one source may be unfinished.
+    unfinished_max: usize,
+}
+
+impl Default for Handshakes {
+    fn default() -> Self {
+        Self { table: Mutex::default(), unfinished_max: UNFINISHED_PER_SOURCE_MAX }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -47,13 +57,19 @@ pub(super) struct Place {
 }
 
 impl Handshakes {
+    /// As many as the limit of file descriptors lets be wise: one source never holds more than a quarter of them.
+    pub(super) fn of_limit() -> Self {
+        let unfinished_max = descriptors::share(4, 8, UNFINISHED_PER_SOURCE_MAX);
+        Self { unfinished_max, ..Self::default() }
+    }
+
     /// Enters a handshake. `None` where its source has too many unfinished ones.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let source = source(address);
         let (sender, turn) = oneshot::channel();
         let mut table = self.table();
         let entry = table.sources.entry(source).or_default();
-        if entry.unfinished >= UNFINISHED_PER_SOURCE_MAX {
+        if entry.unfinished >= self.unfinished_max {
             return None;
         }
         entry.unfinished += 1;

@@ -13,7 +13,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tracing::debug;
 
 use super::connection::Connection;
 use super::connections::Connections;
@@ -22,6 +21,7 @@ use super::handshakes::Handshakes;
 use super::health::HealthService;
 use super::lane::Lane;
 use super::stats::Stats;
+use crate::descriptors::{self, Descriptors, Port};
 use crate::identity::{CertificateService, PeerIdentity, ServerIdentity};
 use crate::push::PushContext;
 use crate::push::interest::Interest;
@@ -31,8 +31,8 @@ use crate::task::Supervisor;
 /// overrun, but spreads the ends over no more than this.
 const DRAIN_PER_SECOND: f64 = 100.0;
 const DRAIN_SPREAD_MAX: Duration = Duration::from_secs(10);
-/// How long to rest when the system can't accept, at first and at most.
-const ACCEPT_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// File descriptors that are kept for proxies, at most.
+const RESERVE_MAX: usize = 64;
 /// How long to rest between two sweeps of what is encoded, each of which looks at all of it.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
@@ -52,6 +52,8 @@ pub struct Config {
     pub stats: Arc<Stats>,
     /// The most connections at once.
     pub max_connections: usize,
+    /// How the process fares with its file descriptors.
+    pub descriptors: Arc<Descriptors>,
     /// Cancelled when streams shall end.
     pub drain: CancellationToken,
 }
@@ -110,7 +112,7 @@ impl Shared {
             cache: Cache::default(),
             lane: Lane::default(),
             drain: config.drain,
-            handshakes: Arc::default(),
+            handshakes: Arc::new(Handshakes::of_limit()),
         }
     }
 
@@ -219,18 +221,18 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
         .add_service(HealthServer::new(health))
         .prepare();
     let room = Arc::new(Semaphore::new(config.max_connections));
+    let reserve = descriptors::share(8, 4, RESERVE_MAX);
+    let mut port = Port::new("xds", listener, reserve, Arc::clone(&config.descriptors));
     let shared = Arc::new(Shared::new(config));
     let swept = Arc::clone(&shared);
     tasks.spawn_restarting("sweep", SWEEP_PAUSE, move || Arc::clone(&swept).sweep());
-    let mut pause = ACCEPT_PAUSE.0;
     loop {
         let accepted = tokio::select! {
             () = shared.drain.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = port.accept() => accepted,
         };
         match accepted {
-            Ok((socket, address)) => {
-                pause = ACCEPT_PAUSE.0;
+            Ok((socket, address, seat)) => {
                 shared.stats.connections.fetch_add(1, Ordering::Relaxed);
                 let Ok(room) = Arc::clone(&room).try_acquire_owned() else {
                     shared.stats.handshake_failed("too many connections");
@@ -241,19 +243,12 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
                     continue;
                 };
                 let (shared, routes) = (Arc::clone(&shared), routes.clone());
-                let connection = Connection { shared, address, routes, _room: room };
+                let connection = Connection { shared, address, routes, _room: (room, seat) };
                 // Boxed, since what wraps a task holds it twice.
                 tasks.spawn("connection", Box::pin(connection.run(socket, place)));
             }
-            Err(error) => {
-                shared.stats.accept_errors.fetch_add(1, Ordering::Relaxed);
-                debug!(%error, "can't accept");
-                tokio::select! {
-                    () = shared.drain.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-                pause = (pause * 2).min(ACCEPT_PAUSE.1);
-            }
+            // The next call rests first.
+            Err(_) => drop(shared.stats.accept_errors.fetch_add(1, Ordering::Relaxed)),
         }
     }
 }

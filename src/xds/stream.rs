@@ -498,6 +498,7 @@ mod tests {
             connections: Arc::default(),
             stats: Arc::default(),
             max_connections: 1,
+            descriptors: Arc::default(),
             drain: tokio_util::sync::CancellationToken::new(),
         });
         let line = Line::new(Arc::new(peer), 0);

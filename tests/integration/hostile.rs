@@ -2,12 +2,14 @@
 //! hand where no honest library would.
 
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
+use serde_json::Value;
 use strait::xds::client::{Client, channel};
 use strait::xds::resource::ResourceType;
 use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
@@ -15,8 +17,9 @@ use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_ser
 use strait_proto::health::HealthCheckRequest;
 use strait_proto::health::health_check_response::ServingStatus;
 use strait_proto::health::health_client::HealthClient;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::process::Child;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::Code;
@@ -319,28 +322,120 @@ async fn calls_that_are_no_grpc_end_alone() {
 }
 
 /// The program as a process of its own, with few file descriptors; ends with the test.
-struct Process(Child);
+struct Process {
+    child: Child,
+    xds: SocketAddr,
+    admin: SocketAddr,
+    token: String,
+    log: PathBuf,
+}
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl Process {
+    async fn start(setup: &Setup, descriptors: usize) -> Self {
+        let log = setup.path("log");
+        let limited = format!("ulimit -n {descriptors}; exec \"$@\"");
+        let mut command = tokio::process::Command::new("sh");
+        command.args(["-c", &limited, "sh", env!("CARGO_BIN_EXE_strait"), "serve"]);
+        command.args(setup.arguments()).stdout(Stdio::piped());
+        command.stderr(std::fs::File::create(&log).expect("a log"));
+        let mut child = command.kill_on_drop(true).spawn().expect("started");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let line = lines.next_line().await.expect("readable").expect("it listens");
+        let ports: Value = serde_json::from_str(&line).expect("JSON");
+        let address =
+            |name: &str| ports[name].as_str().and_then(|text| text.parse().ok()).expect("a port");
+        let token = std::fs::read_to_string(setup.path("state").join("admin-token"));
+        let token = token.expect("a token").trim().to_owned();
+        let (xds, admin) = (address("xds"), address("admin"));
+        let process = Self { child, xds, admin, token, log };
+        wait_until(SOON, async || process.answers("/readyz").await).await;
+        process
+    }
+
+    /// Asks as a probe does: on a connection of its own, and not for long.
+    async fn get(&self, path: &str) -> Result<String, String> {
+        let asked = async {
+            let mut socket = TcpStream::connect(self.admin).await?;
+            let (host, token) = (self.admin, &self.token);
+            let head = format!(
+                "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+            );
+            socket.write_all(head.as_bytes()).await?;
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).await.map(|_| answer)
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(2), asked).await;
+        answer.map_err(|_| format!("{path}: no answer"))?.map_err(|error| error.to_string())
+    }
+
+    async fn answers(&self, path: &str) -> Result<(), String> {
+        let answer = self.get(path).await?;
+        if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(answer) }
+    }
+
+    fn id(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
+    /// Time spent on a CPU so far.
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("it runs");
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum()
     }
 }
 
+/// A connection from one of this host's own addresses, on which nothing is said.
+async fn silent(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind((IpAddr::from(from), 0).into()).expect("an address of this host");
+    let limited = tokio::time::timeout(SOON, socket.connect(to));
+    limited.await.expect("in time").expect("connected")
+}
+
 #[tokio::test]
-async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
+async fn half_open_requests_and_few_descriptors_leave_health_and_new_streams_working() {
+    // Of the test itself.
+    strait::process::raise_descriptors().expect("allowed");
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
     let setup = Setup::new();
-    let xds: SocketAddr = (IpAddr::from([127, 0, 0, 1]), free_port()).into();
-    let mut flags = setup.arguments();
-    let at = flags.iter().position(|flag| flag == "127.0.0.1:0").expect("the address");
-    flags[at] = xds.to_string();
-    let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 48; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_strait"), "serve"]);
-    let _process = Process(command.args(flags).stderr(Stdio::null()).spawn().expect("started"));
+    setup.join(&[&east]);
+    let process = Process::start(&setup, 96).await;
+    let mut held = Vec::new();
+    for round in 0..3 {
+        for _ in 0..1000 {
+            let mut socket = TcpStream::connect(process.admin).await.expect("connected");
+            // Whoever has to go for another may be gone already.
+            let _ = socket.write_all(b"GET /livez HTTP/1.1\r\nHost").await;
+            held.push(socket);
+        }
+        // And handshakes that never begin, of another source than the proxies.
+        for _ in 0..100 {
+            held.push(silent([127, 0, 0, 2], process.xds).await);
+        }
+        process.answers("/livez").await.expect("it is alive");
+        process.answers("/readyz").await.expect("it is ready");
+        let tls = setup.certificate(SHOP, "web");
+        let channel = channel(process.xds, "localhost", tls).await.expect("let in");
+        let tasks = strait::task::Supervisor::new();
+        let options = strait::xds::client::Options::default();
+        let client = Client::open(channel, web().node(), options, &tasks).await;
+        let client = client.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
+    }
+    let push = process.get("/debug/push").await.expect("an answer");
+    assert!(push.contains("\"most\": 12") && push.contains("\"limit\": 96"), "{push}");
+}
+
+#[tokio::test]
+async fn a_server_out_of_file_descriptors_says_so_and_accepts_again_when_there_are_some() {
+    let setup = Setup::new();
+    let process = Process::start(&setup, 64).await;
     let tls = setup.certificate(SHOP, "web");
     let asks = async || {
-        let channel = channel(xds, "localhost", Arc::clone(&tls)).await;
+        let channel = channel(process.xds, "localhost", Arc::clone(&tls)).await;
         let mut client = HealthClient::new(channel.map_err(|error| error.to_string())?);
         let answer = client.check(HealthCheckRequest::default()).await;
         answer.map_err(|status| status.to_string())
@@ -352,15 +447,29 @@ async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
     };
     wait_until(SOON, serves).await;
     let mut held = Vec::new();
-    for _ in 0..100 {
-        held.push(TcpStream::connect(xds).await.expect("the backlog takes it"));
+    // No source may have many.
+    for source in 2..12 {
+        for _ in 0..16 {
+            held.push(silent([127, 0, 0, source], process.xds).await);
+        }
     }
     serves().await.expect_err("nothing left to accept with");
+    let (before, mut tick) = (process.ticks(), tokio::time::interval(Duration::from_millis(50)));
+    for _ in 0..10 {
+        tick.tick().await;
+        // Its descriptors are its own.
+        wait_until(SOON, async || process.answers("/livez").await).await;
+    }
+    assert!(process.ticks() - before < 25, "it rests while it can't accept");
+    let metrics = process.get("/metrics").await.expect("an answer");
+    let exhausted = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("strait_descriptors_exhausted_total "))
+        .expect("it is counted");
+    assert_ne!(exhausted, "0");
+    let log = std::fs::read_to_string(&process.log).expect("a log");
+    assert_eq!(log.matches("no file descriptor is free").count(), 1, "{log}");
+    assert!(log.contains("STR0810") && log.contains("\"limit\":64"), "{log}");
     drop(held);
     wait_until(SOON, serves).await;
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
 }

@@ -25,7 +25,7 @@ use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
 use crate::apiserver::{
-    Backoff, Client, Event, Key, Limits, Probed, Sameness, Selection, look, sameness,
+    Backoff, Client, Error, Event, Key, Limits, Probed, Sameness, Selection, look, sameness,
 };
 use crate::model::{
     DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
@@ -392,7 +392,9 @@ impl Member {
 
     fn event<T: Indexed>(&mut self, event: Told<T>) {
         if let Event::Failed(error) = event {
-            self.status.errors += 1;
+            // What a cluster needn't have, and hasn't, is no failure.
+            let is_absent = T::KIND.may_be_absent() && matches!(error, Error::NotFound(_));
+            self.status.errors += u64::from(!is_absent);
             return self.contacts.failed(Reader::Kind(T::KIND), error);
         }
         self.contacts.answered(Reader::Kind(T::KIND));
