@@ -250,6 +250,11 @@ impl Metrics {
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.relists)?;
         }
+        let help = "About how much memory all takes that is held of a cluster; its bound is in the policy.";
+        let mut family = Family::gauge(out, "strait_cluster_memory_bytes", help)?;
+        for cluster in &holders {
+            family.sample(&[("cluster", &cluster.id)], cluster.memory_bytes)?;
+        }
         let help = "How long it took to read everything for the first time.";
         let mut family = Family::gauge(out, "strait_cluster_sync_duration_seconds", help)?;
         for cluster in &holders {

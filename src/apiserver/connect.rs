@@ -27,7 +27,7 @@ use tower::{BoxError, ServiceExt};
 
 use super::address::{self, Resolver};
 use super::verify::GivenRoots;
-use super::{Access, Credential, Loopback};
+use super::{Access, Account, Credential, Loopback};
 use crate::address::Special;
 
 /// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
@@ -62,6 +62,8 @@ pub struct Client {
     pub(super) revived: Arc<watch::Sender<u64>>,
     /// Counts up when readers shall list anew what they watch.
     pub(super) again: Arc<watch::Sender<u64>>,
+    /// What is held of what it says.
+    pub(super) account: Arc<Account>,
 }
 
 /// Why an [`Access`] can't be used, found without any connection.
@@ -114,6 +116,7 @@ impl Client {
             authorization: authorization(&access.credential)?,
             revived: Arc::default(),
             again: Arc::default(),
+            account: Arc::default(),
         })
     }
 
@@ -136,6 +139,11 @@ impl Client {
     /// believe.
     pub fn list_again(&self) {
         self.again.send_modify(|count| *count += 1);
+    }
+
+    /// What is held of what it says.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Where requests go, for messages.

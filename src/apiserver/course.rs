@@ -29,6 +29,10 @@ const WATCH_LIFETIME_MIN: Duration = Duration::from_secs(240);
 const WATCH_LIFETIME_MAX: Duration = Duration::from_secs(300);
 /// Between questions that fail.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
+/// After answers that make no sense: what gives them may stand in front of the server, and go.
+const NONSENSE_PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(300));
+/// After answers that were too much: the next one would be, too.
+const EXCESS_PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(600));
 /// Watches that end without an error begin at least this far apart.
 const WATCH_SPACING: Duration = Duration::from_secs(1);
 /// The longest `Retry-After` that is obeyed.
@@ -60,9 +64,13 @@ pub(super) struct Course {
     faults: Backoff,
     /// After versions that the server doesn't know. It answers then: how long it was away before is no reason to wait.
     forgotten: Backoff,
-    /// After answers that only somebody's hand changes: 401, 403, 404, nonsense. They pass, too: a server that has
+    /// After answers that only somebody's hand changes: 401, 403, 404. They pass, too: a server that has
     /// just started permits nobody anything until it has read who may do what.
     refusals: Backoff,
+    /// After answers that make no sense, which each cost little.
+    nonsense: Backoff,
+    /// After answers that were too much, each of which costs what it may.
+    excesses: Backoff,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -94,6 +102,8 @@ impl Course {
             faults: PAUSES,
             forgotten: PAUSES,
             refusals: PAUSES,
+            nonsense: NONSENSE_PAUSES,
+            excesses: EXCESS_PAUSES,
         }
     }
 
@@ -158,6 +168,8 @@ impl Course {
             self.faults.held(lasted);
             self.forgotten.held(lasted);
             self.refusals.held(lasted);
+            self.nonsense.held(lasted);
+            self.excesses.held(lasted);
             return WATCH_SPACING.saturating_sub(lasted);
         }
         // An empty answer at once, perhaps again and again: a stale watch, or a broken proxy.
@@ -197,6 +209,8 @@ impl Course {
                 let later = (*after).min(RETRY_AFTER_MAX).mul_f64(1.0 + random / 4.0);
                 later.min(RETRY_AFTER_MAX).max(self.faults.pause(random))
             }
+            Error::Misbehaving(_) => self.nonsense.pause(random),
+            Error::OverBudget(_) => self.excesses.pause(random),
             _ if refused => self.refusals.pause(random),
             _ => self.faults.pause(random),
         }
@@ -210,6 +224,7 @@ fn is_refusal(error: &Error) -> bool {
         | Error::Forbidden(_)
         | Error::NotFound(_)
         | Error::Misbehaving(_)
+        | Error::OverBudget(_)
         | Error::Tls(_) => true,
         Error::Gone(_)
         | Error::VersionAhead(_)
@@ -231,6 +246,7 @@ fn blames_initial_events(error: &Error) -> bool {
             | Error::Silent { .. }
             | Error::Broken { .. }
             | Error::Misbehaving(_)
+            | Error::OverBudget(_)
     )
 }
 
@@ -399,10 +415,15 @@ mod tests {
         assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000]);
         // A list that is too long is found to be so after much of it was read.
         let (mut run, long) = (Run::new(), Duration::from_secs(20));
-        let mut refused =
-            || run.course.failed(&Error::Misbehaving("too long".into()), long, 0.5).as_millis();
-        let pauses: Vec<_> = (0..7).map(|_| refused()).collect();
-        assert_eq!(pauses, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000]);
+        let mut refused = |error: &Error| run.course.failed(error, long, 0.5).as_secs_f64();
+        let too_long = Error::OverBudget("too long".into());
+        let pauses: Vec<_> = (0..11).map(|_| refused(&too_long)).collect();
+        let minutes = [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0];
+        assert_eq!(pauses, minutes, "each costs what it may");
+        // A page of somebody in between costs little, and may go.
+        let nonsense = Error::Misbehaving("a web page".into());
+        let pauses: Vec<_> = (0..10).map(|_| refused(&nonsense)).collect();
+        assert_eq!((pauses[0], pauses[6], pauses[9]), (0.8, 51.2, 300.0));
     }
 
     #[test]

@@ -46,6 +46,19 @@ pub fn read_list<K: Kind>(
     list.end().map(|_| Event::Restarted { objects, odd })
 }
 
+/// Reads a whole answer in JSON to a list of objects that are kept as they are: those of it, one by one, that make
+/// sense. For fuzzers.
+///
+/// # Errors
+/// It is no list.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_objects<T: super::Object>(bytes: &[u8]) -> Result<Vec<T>, String> {
+    match read_list(&super::object::AsIs::<T>::new(), Encoding::Json, bytes, 64)? {
+        Event::Restarted { objects, .. } => Ok(objects),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// As [`read_list`], for a watch.
 ///
 /// # Errors
@@ -108,6 +121,14 @@ impl List {
         }
     }
 
+    /// How many bytes are no object yet.
+    pub(super) fn buffered(&self) -> usize {
+        match self {
+            Self::Json(list) => list.buffered(),
+            Self::Protobuf(list) => list.buffered(),
+        }
+    }
+
     /// Takes the next whole object; `None` until there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         match self {
@@ -145,6 +166,14 @@ impl Events {
         match self {
             Self::Lines(lines) => lines.push(bytes),
             Self::Frames(frames) => frames.push(bytes),
+        }
+    }
+
+    /// How many bytes are no event yet.
+    pub(super) fn buffered(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.buffered(),
+            Self::Frames(frames) => frames.buffered(),
         }
     }
 

@@ -59,9 +59,12 @@ pub enum Error {
     /// A status from 500 to 599.
     #[error("{0}")]
     Server(Status),
-    /// It answers what no API server answers, or more than its budget.
+    /// It answers what no API server answers.
     #[error("{0}")]
     Misbehaving(String),
+    /// It answers more than its budget.
+    #[error("{0}")]
+    OverBudget(String),
 }
 
 /// A status and what the server says about it.

@@ -144,6 +144,11 @@ impl List {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// How many bytes are held.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Takes the next whole object; `None` until there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         while let Some(&byte) = self.buffer.get(self.seen) {

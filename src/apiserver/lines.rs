@@ -26,6 +26,11 @@ impl Lines {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// How many bytes are held.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Takes the next whole line without its end; `None` until there is one. Empty lines are left
     /// out.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {

@@ -10,6 +10,7 @@
 //! of both forms, and `gathered.rs` holds a list until all of it has come.
 
 mod access;
+mod account;
 mod address;
 mod backoff;
 mod connect;
@@ -33,14 +34,18 @@ mod watch;
 mod wire;
 
 pub use access::{Access, Credential, Loopback, Redacted};
+pub use account::Account;
 pub(crate) use backoff::Backoff;
 pub(crate) use connect::tcp_to_named;
 pub use connect::{Client, ConnectError, Transport, connector, transport_to};
+#[cfg(any(test, fuzzing))]
+pub(crate) use decode::read_objects;
 pub use decode::{Encoding, read_list, read_watch};
 pub use error::Error;
 pub(crate) use error::one_line;
 pub use object::{
-    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, Owner, null_as_default,
+    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, Owner, list,
+    null_as_default,
 };
 pub use probe::Probed;
 pub use request::Patch;

@@ -10,10 +10,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::text::{Moment, Pairs, Text};
+use super::text::{ELEMENTS_MAX, Moment, Pairs, Text};
 use super::wire::{Malformed, Message, Value};
 
 /// Namespace and name.
@@ -85,9 +85,14 @@ pub trait Gather<T>: Default + Send + 'static {
 }
 
 /// What is kept of an object and knows of which.
-pub trait Keyed {
+pub trait Keyed: Sized {
     /// Which object this was kept of.
     fn key(&self) -> Key;
+
+    /// About how much memory it takes.
+    fn weight(&self) -> usize {
+        size_of::<Self>()
+    }
 }
 
 /// One by one, as they came; who reads them sees to it which of two counts.
@@ -295,6 +300,41 @@ where
     T: Deserialize<'de> + Default,
 {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// Decodes a list within an object; `null` is an empty one.
+///
+/// # Errors
+/// Those of its elements, or there are more than 10,000.
+pub fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct List<T>(PhantomData<fn() -> T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_unit<E>(self) -> Result<Vec<T>, E> {
+            Ok(Vec::new())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+            let mut found = Vec::new();
+            while let Some(element) = elements.next_element()? {
+                if found.len() == ELEMENTS_MAX {
+                    return Err(A::Error::custom("a list of more than 10,000 elements"));
+                }
+                found.push(element);
+            }
+            Ok(found)
+        }
+    }
+    deserializer.deserialize_any(List(PhantomData))
 }
 
 /// Annotations are free text of any size; only those of the mesh and our own are kept.

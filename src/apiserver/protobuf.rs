@@ -202,6 +202,11 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// How many bytes are held.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Takes the next whole frame; `None` until there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
         let Some(length) = self.buffer.first_chunk() else {
@@ -256,6 +261,11 @@ impl List {
     /// Adds what was received.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// How many bytes are held.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffer.len()
     }
 
     /// Takes the next whole object; `None` until there is one.

@@ -9,6 +9,10 @@ use serde::{Deserialize, Deserializer};
 
 use super::wire::{Malformed, Message, Value};
 
+/// The most elements of a list within an object, and entries of a map: three bytes each may become a hundred
+/// when they are decoded, so that an object within its bound would cost a multiple of it.
+pub(super) const ELEMENTS_MAX: usize = 10_000;
+
 /// Text in the bytes it came in; a copy only where JSON has escapes in it. Text that is missing or
 /// null is empty: no field read here means something else by that.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -173,6 +177,9 @@ impl<'a> Pairs<'a> {
         let text = |bytes| Value::Bytes(bytes).text();
         // A name that is no text is nobody's; its value is not looked at.
         let Ok(name) = text(entry.name) else { return Ok(()) };
+        if self.0.len() == ELEMENTS_MAX {
+            return Err(Malformed::TOO_MANY);
+        }
         if self.0.capacity() == 0 {
             // Most objects have more labels than a vector begins with, and few have more than these.
             self.0.reserve_exact(8);
@@ -201,6 +208,9 @@ impl<'a> Pairs<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut kept = Vec::new();
                 while let Some(name) = map.next_key::<Text<'de>>()? {
+                    if kept.len() == ELEMENTS_MAX {
+                        return Err(A::Error::custom("a map of more than 10,000 entries"));
+                    }
                     if self.0(name.as_bytes()) {
                         kept.push((name, map.next_value::<Text<'de>>()?));
                     } else {

@@ -12,14 +12,17 @@ use http::Method;
 use tokio::sync::{mpsc, watch};
 use tracing::debug;
 
+use super::account::Share;
 use super::course::{Ask, Course};
 use super::decode::{self, CutError, Encoding, Events, Line, List};
 use super::gathered::Gathered;
 use super::lines::TooLong;
-use super::object::{AsIs, Kind};
+use super::object::{AsIs, Keyed as _, Kind};
 use super::request::{Answer, SILENCE_LIMIT, percent_encode};
 use super::{Client, Error, Key, Object, Odd};
 
+/// What noting that an object is gone, or makes no sense, takes.
+const GONE_BYTES: usize = 128;
 /// How many objects are asked for in one page.
 const PAGE_OBJECTS: usize = 500;
 /// Before a list that is to confirm another.
@@ -119,11 +122,20 @@ pub struct Limits {
     pub objects: usize,
     /// Pages of one list, however little is on them.
     pub pages: usize,
+    /// Bytes of memory that all of a server takes, of all its kinds: what has come in part, lists that are not
+    /// complete yet, and what is kept.
+    pub memory_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { object_bytes: 4 << 20, page_bytes: 256 << 20, objects: 500_000, pages: 4_000 }
+        Self {
+            object_bytes: 4 << 20,
+            page_bytes: 256 << 20,
+            objects: 500_000,
+            pages: 4_000,
+            memory_bytes: 64 << 20,
+        }
     }
 }
 
@@ -161,6 +173,7 @@ impl Client {
             again: self.again.subscribe(),
             revived: self.revived.subscribe(),
             gathered: Gathered::new(),
+            share: Share::of(&self.account),
         };
         tokio::select! {
             () = sink.closed() => {}
@@ -206,6 +219,8 @@ struct Reader<'a, K: Kind, E> {
     /// before this question, or before its answer.
     revived: watch::Receiver<u64>,
     gathered: Gathered<K>,
+    /// What of the server's account is this reader's.
+    share: Share,
 }
 
 /// Where a watch begins.
@@ -221,6 +236,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
+            let mut hurries = true;
             self.revived.mark_unchanged();
             let question = self.course.ask(began, random());
             let pause = match self.put(question).await {
@@ -228,12 +244,18 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                 Err(Stop::Closed) => return Err(Closed),
                 Err(Stop::Failed(error)) => {
                     self.gathered = Gathered::new();
+                    self.share.give_back();
                     if matches!(error, Error::NotFound(_)) && !self.selection.versions.is_empty() {
                         // The kind may be there in another version.
                         self.course.start_over();
                     }
                     let pause = self.course.failed(&error, began.elapsed(), random());
                     debug!(kind = self.selection.plural, %error, ?pause, "to be asked again");
+                    // That its probe is answered again says nothing of how much there is.
+                    hurries = !matches!(error, Error::OverBudget(_));
+                    if matches!(error, Error::OverBudget(_) | Error::Misbehaving(_)) {
+                        self.client.account.asks(self.selection.plural, Some(pause));
+                    }
                     self.sink.failed(error).await?;
                     pause
                 }
@@ -241,8 +263,9 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 // Perhaps while the question was still open.
-                Ok(()) = self.revived.changed() => {}
+                Ok(()) = self.revived.changed(), if hurries => {}
             }
+            self.client.account.asks(self.selection.plural, None);
         }
     }
 
@@ -322,12 +345,15 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             list.push(&piece);
             while let Some(object) = list.next().map_err(|error| self.uncut(&answer, error))? {
                 match decode::object(&self.kind, answer.encoding, &object) {
-                    Ok(object) => self.gathered.add(object),
-                    Err(odd) => self.gathered.odd.push(odd),
+                    Ok(object) => self.add(object),
+                    Err(odd) => self.add_odd(odd),
                 }
                 self.check_budget()?;
             }
+            self.share.buffers(list.buffered());
+            self.check_budget()?;
         }
+        self.share.buffers(0);
         let end = list.end().map_err(|fact| self.unread(&answer, &fact))?;
         self.sink.answered().await?;
         self.gathered.pages += 1;
@@ -386,7 +412,10 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                     self.tell(line).await?;
                 }
             }
+            self.share.buffers(events.buffered());
+            self.check_budget()?;
         }
+        self.share.buffers(0);
         if initial {
             return Err(self.broken("it ended before the initial events did").into());
         }
@@ -400,11 +429,12 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     async fn gather(&mut self, line: Line<K::Kept>) -> Result<bool, Stop> {
         match line {
             Line::Applied { object, .. } => {
-                self.gathered.add(object);
+                self.add(object);
                 self.check_budget()?;
             }
             // What changes while the initial events are sent: the last word counts.
             Line::Deleted { key, .. } => {
+                self.share.gathers(GONE_BYTES);
                 self.gathered.forget(key);
                 self.check_budget()?;
             }
@@ -412,7 +442,7 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                 if let Some(key) = &odd.key {
                     self.gathered.forget(key.clone());
                 }
-                self.gathered.odd.push(odd);
+                self.add_odd(odd);
                 self.check_budget()?;
             }
             Line::Bookmark { version, initial_events_end: true } => {
@@ -430,9 +460,22 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
         Ok(false)
     }
 
+    /// Takes one more object of a list.
+    fn add(&mut self, object: K::Kept) {
+        self.share.gathers(object.weight());
+        self.gathered.add(object);
+    }
+
+    fn add_odd(&mut self, odd: Odd) {
+        self.share.gathers(GONE_BYTES + odd.reason.len());
+        self.gathered.odd.push(odd);
+    }
+
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
         let (objects, odd) = std::mem::replace(&mut self.gathered, Gathered::new()).finish();
         self.sink.send(Event::Restarted { objects, odd }).await?;
+        // From here on whoever was told holds it.
+        self.share.give_back();
         self.course.listed(version, Instant::now(), random());
         Ok(())
     }
@@ -480,22 +523,25 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     }
 
     fn check_budget(&self) -> Result<(), Error> {
+        if self.share.exceeds(self.limits.memory_bytes) {
+            return Err(over_memory(self.limits.memory_bytes, self.selection.plural));
+        }
         let Some((limit, what)) = self.gathered.excess(&self.limits) else { return Ok(()) };
-        Err(Error::Misbehaving(format!(
+        Err(Error::OverBudget(format!(
             "its list of {} has more than {limit} {what}, the most that is read",
             self.selection.plural
         )))
     }
 
     fn too_long(&self) -> Error {
-        Error::Misbehaving(format!(
+        Error::OverBudget(format!(
             "one of its {} is longer than {} bytes",
             self.selection.plural, self.limits.object_bytes
         ))
     }
 
     fn page_too_long(&self) -> Error {
-        Error::Misbehaving(format!(
+        Error::OverBudget(format!(
             "a page of its {} is longer than {} MiB",
             self.selection.plural,
             self.limits.page_bytes >> 20
@@ -527,6 +573,13 @@ impl<K: Kind, E: From<Told<K>>> Sink<'_, K, E> {
         self.answering = false;
         self.send(Event::Failed(error)).await
     }
+}
+
+/// All kinds together take too much.
+fn over_memory(limit: usize, plural: &str) -> Error {
+    Error::OverBudget(format!(
+        "all that is held of it, with what has come of its {plural}, takes more than {limit} bytes, the most that it may"
+    ))
 }
 
 fn random() -> f64 {

@@ -3,7 +3,7 @@
 //! A [`Message`] is told of each field and takes those it knows; all others are stepped over by their
 //! length, however deep they go. So hostile bytes cost what they are long, and never recursion.
 
-use super::text::Text;
+use super::text::{ELEMENTS_MAX, Text};
 
 /// Bytes that are no protobuf, or not of the message expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +13,8 @@ pub struct Malformed(pub(super) &'static str);
 impl Malformed {
     /// Of a kind that is never written in this way.
     pub const NO_FORM: Self = Self("no object of this kind is written in protobuf");
+    /// Of a list within an object.
+    pub(super) const TOO_MANY: Self = Self("a list of more than 10,000 elements");
 }
 
 /// What a field holds.
@@ -117,9 +119,26 @@ impl<'a> Value<'a> {
     #[inline]
     pub fn push<M: Message<'a> + Default>(self, messages: &mut Vec<M>) -> Result<(), Malformed> {
         let bytes = self.bytes()?;
+        if messages.len() == ELEMENTS_MAX {
+            return Err(Malformed::TOO_MANY);
+        }
         messages.push(M::default());
         // Filled where it stays.
         messages.last_mut().map_or(Ok(()), |message| message.merge(bytes))
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A text, added to others.
+    ///
+    /// # Errors
+    /// It is none, or one too many.
+    pub fn push_text(self, texts: &mut Vec<Text<'a>>) -> Result<(), Malformed> {
+        if texts.len() == ELEMENTS_MAX {
+            return Err(Malformed::TOO_MANY);
+        }
+        texts.push(self.text()?);
+        Ok(())
     }
 }
 

@@ -291,6 +291,14 @@ pub(crate) fn age(time: &Value, look: &Look) -> String {
     seconds(look.now.as_second().saturating_sub(then.as_second()).max(0).unsigned_abs())
 }
 
+/// In how long an RFC 3339 time is: `3m12s`; `0s` for one that has passed, `<none>` for no time.
+pub(crate) fn until(time: &Value, look: &Look) -> String {
+    let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
+        return text(time);
+    };
+    seconds(then.as_second().saturating_sub(look.now.as_second()).max(0).unsigned_abs())
+}
+
 /// Seconds in at most two units, the second one only while it matters.
 fn seconds(total: u64) -> String {
     let units = [(86_400, 'd'), (3_600, 'h'), (60, 'm'), (1, 's')];

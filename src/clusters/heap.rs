@@ -87,6 +87,8 @@ mod tests {
             errors: 0,
             sync_took: id.chars().all(char::is_uppercase).then_some(QUIET),
             ignored_claims: Vec::new(),
+            memory_bytes: 0,
+            next_attempt: None,
             kept: None,
         };
         Arc::new(ids.iter().map(status).collect())

@@ -470,6 +470,7 @@ impl Reconciler {
             page_bytes: budget.page_bytes.unwrap_or(usual.page_bytes),
             objects: budget.objects.unwrap_or(usual.objects),
             pages: budget.pages.unwrap_or(usual.pages),
+            memory_bytes: budget.memory_bytes.unwrap_or(usual.memory_bytes),
         };
         // Identities are written while objects are read: of another trust domain they are read anew.
         let cluster = self.running.clusters.get(id);
@@ -698,6 +699,11 @@ impl Reconciler {
             errors: status.errors,
             sync_took: status.sync_took,
             ignored_claims: Vec::new(),
+            memory_bytes: status.memory_bytes,
+            next_attempt: status
+                .next_attempt
+                .filter(|_| state == State::Misbehaving)
+                .and_then(|time| Timestamp::try_from(time).ok()),
             kept: None,
         }
     }

@@ -84,6 +84,7 @@ struct BudgetText {
     pages: Option<usize>,
     object_bytes: Option<Value>,
     page_bytes: Option<Value>,
+    memory_bytes: Option<Value>,
 }
 
 #[derive(Deserialize, Default)]
@@ -230,8 +231,10 @@ fn budget(field: &str, text: &BudgetText) -> Result<Budget, Invalid> {
         pages: text.pages,
         object_bytes: size("objectBytes", &text.object_bytes)?,
         page_bytes: size("pageBytes", &text.page_bytes)?,
+        memory_bytes: size("memoryBytes", &text.memory_bytes)?,
     };
-    let all = [budget.objects, budget.pages, budget.object_bytes, budget.page_bytes];
+    let all =
+        [budget.objects, budget.pages, budget.object_bytes, budget.page_bytes, budget.memory_bytes];
     if all.contains(&Some(0)) {
         return invalid(field, "has a 0, with which nothing could be read");
     }

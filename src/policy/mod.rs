@@ -102,6 +102,8 @@ pub struct Budget {
     pub object_bytes: Option<usize>,
     /// Bytes of one page.
     pub page_bytes: Option<usize>,
+    /// Bytes of memory that all of it takes.
+    pub memory_bytes: Option<usize>,
 }
 
 /// Why something is not taken: the rule, by its place in the file, and the fact.
@@ -154,6 +156,7 @@ impl Policy {
             pages: own.pages.or(mesh.pages),
             object_bytes: own.object_bytes.or(mesh.object_bytes),
             page_bytes: own.page_bytes.or(mesh.page_bytes),
+            memory_bytes: own.memory_bytes.or(mesh.memory_bytes),
         }
     }
 

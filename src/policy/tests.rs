@@ -47,7 +47,7 @@ fn a_clusters_own_rule_takes_the_place_of_the_meshs() {
     let policy = policy(
         "mesh: {whenDark: withdraw after 15m, mode: drain, networks: [n1], budget: {objects: 7, pages: 9}}
 clusters:
-  east: {whenDark: keep, networks: [n2, ''], budget: {objects: 5, objectBytes: 64Ki}}
+  east: {whenDark: keep, networks: [n2, ''], budget: {objects: 5, objectBytes: 64Ki, memoryBytes: 128Mi}}
 ",
     );
     let after = WhenDark::WithdrawAfter(Duration::from_secs(900));
@@ -65,6 +65,7 @@ clusters:
     let budget = policy.budget(&id("east"));
     let expected = (Some(5), Some(9), Some(65_536), None);
     assert_eq!((budget.objects, budget.pages, budget.object_bytes, budget.page_bytes), expected);
+    assert_eq!(budget.memory_bytes, Some(128 << 20));
 }
 
 #[test]

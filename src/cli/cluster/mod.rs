@@ -19,7 +19,7 @@ use serde_json::Value;
 pub(super) use self::add::{Manifests, check_network};
 use super::failure::{Exit, Failure, Outcome};
 use super::list::{Ask, Kind};
-use super::output::{self, Cell, Column, Listing, Look, Show, age, items, text};
+use super::output::{self, Cell, Column, Listing, Look, Show, age, items, text, until};
 
 /// Member clusters.
 #[derive(Debug, Subcommand)]
@@ -131,6 +131,11 @@ fn describe(row: &Value, _: &Show, look: &Look) -> String {
             "Last contact",
             format!("{} ago", age(&row["lastContact"], look)).replace("<none> ago", "never").into(),
         ),
+    ]);
+    if !row["nextAttempt"].is_null() {
+        fields.push(("Next attempt", format!("in {}", until(&row["nextAttempt"], look)).into()));
+    }
+    fields.extend([
         ("Network", text(&row["network"]).into()),
         ("Trust domain", text(&row["trustDomain"]).into()),
         ("Secret", text(&row["secret"]).into()),

@@ -29,6 +29,8 @@ fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
         errors: 0,
         sync_took: None,
         ignored_claims: Vec::new(),
+        memory_bytes: 0,
+        next_attempt: None,
         kept: None,
     }
 }

@@ -245,7 +245,9 @@ pub(super) fn code_of(error: &Error) -> &'static Code {
     match error {
         Error::Unauthorized(_) | Error::Forbidden(_) => &codes::CONSUL_DENIED,
         Error::Tls(_) => &codes::CONSUL_TLS,
-        Error::Misbehaving(_) | Error::NotFound(_) | Error::Rejected(_) => &codes::CONSUL_ODD,
+        Error::Misbehaving(_) | Error::OverBudget(_) | Error::NotFound(_) | Error::Rejected(_) => {
+            &codes::CONSUL_ODD
+        }
         _ => &codes::CONSUL_UNREACHABLE,
     }
 }

@@ -103,7 +103,7 @@ impl Contacts {
                 let error = self.troubles.get(&Reader::Kind(kind))?;
                 let code = match error {
                     Error::Forbidden(_) => &codes::RIGHT_MISSING,
-                    Error::Misbehaving(_) => &codes::MISBEHAVING,
+                    Error::Misbehaving(_) | Error::OverBudget(_) => &codes::MISBEHAVING,
                     _ => &codes::UNREACHABLE,
                 };
                 Some(format!("{code}: {}: {error} ({})", kind.plural(), kind.optional()?))
@@ -149,7 +149,9 @@ fn of_error(error: &Error, kind: Option<Kind>) -> Contact {
         Error::Unreachable(fact) => Contact::Unreachable(fact.clone()),
         Error::Forbidden(_) => Contact::AuthFailed(text),
         // A required kind that is not there: no Kubernetes, or one from before 1.21.
-        Error::NotFound(_) | Error::Misbehaving(_) => Contact::Misbehaving(text),
+        Error::NotFound(_) | Error::Misbehaving(_) | Error::OverBudget(_) => {
+            Contact::Misbehaving(text)
+        }
         Error::Silent { .. }
         | Error::Broken { .. }
         | Error::Gone(_)

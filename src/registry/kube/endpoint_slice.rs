@@ -81,6 +81,13 @@ impl Slice {
         })
     }
 
+    /// How many endpoints and ports it has, and how many bytes the names take that it names.
+    pub(super) fn sizes(&self) -> (usize, usize, usize) {
+        let tables = (self.nodes.len() + self.zones.len()) * size_of::<usize>();
+        let names = self.tails.len() + tables + self.ipv6.len() * size_of::<Ipv6Addr>();
+        (self.rows.len(), self.ports.len(), names)
+    }
+
     /// How many endpoints it has.
     pub(super) fn len(&self) -> usize {
         self.rows.len()

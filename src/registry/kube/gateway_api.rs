@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::index::{Index, Indexed, Kept, Kind, Reads, Touched, missing_names, name_of};
 use super::namespace::network;
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Key, Meta, Pairs, Text, null_as_default};
+use crate::apiserver::{Form, Identity, Key, Meta, Pairs, Text, list, null_as_default};
 use crate::model::{DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, gateway_port};
 
 /// The class of entrances of networks elsewhere, which only the config cluster may name.
@@ -30,9 +30,9 @@ pub(super) struct GatewayForm<'a> {
 struct Spec<'a> {
     #[serde(borrow)]
     gateway_class_name: Text<'a>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     addresses: Vec<Address<'a>>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     listeners: Vec<Listener<'a>>,
 }
 

@@ -24,6 +24,7 @@ use super::node::Node;
 use super::scope::Scope;
 use super::service::KubeService;
 use super::slices::{Reference, Slices};
+use super::weight::{self, Weighed};
 use crate::apiserver::{self, Event, Form, Gather, Key, Keyed};
 use crate::model::{
     ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Near, NetworkId,
@@ -189,14 +190,19 @@ pub(super) struct Kept<T> {
     pub(super) odd: Option<Box<str>>,
 }
 
-impl<T> Keyed for Kept<T> {
+impl<T: Weighed> Keyed for Kept<T> {
     fn key(&self) -> Key {
         self.key.clone()
+    }
+
+    fn weight(&self) -> usize {
+        let odd = self.odd.as_ref().map_or(0, |odd| odd.len());
+        weight::key(&self.key) + odd + self.value.as_ref().map_or(0, Weighed::weight)
     }
 }
 
 /// What is kept of an object of a kind.
-pub(super) trait Reads: Sized + Send + 'static {
+pub(super) trait Reads: Weighed + Sized + Send + 'static {
     /// What is decoded of it.
     type Form<'a>: Form<'a>;
     /// What is kept of a list.
@@ -215,7 +221,7 @@ pub(super) trait ListOf<T>: Gather<Kept<T>> {
     fn count(&self) -> usize;
 }
 
-impl<T: Send + 'static> ListOf<T> for Vec<Kept<T>> {
+impl<T: Weighed + Send + 'static> ListOf<T> for Vec<Kept<T>> {
     fn count(&self) -> usize {
         self.iter().filter(|one| one.value.is_some()).count()
     }

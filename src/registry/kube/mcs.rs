@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
 use super::scope::Scope;
-use crate::apiserver::{Client, Error, Form, Identity, Key, Meta, Text, null_as_default};
+use crate::apiserver::{Client, Error, Form, Identity, Key, Meta, Text, list, null_as_default};
 use crate::model::{Port, Protocol, TargetPort};
 
 /// The API group.
@@ -72,9 +72,9 @@ pub(super) struct McsForm<'a> {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct StatusForm<'a> {
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     conditions: Vec<ConditionForm<'a>>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     clusters: Vec<ClusterForm<'a>>,
 }
 
@@ -105,9 +105,9 @@ struct ClusterForm<'a> {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Spec<'a> {
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     ips: Vec<Text<'a>>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     ports: Vec<PortForm<'a>>,
 }
 

@@ -26,6 +26,7 @@ mod slice_form;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod weight;
 mod workload_entry;
 mod write_back;
 
@@ -111,6 +112,10 @@ pub struct Status {
     pub replaced: bool,
     /// What it says of itself, once it has been asked.
     pub own: Option<Own>,
+    /// About how much memory all takes that is held of it, of lists that are being read too.
+    pub memory_bytes: usize,
+    /// When it is asked again, while it is left alone for answering with nonsense or too much.
+    pub next_attempt: Option<SystemTime>,
 }
 
 /// Objects that were left out.
@@ -159,6 +164,8 @@ impl Status {
             cluster_uid: None,
             replaced: false,
             own: None,
+            memory_bytes: 0,
+            next_attempt: None,
         }
     }
 }

@@ -7,7 +7,9 @@ use serde::Deserialize;
 
 use super::index::{Kept, Reads};
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Text, Value, null_as_default};
+use crate::apiserver::{
+    Form, Identity, Malformed, Message, Meta, Text, Value, list, null_as_default,
+};
 use crate::model::{Labels, Locality};
 
 /// What is decoded of a Node.
@@ -23,7 +25,7 @@ pub(super) struct NodeForm<'a> {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Status<'a> {
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     addresses: Vec<Address<'a>>,
 }
 

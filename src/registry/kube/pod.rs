@@ -10,7 +10,7 @@ use super::index::{Kept, PodList, Reads};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Owner, Raw, Text, Value, null_as_default,
+    Form, Identity, Malformed, Message, Meta, Owner, Raw, Text, Value, list, null_as_default,
 };
 use crate::model::{
     EndpointMetadata, Locality, Profile, TLS_MODE_LABEL, TlsMode, Workload, telemetry,
@@ -39,9 +39,9 @@ struct Spec<'a> {
     hostname: Text<'a>,
     #[serde(borrow)]
     subdomain: Text<'a>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     containers: Vec<Container<'a>>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     init_containers: Vec<Container<'a>>,
 }
 
@@ -50,7 +50,7 @@ struct Spec<'a> {
 struct Container<'a> {
     #[serde(borrow)]
     restart_policy: Text<'a>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     ports: Vec<ContainerPort<'a>>,
 }
 
@@ -71,7 +71,7 @@ struct Status<'a> {
     conditions: NotReady,
     #[serde(borrow, rename = "podIP")]
     pod_ip: Text<'a>,
-    #[serde(borrow, rename = "podIPs", deserialize_with = "null_as_default")]
+    #[serde(borrow, rename = "podIPs", deserialize_with = "list")]
     pod_ips: Vec<PodIp<'a>>,
 }
 

@@ -25,7 +25,8 @@ use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
 use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
 use crate::apiserver::{
-    Backoff, Client, Error, Event, Key, Limits, Probed, Sameness, Selection, look, sameness,
+    Backoff, Client, Error, Event, Key, Keyed as _, Limits, Probed, Sameness, Selection, look,
+    sameness,
 };
 use crate::model::{
     DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
@@ -33,6 +34,8 @@ use crate::model::{
 };
 use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
 
+/// Bytes of a WorkloadEntry.
+const ENTRY_BYTES_MAX: usize = 256 << 10;
 /// Events that wait for the index. A full channel makes the readers wait, and so the API server.
 const EVENTS_MAX: usize = 1024;
 /// Events that are taken before what they touched is sent.
@@ -43,6 +46,9 @@ const DOUBTED_PERCENT: usize = 50;
 const DOUBTED_MIN: usize = 20;
 /// The second list must be asked for so long after the first one came, or later.
 const CONFIRM_AFTER: Duration = Duration::from_secs(2);
+/// What is held is weighed anew when so many bytes have come since, or, where there is no more room, so many events.
+const WEIGHED_AFTER: usize = 4 << 20;
+const WEIGHED_EVENTS: usize = 1000;
 /// How often to look whether a server has another version of the multi-cluster services API, and how long to
 /// wait at first, and at most, where it has none.
 const VERSION_LOOK: Duration = Duration::from_secs(300);
@@ -93,6 +99,7 @@ pub async fn run(config: Config) {
         doubts: BTreeMap::new(),
         limits,
         over_budget: None,
+        held: Held::default(),
         client: client.clone(),
         trust,
         status: Status::starting(),
@@ -135,6 +142,9 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
     let mut gateways = of(Kind::Gateways);
     gateways.labels = Some(NETWORK_LABEL.into());
+    // They are decoded whole, which takes a multiple of their bytes.
+    let object_bytes = limits.object_bytes.min(ENTRY_BYTES_MAX);
+    let kept_whole = Limits { object_bytes, ..limits };
     tokio::join!(
         client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
         client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
@@ -142,7 +152,7 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
         client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
         client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
         client.read(Reading::<DeclaredGateway>::with(scope), gateways, limits, sink),
-        client.read(Reading::<Entry>::with(scope), of(Kind::WorkloadEntries), limits, sink),
+        client.read(Reading::<Entry>::with(scope), of(Kind::WorkloadEntries), kept_whole, sink),
         client.keep_probing(sink),
     );
 }
@@ -289,6 +299,40 @@ impl Trust {
     }
 }
 
+/// About how much memory is held. Weighing looks at every object, so it is done when as much has come since as may
+/// pass unseen; until then all that comes counts, also in the place of something else.
+#[derive(Debug, Default)]
+struct Held {
+    weighed: usize,
+    /// What has come since.
+    since: usize,
+    events: usize,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.weighed.saturating_add(self.since)
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        self.since = self.since.saturating_add(bytes);
+        self.events += 1;
+    }
+
+    fn shrink(&mut self, bytes: usize) {
+        self.since = self.since.saturating_sub(bytes);
+    }
+
+    /// Whether it is time to weigh: when much has come, or all seems used up and may have become free since.
+    fn is_stale(&self, most: usize) -> bool {
+        self.since > WEIGHED_AFTER || (self.bytes() > most && self.events >= WEIGHED_EVENTS)
+    }
+
+    fn weighed(&mut self, bytes: usize) {
+        *self = Self { weighed: bytes, since: 0, events: 0 };
+    }
+}
+
 /// What is known of the cluster, and of how it is reached.
 struct Member {
     index: Index,
@@ -305,6 +349,8 @@ struct Member {
     write_back: WriteBack,
     /// That a watch told of more than may be held, where it did.
     over_budget: Option<(Kind, String)>,
+    /// About how much memory all takes that is held.
+    held: Held,
     client: Client,
     trust: Trust,
     status: Status,
@@ -413,12 +459,18 @@ impl Member {
         }
         self.heard();
         let applied = match &event {
-            Event::Applied(object) => Some(object.key.clone()),
+            Event::Applied(object) => Some((object.key.clone(), object.weight())),
             _ => None,
         };
+        let is_list = matches!(event, Event::Restarted { .. });
         let touched = self.index.apply(event);
         self.pending.merge(touched);
+        self.held.grow(applied.as_ref().map_or(0, |(_, weight)| *weight));
+        if is_list || self.held.is_stale(self.limits.memory_bytes) {
+            self.held.weighed(self.index.weight());
+        }
         self.budget::<T>(applied);
+        self.client.account().hold(self.held.bytes());
     }
 
     /// Whether a list with so many objects of a kind is hard to believe; then it is asked for again.
@@ -445,17 +497,26 @@ impl Member {
         true
     }
 
-    /// Holds no more of a kind than may be, however it came: a list that is too long is not read to its
-    /// end, and what a watch adds above it is left out.
-    fn budget<T: Indexed>(&mut self, applied: Option<Key>) {
+    /// Holds no more of a kind, and of all together, than may be, however it came: a list that is too long is
+    /// not read to its end, and what a watch adds above it is left out.
+    fn budget<T: Indexed>(&mut self, applied: Option<(Key, usize)>) {
         let (count, limit) = (self.index.count(T::KIND), self.limits.objects);
-        if let Some(key) = applied.filter(|_| count > limit) {
+        let (bytes, most) = (self.held.bytes(), self.limits.memory_bytes);
+        if let Some((key, weight)) = applied.filter(|_| count > limit || bytes > most) {
             let touched = self.index.apply::<T>(Event::Deleted(key));
             self.pending.merge(touched);
+            self.held.shrink(weight);
             let plural = T::KIND.plural();
-            let fact = format!("it has more than {limit} {plural}, the most that is held");
+            let fact = match count > limit {
+                true => format!("it has more than {limit} {plural}, the most that is held"),
+                false => format!(
+                    "with what its watch of {plural} adds, it takes more than {most} bytes, the most that it may"
+                ),
+            };
             self.over_budget = Some((T::KIND, fact));
-        } else if count < limit && self.over_budget.take_if(|(kind, _)| *kind == T::KIND).is_some()
+        } else if count < limit
+            && bytes < most - most / 16
+            && self.over_budget.take_if(|(kind, _)| *kind == T::KIND).is_some()
         {
             // There is room for what was left out.
             self.client.list_again();
@@ -493,6 +554,8 @@ impl Member {
             (contact, _) => contact,
         };
         self.status.reached = self.contacts.reached();
+        let is_trouble = matches!(self.status.contact, Contact::Misbehaving(_));
+        self.status.next_attempt = self.client.account().again().filter(|_| is_trouble);
         self.status.doubted = self.doubts.values().next().map(|(_, fact)| fact.clone());
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
@@ -516,6 +579,9 @@ impl Member {
 
     /// Puts what is held into the status.
     fn count(&mut self) {
+        // Rounded: each change is told, and not of interest to the byte.
+        self.status.memory_bytes = self.client.account().total() >> 16 << 16;
+
         self.status.services = self.index.service_count();
         self.status.endpoints = self.index.endpoint_count();
         self.status.objects = self.index.object_count();

@@ -9,7 +9,7 @@ use super::index::{Kept, Reads};
 use super::node::Node;
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Key, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value,
+    Form, Identity, Key, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, list,
     null_as_default,
 };
 use crate::model::{
@@ -47,13 +47,13 @@ struct Spec<'a> {
     kind: Text<'a>,
     #[serde(borrow, rename = "clusterIP")]
     cluster_ip: Text<'a>,
-    #[serde(borrow, rename = "clusterIPs", deserialize_with = "null_as_default")]
+    #[serde(borrow, rename = "clusterIPs", deserialize_with = "list")]
     cluster_ips: Vec<Text<'a>>,
-    #[serde(borrow, rename = "externalIPs", deserialize_with = "null_as_default")]
+    #[serde(borrow, rename = "externalIPs", deserialize_with = "list")]
     external_ips: Vec<Text<'a>>,
     #[serde(borrow)]
     external_name: Text<'a>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     ports: Vec<PortForm<'a>>,
     #[serde(borrow)]
     selector: Pairs<'a>,
@@ -109,7 +109,7 @@ struct Status<'a> {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct LoadBalancer<'a> {
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     ingress: Vec<Ingress<'a>>,
 }
 
@@ -142,12 +142,12 @@ impl<'a> Message<'a> for Spec<'a> {
             2 => self.selector.take(value)?,
             3 => self.cluster_ip = value.text()?,
             4 => self.kind = value.text()?,
-            5 => self.external_ips.push(value.text()?),
+            5 => value.push_text(&mut self.external_ips)?,
             7 => self.session_affinity = value.text()?,
             10 => self.external_name = value.text()?,
             13 => self.publish_not_ready_addresses = value.flag()?,
             14 => value.message(&mut self.session_affinity_config)?,
-            18 => self.cluster_ips.push(value.text()?),
+            18 => value.push_text(&mut self.cluster_ips)?,
             22 => self.internal_traffic_policy = value.text()?,
             23 => self.traffic_distribution = value.text()?,
             _ => {}

@@ -16,7 +16,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, null_as_default,
+    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, list, null_as_default,
 };
 use table::{Table, same, slot};
 
@@ -30,7 +30,7 @@ pub(super) struct SliceForm<'a> {
     pub(super) address_type: Text<'a>,
     #[serde(borrow)]
     pub(super) endpoints: Rows<'a>,
-    #[serde(borrow, deserialize_with = "null_as_default")]
+    #[serde(borrow, deserialize_with = "list")]
     pub(super) ports: Vec<PortForm<'a>>,
 }
 

@@ -43,6 +43,11 @@ impl Slices {
         self.slots.len() - self.free.len()
     }
 
+    /// All, with their keys.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Key, &Slice)> {
+        self.slots.iter().flatten().map(|held| (&held.0, &held.1))
+    }
+
     /// The keys of all.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.slots.iter().flatten().map(|held| &held.0)

@@ -25,6 +25,13 @@ pub(super) struct EntryForm<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry(Arc<Value>);
 
+impl Entry {
+    /// As it is stored.
+    pub(super) fn value(&self) -> &Value {
+        &self.0
+    }
+}
+
 impl<'a> Form<'a> for EntryForm<'a> {
     fn identity(&self) -> Identity<'_> {
         self.metadata.identity()

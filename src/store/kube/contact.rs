@@ -56,7 +56,7 @@ pub(super) fn code(error: &Error) -> &'static Code {
     match error {
         Error::Unauthorized(_) | Error::Forbidden(_) => &codes::AUTH_FAILED,
         Error::Tls(_) => &codes::TLS_FAILED,
-        Error::Misbehaving(_) => &codes::MISBEHAVING,
+        Error::Misbehaving(_) | Error::OverBudget(_) => &codes::MISBEHAVING,
         _ => &codes::UNREACHABLE,
     }
 }

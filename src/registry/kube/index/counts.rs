@@ -4,6 +4,7 @@ use super::{Index, Kind};
 use crate::registry::kube::Skipped;
 #[cfg(test)]
 use crate::registry::kube::scope::Scope;
+use crate::registry::kube::weight::{self, Weighed};
 
 /// The namespace whose UID is the identity of a cluster.
 const KUBE_SYSTEM: &str = "kube-system";
@@ -32,6 +33,30 @@ impl Index {
             Kind::ServiceImports => self.imports().count(),
             Kind::WorkloadEntries => self.facts.entries.len(),
         }
+    }
+
+    /// About how much memory all of it takes. Looks at every object.
+    pub(in crate::registry::kube) fn weight(&self) -> usize {
+        let slices = self.slices.all().map(|(key, slice)| weight::key(key) + slice.weight());
+        let pods = self.pods.iter().map(|(name, pod)| name.tail.len() + 4 + weight::workload(pod));
+        let nodes = self.nodes.iter().map(|(name, node)| name.len() + node.weight());
+        let namespaces = self.namespaces.iter().map(|(name, facts)| name.len() + facts.weight());
+        let gateways = self.facts.gateways.values().map(Weighed::weight);
+        let entries = self.facts.entries.values().map(|entry| weight::entry(entry));
+        let odd = self
+            .odd
+            .iter()
+            .map(|((_, key), reason)| reason.len() + key.as_ref().map_or(0, weight::key));
+        weight::map(&self.services)
+            + slices.sum::<usize>()
+            + pods.sum::<usize>()
+            + nodes.sum::<usize>()
+            + namespaces.sum::<usize>()
+            + gateways.sum::<usize>()
+            + entries.sum::<usize>()
+            + odd.sum::<usize>()
+            + weight::map(&self.shared.exports)
+            + weight::map(&self.shared.imports)
     }
 
     /// Objects held.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use strait_sim::objects::{self, HTTP, endpoint_slice, service};
 use strait_sim::{Fault, Gone, Options, Refusal, SimCluster};
 use tokio::io::copy_bidirectional;
@@ -655,6 +655,55 @@ async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_sta
         member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
     }
     member.until(|status| status.contact == Contact::Good).await;
+}
+
+/// A slice whose endpoints name pods by names that nothing shares.
+fn heavy(number: usize) -> Value {
+    let endpoint = |last: usize| {
+        let endpoint = objects::Endpoint::new(&format!("10.9.{number}.{last}"));
+        endpoint.with_pod(&format!("{number}-{last}-{}", "x".repeat(200)))
+    };
+    let endpoints: Vec<_> = (1..101).map(endpoint).collect();
+    endpoint_slice("shop", "many", &format!("many-{number}"), &[HTTP], &endpoints)
+}
+
+#[tokio::test]
+async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_come() {
+    let limits = Limits { memory_bytes: 200 << 10, ..Limits::default() };
+    // What a watch adds is left out where there is no more room, and comes when there is.
+    let member = Member::begin_with(sim(Options::default()).await, limits);
+    member.until_cart(&["1"]).await;
+    for number in 0..10 {
+        member.sim.store().apply(heavy(number)).expect("a slice");
+    }
+    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    let text = format!("{:?}", status.contact);
+    assert!(text.contains("more than 204800 bytes"), "{text}");
+    member.assert_kept(&["1"]);
+    assert!(status.memory_bytes <= 200 << 10, "{}", status.memory_bytes);
+    // A list that would be too much is not read to its end, and asked for again ever later.
+    let sim = sim_with_heavy(10).await;
+    let member = Member::begin_with(sim, limits);
+    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    assert!(!status.synced && status.next_attempt.is_some(), "{status:?}");
+    let again = |status: &Status| {
+        let left = status.next_attempt.and_then(|at| at.duration_since(SystemTime::now()).ok());
+        left.is_some_and(|left| left > Duration::from_secs(5))
+    };
+    member.until(again).await;
+    for number in 0..10 {
+        let name = format!("many-{number}");
+        member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
+    }
+    member.until_cart(&["1"]).await;
+    let status = member.until(|status| status.contact == Contact::Good).await;
+    assert_eq!(status.next_attempt, None);
+}
+
+async fn sim_with_heavy(count: usize) -> SimCluster {
+    let sim = sim(Options::default()).await;
+    (0..count).for_each(|number| drop(sim.store().apply(heavy(number)).expect("a slice")));
+    sim
 }
 
 #[tokio::test]

@@ -37,6 +37,37 @@ fn cluster(piece: usize, answers: &[(&str, Answer, Encoding, Vec<u8>)]) -> Conte
     cluster.everything()
 }
 
+/// Three bytes of JSON, two of protobuf, would become a hundred each.
+#[test]
+fn an_object_with_a_list_without_end_costs_only_itself() {
+    let json = |count: usize| {
+        let ports = vec!["{}"; count].join(",");
+        let service = |name: &str, ports: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}","namespace":"shop"}},"spec":{{"ports":[{ports}]}}}}"#
+            )
+        };
+        let items = format!("{},{}", service("many", &ports), service("few", ""));
+        format!(r#"{{"metadata":{{"resourceVersion":"7"}},"items":[{items}]}}"#).into_bytes()
+    };
+    let protobuf = |count: usize| {
+        let name = |name: &str| [field(1, name.as_bytes()), field(3, b"shop")].concat();
+        let service = |text: &str, ports: usize| {
+            let ports = field(1, b"").repeat(ports);
+            [field(1, &name(text)), field(2, &ports)].concat()
+        };
+        let items = [field(2, &service("many", count)), field(2, &service("few", 0))].concat();
+        wrapped("ServiceList", &[field(1, &field(2, b"7")), items].concat())
+    };
+    for (encoding, bytes) in [(Json, json(10_001)), (Protobuf, protobuf(10_001))] {
+        let mut cluster = Offline::new(usize::MAX);
+        cluster.take("services", List, encoding, &bytes).expect("a list");
+        let skipped = cluster.skipped();
+        assert!(skipped.last.is_some_and(|last| last.contains("more than 10,000")), "{encoding:?}");
+        assert_eq!(cluster.everything().services.len(), 1, "{encoding:?}");
+    }
+}
+
 #[test]
 fn an_event_is_read_to_its_end_however_its_object_is_written() {
     let slice = r#"{"metadata":{"name":"web-1","namespace":"shop","resourceVersion":"7"},"addressType":"IPv4",

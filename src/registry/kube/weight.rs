@@ -1,0 +1,204 @@
+//! About how much memory what is kept of a cluster takes: for the bound on it, so rather too much than too
+//! little. What several share is charged to each by its part.
+
+use std::collections::BTreeMap;
+use std::mem::size_of;
+use std::sync::Arc;
+
+use super::endpoint_slice::Slice;
+use super::mcs::{Export, Import};
+use super::namespace::NamespaceFacts;
+use super::node::Node;
+use super::pod::Pod;
+use super::service::KubeService;
+use super::workload_entry::Entry;
+use crate::apiserver::Key;
+use crate::model::{
+    DeclaredGateway, Definition, GatewayHost, Labels, Port, Profile, Service, Workload,
+};
+
+/// What a value takes in a map or a pool besides itself.
+const NODE: usize = 48;
+/// What is made of an endpoint: where it is listed, and what is told of it, each at each port.
+pub(super) const ENDPOINT: usize = 32;
+
+/// Something that takes memory.
+pub(super) trait Weighed {
+    /// About how much.
+    fn weight(&self) -> usize;
+}
+
+/// A value's part in what it shares. One more holds it than use it: the pool, which lets it go with the last.
+fn part<T: ?Sized>(value: &Arc<T>, weight: usize) -> usize {
+    size_of::<&str>() + weight / (Arc::strong_count(value).saturating_sub(1)).max(1)
+}
+
+fn text(text: &Arc<str>) -> usize {
+    part(text, text.len() + NODE)
+}
+
+fn labels(labels: &Labels) -> usize {
+    labels.iter().map(|(name, value)| text(name) + text(value)).sum()
+}
+
+/// A key in a map.
+pub(super) fn key(key: &Key) -> usize {
+    NODE + text(&key.namespace) + text(&key.name)
+}
+
+fn profile(profile: &Profile) -> usize {
+    let optional = [&profile.telemetry, &profile.subdomain];
+    size_of::<Profile>()
+        + NODE
+        + labels(&profile.labels)
+        + text(&profile.service_account)
+        + text(&profile.identity)
+        + optional.into_iter().flatten().map(text).sum::<usize>()
+        + profile.named_ports.iter().map(|(name, _)| text(name) + 8).sum::<usize>()
+}
+
+/// A pod, without its name.
+pub(super) fn workload(pod: &Workload) -> usize {
+    // One address, of IPv4, takes no more room.
+    let addresses = match pod.addresses.iter().count() {
+        0 | 1 => 0,
+        count => count * 17 + NODE,
+    };
+    size_of::<Workload>() + addresses + part(&pod.profile, profile(&pod.profile))
+}
+
+fn port(port: &Port) -> usize {
+    size_of::<Port>() + text(&port.name)
+}
+
+fn definition(definition: &Definition) -> usize {
+    size_of::<Definition>()
+        + NODE
+        + definition.hostname.as_str().len()
+        + definition.ports.iter().map(port).sum::<usize>()
+        + labels(&definition.labels)
+        + labels(&definition.selector)
+        + definition.service_accounts.iter().map(text).sum::<usize>()
+}
+
+/// A service of a cluster, once as it is kept and once as it was told.
+pub(super) fn service(service: &Service) -> usize {
+    let own = size_of::<Service>()
+        + service.vips.len() * 17
+        + service.external_addresses.iter().map(text).sum::<usize>()
+        + service.external_ports.len() * 4;
+    2 * own + part(&service.definition, definition(&service.definition))
+}
+
+impl Weighed for KubeService {
+    fn weight(&self) -> usize {
+        let nodes = self.node_selector.as_ref().map_or(0, labels);
+        size_of::<Self>() + service(&self.service) + nodes
+    }
+}
+
+impl Weighed for Slice {
+    fn weight(&self) -> usize {
+        let (rows, ports, names) = self.sizes();
+        size_of::<Self>() + NODE + names + rows * (ENDPOINT + ENDPOINT * ports.max(1))
+    }
+}
+
+impl Weighed for Pod {
+    fn weight(&self) -> usize {
+        workload(&self.workload) + NODE
+    }
+}
+
+impl Weighed for Node {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + NODE + labels(&self.labels)
+    }
+}
+
+impl Weighed for NamespaceFacts {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + labels(&self.labels) + self.uid.len()
+    }
+}
+
+impl Weighed for DeclaredGateway {
+    fn weight(&self) -> usize {
+        let address = |host: &GatewayHost| match host {
+            GatewayHost::Address(_) => 0,
+            GatewayHost::Name(name) => name.len(),
+        };
+        let addresses: usize = self.addresses.iter().map(|one| NODE + address(one)).sum();
+        2 * (size_of::<Self>() + addresses + self.entrances.len() * NODE)
+    }
+}
+
+impl Weighed for Entry {
+    fn weight(&self) -> usize {
+        entry(self.value())
+    }
+}
+
+impl Weighed for Export {
+    fn weight(&self) -> usize {
+        let texts = self.conditions.iter().map(|one| {
+            let texts = [&one.kind, &one.status, &one.reason, &one.message, &one.since];
+            NODE + texts.into_iter().map(|text| text.len() + 16).sum::<usize>()
+        });
+        size_of::<Self>() + texts.sum::<usize>()
+    }
+}
+
+impl Weighed for Import {
+    fn weight(&self) -> usize {
+        let clusters = self.clusters.iter().map(|name| name.len() + 16).sum::<usize>();
+        let ports = self.ports.iter().map(port).sum::<usize>();
+        2 * (size_of::<Self>() + self.vips.len() * 17 + ports + clusters)
+    }
+}
+
+/// A WorkloadEntry as it is stored. It is told as well, and what is made of it then is of the same size.
+pub(super) fn entry(value: &serde_json::Value) -> usize {
+    2 * json(value)
+}
+
+/// A JSON value. As deep as it was read, which has a bound.
+fn json(value: &serde_json::Value) -> usize {
+    use serde_json::Value;
+    let inner: usize = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(json).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| NODE + name.len() + json(value)).sum()
+        }
+    };
+    size_of::<Value>() + inner
+}
+
+/// What a map of such things takes.
+pub(super) fn map<T: Weighed>(map: &BTreeMap<Key, T>) -> usize {
+    map.iter().map(|(name, value)| key(name) + value.weight()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_many_share_is_charged_once_in_all() {
+        let shared: Arc<str> = "x".repeat(1000).into();
+        let all: Vec<_> = (0..100).map(|_| Arc::clone(&shared)).collect();
+        drop(shared);
+        let sum: usize = all.iter().map(text).sum();
+        assert!((1000..4000).contains(&sum), "{sum}");
+        let alone: Arc<str> = "x".repeat(1000).into();
+        assert!(text(&alone) > 1000);
+    }
+
+    #[test]
+    fn json_weighs_what_its_texts_do_and_more() {
+        let value = serde_json::json!({ "a": ["x".repeat(500), { "b": "y".repeat(500) }] });
+        assert!((1000..1500).contains(&json(&value)), "{}", json(&value));
+    }
+}
