@@ -28,6 +28,8 @@ pub mod config;
 pub mod descriptors;
 pub mod explain;
 pub mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod hash;
 pub mod identity;
 pub mod lkg;

@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 
 pub mod authority;
 pub mod csr;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod peer;
 pub mod rotation;
 pub mod service;

@@ -355,3 +355,27 @@ fn checksum(start: &[u8], payload: &[u8]) -> u128 {
     hash.update(payload);
     hash.digest128()
 }
+
+/// Takes any bytes as a file of each kind, and what follows its head as what it holds.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    use super::{Datacentre, Shard, StoredObjects};
+
+    let origin = Origin {
+        domain: "cluster.local".into(),
+        trust_domain: "cluster.local".into(),
+        system_namespace: "strait-system".into(),
+    };
+    fn held<T: Stored>(bytes: &[u8], origin: &Origin) {
+        let _ = open_file::<T>(bytes, origin);
+        let mut decoder = Decoder::new(bytes.get(HEAD..).unwrap_or_default());
+        // As if its checksum were right.
+        if Origin::read(&mut decoder).is_ok() {
+            let _ = T::read(&mut decoder);
+        }
+    }
+    held::<Shard>(bytes, &origin);
+    held::<Datacentre>(bytes, &origin);
+    held::<StoredObjects>(bytes, &origin);
+    held::<Members>(bytes, &origin);
+}

@@ -618,6 +618,25 @@ impl Found {
     }
 }
 
+/// Takes any bytes as the answer to a list of the kind that the first byte says.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    fn read<T: Object>(bytes: &[u8])
+    where
+        Found: From<T>,
+    {
+        let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return };
+        objects.into_iter().map(Found::from).for_each(drop);
+    }
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    match first % 4 {
+        0 => read::<SecretObject>(bytes),
+        1 => read::<ConfigMapObject>(bytes),
+        2 => read::<NamespaceObject>(bytes),
+        _ => read::<EntryObject>(bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -139,3 +139,22 @@ impl fmt::Display for Warning {
         write!(f, ": {}", self.text)
     }
 }
+
+/// What the store is told: see [`crate::fuzz`].
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz {
+    /// A file of manifests.
+    pub(crate) fn manifests(bytes: &[u8]) {
+        super::files::fuzz(bytes);
+    }
+
+    /// What the config cluster answers: a byte that says of which kind and how, then the answer.
+    pub(crate) fn kubernetes(bytes: &[u8]) {
+        super::kube::fuzz(bytes);
+    }
+
+    /// What an MCP server answers: gRPC messages, each a discovery response.
+    pub(crate) fn mcp(bytes: &[u8]) {
+        super::mcp::fuzz(bytes);
+    }
+}

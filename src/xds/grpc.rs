@@ -98,6 +98,35 @@ fn next(buffer: &mut Vec<u8>) -> Result<Option<Message>, Status> {
     })
 }
 
+/// The messages of a body, as far as they can be read.
+#[cfg(any(test, fuzzing))]
+pub(super) fn messages(body: &[u8]) -> Vec<Vec<u8>> {
+    let mut buffer = body.to_vec();
+    let mut found = Vec::new();
+    while let Ok(Some(message)) = next(&mut buffer) {
+        found.push(message.content().to_vec());
+    }
+    found
+}
+
+/// Takes any bytes as a body, in pieces of the length that the first byte says: they mean what they mean in one.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    let (mut buffer, mut found) = (Vec::new(), Vec::new());
+    'pieces: for piece in bytes.chunks(usize::from(*first).max(1)) {
+        buffer.extend_from_slice(piece);
+        loop {
+            match next(&mut buffer) {
+                Ok(Some(message)) => found.push(message.content().to_vec()),
+                Ok(None) => break,
+                Err(_) => break 'pieces,
+            }
+        }
+    }
+    assert_eq!(found, messages(bytes));
+}
+
 /// Why a request is no call, as an answer; `None` where it is one.
 pub(super) fn refusal<B>(request: &Request<B>) -> Option<Response<()>> {
     let content_type = request.headers().get(header::CONTENT_TYPE);

@@ -4,6 +4,8 @@
 //! resources; a session is the pure protocol state of one stream; the server moves bytes.
 
 pub mod client;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod generate;
 pub mod list;
 pub mod names;

@@ -131,7 +131,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that wire the program and may name anything.
-const WIRING: &[&str] = &["server", "config", "cli"];
+const WIRING: &[&str] = &["server", "config", "cli", "fuzz"];
 
 /// Crates that only some modules may name.
 const ONLY: &[(&str, &[&str])] = &[

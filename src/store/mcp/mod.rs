@@ -43,3 +43,24 @@ pub struct Node {
     /// The DNS domain of services.
     pub domain: String,
 }
+
+/// Takes any bytes as what a server says: answers, each with its length before it as gRPC has it.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(mut bytes: &[u8]) {
+    use prost::Message as _;
+    use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryResponse;
+
+    let mut state = state::State::knowing(&[]);
+    state.begin();
+    while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
+        let [_, length @ ..] = *head;
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        let (message, rest) = rest.split_at(length.min(rest.len()));
+        bytes = rest;
+        let Ok(response) = DiscoveryResponse::decode(message) else { continue };
+        let said = state.answer(&response);
+        assert!(said.is_none_or(|said| said.response_nonce == response.nonce));
+    }
+    state.settle();
+    let _ = (state.objects(), state.warnings());
+}

@@ -274,3 +274,41 @@ mod tests {
         assert!(freed && served.shared.protocol().has_room());
     }
 }
+
+/// Takes any bytes as a peer's, in pieces of the length that the first byte says, and answers what calls there are.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    let mut protocol = Protocol::new();
+    let mut calls = Vec::new();
+    for piece in bytes.chunks(usize::from(*first).max(1)) {
+        if let Err(reason) = protocol.receive(piece) {
+            return protocol.fail(reason);
+        }
+        while let Some((request, stream)) = protocol.accept() {
+            assert!(request.headers().len() <= bytes.len());
+            calls.push(stream);
+        }
+        assert!(calls.len() <= bytes.len() / 9, "a call takes a frame at least");
+        calls.retain(|&stream| {
+            let Ok(body) = protocol.take_body(stream) else {
+                protocol.drop_call(stream);
+                return false;
+            };
+            let Ok(room) = protocol.room(stream) else { return true };
+            let mut message = Rope::default();
+            message.put_slice(&[0; 64]);
+            let fits = protocol.send_data(stream, &mut message, room.min(64)).is_ok();
+            if fits && body.is_none() {
+                let _ = protocol.send_headers(stream, None, &HeaderMap::new(), true);
+                protocol.drop_call(stream);
+                return false;
+            }
+            true
+        });
+        // Nobody says more than is taken; what is answered is little.
+        assert!(protocol.output.len() <= (1 << 20) + 64 * bytes.len(), "{}", protocol.output.len());
+        let sent = protocol.output.len();
+        protocol.output.drop_first(sent);
+    }
+}

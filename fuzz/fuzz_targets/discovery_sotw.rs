@@ -1,0 +1,4 @@
+//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/discovery_sotw.
+#![no_main]
+
+strait_fuzz::target!("discovery_sotw");

@@ -1,0 +1,4 @@
+//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/http2.
+#![no_main]
+
+strait_fuzz::target!("http2");

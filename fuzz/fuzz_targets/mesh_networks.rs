@@ -1,0 +1,4 @@
+//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/mesh_networks.
+#![no_main]
+
+strait_fuzz::target!("mesh_networks");

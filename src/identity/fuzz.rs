@@ -1,0 +1,71 @@
+//! What a stranger may say before anybody knows who he is: see [`crate::fuzz`].
+
+use std::sync::{Arc, LazyLock};
+use std::time::SystemTime;
+
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
+
+use super::{Authority, AuthorityPem, tls};
+
+/// What the server listens with, made once: keys cost more than anything that is tried here.
+static SERVER: LazyLock<Option<Arc<ServerConfig>>> = LazyLock::new(|| {
+    let now = SystemTime::now();
+    let files = AuthorityPem::generate(now).ok()?;
+    let authority = Authority::new(&files, "fuzz", now).ok()?;
+    let issued = authority.issue_serving(&["localhost".into()], now).ok()?;
+    let chain = issued.chain.certificates().to_vec();
+    let origins = ["certificate", "key"];
+    let certified = tls::certified_key(chain, issued.key_der(), origins, now).ok()?;
+    tls::server_config(&Arc::new(certified), authority.roots()).ok()
+});
+
+/// The first bytes of a connection: whatever name they ask for, the handshake goes on, or ends.
+pub(crate) fn client_hello(bytes: &[u8]) {
+    let mut input = bytes;
+    let mut acceptor = Acceptor::default();
+    while !input.is_empty() {
+        if acceptor.read_tls(&mut input).is_err() {
+            return;
+        }
+        match acceptor.accept() {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                let hello = accepted.client_hello();
+                assert!(hello.server_name().is_none_or(|name| name.len() <= 255));
+                let Some(server) = SERVER.clone() else { return };
+                if let Ok(mut connection) = accepted.into_connection(server) {
+                    let _ = connection.read_tls(&mut input);
+                    let _ = connection.process_new_packets();
+                    assert!(connection.peer_certificates().is_none(), "nothing is proved yet");
+                }
+                return;
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+/// Hellos as clients of ours say them, to several names.
+#[cfg(test)]
+pub(crate) fn hellos() -> Vec<(&'static str, Vec<u8>)> {
+    use rustls_pki_types::ServerName;
+
+    let hello = |name: &'static str| {
+        let config = rustls::ClientConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("it is supported")
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let name = ServerName::try_from(name).expect("a name");
+        let mut client = rustls::ClientConnection::new(Arc::new(config), name).expect("a client");
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).expect("written");
+        bytes
+    };
+    vec![
+        ("localhost", hello("localhost")),
+        ("long", hello("istiod.istio-system.svc.cluster.local")),
+        ("address", hello("192.0.2.1")),
+    ]
+}

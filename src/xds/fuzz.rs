@@ -1,0 +1,102 @@
+//! What a stranger, or a proxy, may say on the port of ADS: see [`crate::fuzz`].
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::grpc;
+use super::http2;
+use super::list::List;
+use super::request::Request;
+use super::resource::{All, Resource, ResourceSource, ResourceType};
+use super::session::{Form, Session};
+use crate::push::interest::Dirty;
+
+/// Frames: the first byte says in pieces of which length they arrive.
+pub(crate) fn http2(bytes: &[u8]) {
+    http2::fuzz(bytes);
+}
+
+/// Blocks of headers, two on one connection: the first byte says where the first ends.
+pub(crate) fn hpack(bytes: &[u8]) {
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    let (one, other) = bytes.split_at(usize::from(*first).min(bytes.len()));
+    let mut decoder = http2::hpack::Decoder::default();
+    for block in [one, other] {
+        let mut size = 0;
+        let read = decoder.decode(block, |(name, value)| size += name.len() + value.len());
+        // A byte may stand for what is in the table, which is bounded.
+        assert!(size <= block.len().max(1) * (64 << 10), "{size} of {}", block.len());
+        if read.is_err() {
+            return;
+        }
+    }
+}
+
+/// The body of a call, in pieces: the first byte says of which length.
+pub(crate) fn grpc(bytes: &[u8]) {
+    grpc::fuzz(bytes);
+}
+
+/// A stream of the Delta form: requests as they come in a body, with what is said to them.
+pub(crate) fn discovery_delta(bytes: &[u8]) {
+    converse(Form::Delta, bytes);
+}
+
+/// A stream of the state-of-the-world form.
+pub(crate) fn discovery_sotw(bytes: &[u8]) {
+    converse(Form::Sotw, bytes);
+}
+
+fn converse(form: Form, bytes: &[u8]) {
+    let mut session = Session::new(form);
+    let mut mesh = Few::default();
+    let now = SystemTime::UNIX_EPOCH;
+    for (turn, content) in grpc::messages(bytes).into_iter().enumerate() {
+        let Ok(request) = Request::read(form, &content) else { return };
+        // As when the mesh is complete, and as when it isn't yet.
+        let source = (turn % 4 != 3).then_some(&mut mesh as &mut dyn ResourceSource);
+        if session.on_request(request, source, now).is_err() {
+            return;
+        }
+        session.rewatched();
+        if turn % 3 == 2 {
+            mesh.change();
+            session.on_change(&Dirty { everything: true, ..Dirty::default() });
+        }
+        // Each answer is of something that was asked for, or is there: there are few.
+        for answers in 0.. {
+            let Some(response) = session.next_response(&mut mesh, 1 << 10, now) else { break };
+            assert_eq!(response.to_bytes().len(), response.encoded_len());
+            assert!(answers < 10_000, "it never ends");
+        }
+        while let Some(nothing) = session.next_nothing() {
+            drop(nothing);
+        }
+    }
+    let _ = (session.progress(), session.held());
+}
+
+/// A mesh of a few resources of each type.
+#[derive(Default)]
+struct Few(u8);
+
+impl Few {
+    fn change(&mut self) {
+        self.0 = self.0.wrapping_add(1);
+    }
+
+    fn resource(&self, name: &str) -> Arc<Resource> {
+        Arc::new(Resource::new(name, vec![self.0; 3]))
+    }
+}
+
+impl ResourceSource for Few {
+    fn all(&mut self, kind: ResourceType) -> All {
+        let shared = ["outbound|80||a", "outbound|80||b"].map(|name| self.resource(name));
+        All { shared: List::new(kind, shared.into(), 32), own: vec![self.resource("own")] }
+    }
+
+    fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
+        (!kind.is_wildcard()).then(|| self.resource(name))
+    }
+}
