@@ -78,7 +78,7 @@ impl Descriptors {
                 needed,
                 limit,
                 "{code}: so many members need more file descriptors than the limit leaves; those that get none are served from what is known of them. {}",
-                code.next
+                line(code)
             );
         }
     }
@@ -95,7 +95,9 @@ impl Descriptors {
         let limit = process::descriptors_max();
         error!(
             port,
-            limit, "{code}: no file descriptor is free for a new connection. {}", code.next
+            limit,
+            "{code}: no file descriptor is free for a new connection. {}",
+            line(code)
         );
     }
 
