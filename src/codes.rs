@@ -655,6 +655,38 @@ plane sends. Where they share some, it depends on which root has issued the cert
 ConfigMap can't be read with its Secret's credential (strait cluster add grants no right to it) is listed,
 not judged.";
 
+    /// A file or folder that should be written.
+    UNWRITABLE = "STR0801", "a file can't be written",
+        "Look at the disk (df -h DIR, df -i DIR, mount), and at who may write there.", "\
+Files are written beside their names and renamed: what was there before is untouched, and nothing half
+written is left. `strait serve` goes on without a state that it can write, says so in `strait check`, in
+/readyz?verbose and in the metric strait_state_unwritable, and writes it as soon as it can; a restart
+meanwhile would find the state from before. Only what it can't be without (its admin token, its CA) ends it
+at the start.";
+
+    /// A file of the state directory.
+    STATE_DAMAGED = "STR0802", "a file of the state directory is not used as it is",
+        "Nothing has to be done: it is written anew. If it comes again, look at the disk.", "\
+Each file of the last known state has a checksum, and so has each record that was appended to it. What is
+not as it was written, too large, or cut short (by a machine that stopped while it wrote) is not used, and
+what was written before it is. Where the list of members is lost, or nothing is left of what they held,
+Strait is not ready until the configuration has been read: who answered before would withdraw all endpoints.";
+
+    /// The lock of the state directory.
+    STATE_IN_USE = "STR0803", "another process uses the state directory",
+        "Stop the other one, or give this one a directory of its own: --state-dir DIR", "\
+Two processes that write one directory would each take the other's state away. The process that runs holds
+a lock on the file `lock` in it, which ends with the process, however that ends: none is left behind.";
+
+    /// `admin-token`.
+    ADMIN_TOKEN = "STR0804", "the admin token is not fit to be one",
+        "Write at least 16 characters into the file, and let nobody else read it:
+  (umask 077; openssl rand -hex 32 > FILE)", "\
+A token is at least 16 characters long and its file at most 4 KiB. Where it is unfit in the state directory,
+as a version that met a full disk may have left it, a new one is made in its place; a file that you name
+with --admin-token-file is yours, and the program ends. A token in the state directory that others may read
+is closed to them; of a file of yours it is only said.";
+
     /// EMFILE.
     DESCRIPTORS = "STR0810", "the process has too few file descriptors",
         "Raise its limit (LimitNOFILE= of a unit, ulimit -Hn, or the container runtime's) to ten for each member and

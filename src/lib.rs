@@ -26,6 +26,7 @@ pub mod clusters;
 pub mod codes;
 pub mod config;
 pub mod descriptors;
+pub mod durable;
 pub mod explain;
 pub mod folder;
 #[cfg(any(test, fuzzing))]

@@ -184,12 +184,12 @@ impl Metrics {
 
     /// What a restart would find.
     fn state(&self, out: &mut String) -> fmt::Result {
-        let Some(writes) = self.writes.as_ref().map(|writes| *writes.borrow()) else {
+        let Some(writes) = self.writes.as_ref().map(|writes| writes.borrow().clone()) else {
             return Ok(());
         };
         let help = "1 while what was last known can't be written to the state directory.";
         Family::gauge(out, "strait_state_unwritable", help)?
-            .sample(&[], u8::from(writes.failing))?;
+            .sample(&[], u8::from(writes.failing.is_some()))?;
         let help = "How often what was last known could not be written.";
         Family::counter(out, "strait_state_write_failures_total", help)?
             .sample(&[], writes.failures)?;

@@ -20,13 +20,15 @@ pub const STALE_AFTER: Duration = Duration::from_secs(10);
 /// How long after a start what is on disk waits for a source from which nothing says that it can't be read:
 /// what it says may be newer. Nobody should see the past for a moment because Strait was restarted.
 pub const FRESH_WAIT: Duration = Duration::from_secs(1);
+/// The line of what is no source, and where what they say is kept: there while that can't be written.
+pub const STATE_DIRECTORY: &str = "state directory";
 /// The most warnings of one source that are kept: whatever is wrong, the first of them say so.
 pub const WARNINGS_MAX: usize = 100;
 
 /// What is known of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// `consul`, `directory`, `cluster` or `mcp`.
+    /// `consul`, `directory`, `cluster`, `mcp`, `entries` or `state`.
     pub kind: &'static str,
     /// Where it is; no credential.
     pub address: String,

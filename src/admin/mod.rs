@@ -17,6 +17,7 @@ use self::port::{Workers, aside};
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
+use crate::codes;
 use crate::explain::{explain, find_service};
 use crate::mesh::watch::Problem;
 use crate::metrics::{Metrics, Withheld};
@@ -26,7 +27,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::Figures;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
-use crate::sources::Board;
+use crate::sources::{Board, STATE_DIRECTORY};
 use crate::task::Supervisor;
 use crate::xds::connections::{Connection, Connections, rfc3339};
 use axum::Router;
@@ -206,7 +207,14 @@ async fn readyz(
             let state = cluster.state.as_str();
             text.push_str(&format!("[+] cluster {}: {state}\n", cluster.id));
         }
-        for (source, state, ..) in sources.board.figures() {
+        if let Some(fact) =
+            sources.metrics.writes.as_ref().and_then(|one| one.borrow().failing.clone())
+        {
+            let code = &codes::UNWRITABLE;
+            text.push_str(&format!("[-] {STATE_DIRECTORY}: {code}: {fact}\n"));
+        }
+        let figures = sources.board.figures().into_iter();
+        for (source, state, ..) in figures.filter(|(source, ..)| **source != *STATE_DIRECTORY) {
             text.push_str(&format!("[+] source {source}: {}\n", state.as_str()));
         }
     }

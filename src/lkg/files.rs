@@ -6,19 +6,21 @@
 //!
 //! Integers are little-endian. A file is written beside its name, synced, renamed, and the directory
 //! synced: whenever the process or the machine stops, each name is there with all its content or not at
-//! all.
+//! all. What changes after that is appended to a journal beside it ([`super::journal`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::codec::{Decoder, Encoder, Malformed, Stored};
+use super::journal::End;
 use super::{Members, Origin};
+use crate::durable;
 
 /// The format written here.
 pub(super) const VERSION: u32 = 5;
@@ -29,11 +31,15 @@ pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";
 const HEAD: usize = 8 + 4 + 8 + 16;
 const EXTENSION: &str = ".lkg";
+/// What the journal's name ends with where that of its file ends with [`EXTENSION`].
+const JOURNAL: &str = ".journal";
+/// The most bytes that are read of any file: 100,000 endpoints with their pods take 8 MiB.
+pub(super) const BYTES_MAX: u64 = 512 * 1024 * 1024;
 const MEMBERS: &str = "members";
 /// The longest part of a name that stands in a file's name as it is; what is longer ends in its hash.
 const NAME_MAX: usize = 120;
 
-/// Why a file is not used.
+/// Why a file is not used, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {fact}", path.display())]
 pub struct Refused {
@@ -41,6 +47,16 @@ pub struct Refused {
     pub path: PathBuf,
     /// What is wrong with it.
     pub fact: Flaw,
+}
+
+impl Refused {
+    /// What an operator should know of it, and what is used in its place.
+    pub(super) fn remark(&self) -> String {
+        let is_journal = self.path.extension().is_some_and(|found| found == "journal");
+        let used =
+            if is_journal { "what stands before that is used" } else { "an earlier file is used" };
+        format!("{self}; {used}")
+    }
 }
 
 /// What is wrong with a file.
@@ -56,12 +72,26 @@ pub enum Flaw {
     #[error("has {is} bytes, not the {wanted} it should have")]
     Length {
         /// What it has.
-        is: usize,
+        is: u64,
         /// What it says; the least there can be where it says nothing.
         wanted: u64,
     },
+    /// It is larger than any that is written.
+    #[error("has {is} bytes; none is written with more than {BYTES_MAX}")]
+    TooLarge {
+        /// What it has.
+        is: u64,
+    },
+    /// A journal has a record that is not whole, as one has that was being written when the machine stopped.
+    #[error("has no whole record between byte {at} and its end at byte {is}")]
+    Torn {
+        /// Where it begins.
+        at: u64,
+        /// Where the journal ends.
+        is: u64,
+    },
     /// Another version wrote it.
-    #[error("has format {0}; this version reads format {VERSION}")]
+    #[error("has format {0}; this version reads formats {OLDEST} to {VERSION}")]
     Version(u32),
     /// Something in it is not as it was written.
     #[error("is damaged: its checksum is wrong")]
@@ -77,13 +107,22 @@ pub enum Flaw {
     Origin(&'static str),
 }
 
+/// What a good file holds, its generation and where it ends.
+type Found<T> = (T, u64, End);
+
 /// What has files of its own.
 pub(super) trait Kept: Stored {
     /// What their names begin with.
     const KIND: &'static str;
 
+    /// What of it is appended to a journal.
+    type Delta: Stored;
+
     /// Which one of that kind it is.
     fn name(&self) -> &str;
+
+    /// Takes what is otherwise now.
+    fn apply(&mut self, delta: Self::Delta);
 }
 
 /// The directory.
@@ -93,20 +132,28 @@ pub struct Store {
     origin: Origin,
     /// The generations there are of each name, oldest first.
     generations: BTreeMap<String, Vec<u64>>,
-    /// The checksum of each name's newest file, where that is known and good.
-    newest: BTreeMap<String, u128>,
+    /// Where what is known of each name ends, where its newest file and all behind that is good.
+    newest: BTreeMap<String, End>,
 }
 
 impl Store {
     /// Looks what is in `directory`. It is made when something is first written.
     pub fn open(directory: &Path, origin: Origin) -> Self {
         let mut generations: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let mut journals = Vec::new();
         match fs::read_dir(directory) {
             Ok(entries) => {
                 let names =
                     entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-                for (name, generation) in names.filter_map(|name| parse(&name)) {
-                    generations.entry(name).or_default().push(generation);
+                for name in names {
+                    if let Some((name, generation)) = parse(&name, EXTENSION) {
+                        generations.entry(name).or_default().push(generation);
+                    }
+                    journals.extend(parse(&name, JOURNAL));
+                    if name.starts_with('.') {
+                        // What a crash left of a file that was being written.
+                        let _ = remove(&directory.join(name));
+                    }
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -115,7 +162,16 @@ impl Store {
             }
         }
         generations.values_mut().for_each(|list| list.sort_unstable());
-        Self { directory: directory.to_owned(), origin, generations, newest: BTreeMap::new() }
+        let store =
+            Self { directory: directory.to_owned(), origin, generations, newest: BTreeMap::new() };
+        for (name, generation) in journals {
+            // A crash between the two removals, or a version that knows no journals, left it behind.
+            let held = store.generations.get(&name);
+            if held.is_none_or(|held| !held.contains(&generation)) {
+                let _ = remove(&store.journal(&name, generation));
+            }
+        }
+        store
     }
 
     /// All of a kind, each with the reason why its newest file is not what was read.
@@ -132,10 +188,23 @@ impl Store {
     }
 
     fn read_file<T: Kept>(&mut self, file: &String) -> (Option<T>, Option<Refused>) {
-        self.newest_good(file, |value: &T| match value.name() {
+        let check = |value: &T| match value.name() {
             name if file_name::<T>(name) == *file => Ok(()),
             name => Err(Flaw::Other(format!("{} {name}", T::KIND))),
-        })
+        };
+        let (found, refused) = self.newest_good(file, check);
+        let Some((mut value, generation, mut end)) = found else { return (None, refused) };
+        let path = self.journal(file, generation);
+        let flaw = end.read(&path, |delta| value.apply(delta));
+        let torn = flaw.map(|fact| Refused { path, fact });
+        if let Some(torn) = &torn {
+            warn!(reason = %torn, "last-known-good journal not used whole");
+        }
+        let refused = refused.or(torn);
+        if refused.is_none() {
+            self.newest.insert(file.clone(), end);
+        }
+        (Some(value), refused)
     }
 
     fn files_of<T: Kept>(&self) -> Vec<String> {
@@ -146,7 +215,19 @@ impl Store {
 
     /// What was last known of the members, and why the newest file is not what was read.
     pub fn members(&mut self) -> (Option<Members>, Option<Refused>) {
-        self.newest_good(MEMBERS, |_| Ok(()))
+        let (found, refused) = self.newest_good(MEMBERS, |_| Ok(()));
+        let members = found.map(|(members, _, end)| {
+            if refused.is_none() {
+                self.newest.insert(MEMBERS.to_owned(), end);
+            }
+            members
+        });
+        (members, refused)
+    }
+
+    /// Whether there is, or was, anything at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.generations.is_empty()
     }
 
     /// Keeps what is known. Returns the bytes written: none where the newest file says so.
@@ -155,6 +236,38 @@ impl Store {
     /// What the system says; the files there stay good.
     pub(super) fn put<T: Kept>(&mut self, value: &T) -> io::Result<usize> {
         self.put_file(&file_name::<T>(value.name()), value)
+    }
+
+    /// Keeps what is otherwise than when it was last kept. Returns the bytes written; `None`, having written
+    /// nothing, where all of it is to be kept instead.
+    ///
+    /// # Errors
+    /// What the system says; what was kept before stays good.
+    pub(super) fn append<T: Kept>(
+        &mut self,
+        name: &str,
+        delta: &T::Delta,
+    ) -> io::Result<Option<usize>> {
+        let file = file_name::<T>(name);
+        let generation = self.generations.get(&file).and_then(|list| list.last()).copied();
+        // What it ends with is known again once all of it has been written.
+        let (Some(generation), Some(mut end)) = (generation, self.newest.remove(&file)) else {
+            return Ok(None);
+        };
+        let appended = end.append(&self.journal(&file, generation), delta)?;
+        if appended.is_some() {
+            self.newest.insert(file, end);
+        }
+        Ok(appended)
+    }
+
+    /// The one of a kind, of those `named`, whose journal is most in need of being written anew as a file.
+    pub(super) fn longest_journal<'a, T: Kept>(
+        &self,
+        named: impl Iterator<Item = &'a str>,
+    ) -> Option<&'a str> {
+        let excess = |name| Some((self.newest.get(&file_name::<T>(name))?.excess()?, name));
+        named.filter_map(excess).max().map(|(_, name)| name)
     }
 
     /// Keeps what is known of the members. Returns the bytes written: none where the newest file says so.
@@ -179,33 +292,28 @@ impl Store {
             let generations = self.generations.get(file).cloned().unwrap_or_default();
             // The oldest first: what a crash leaves must not be older than what it takes.
             for generation in generations {
-                remove(&self.path(file, generation))?;
+                self.remove(file, generation)?;
             }
             self.generations.remove(file);
         }
         Ok(())
     }
 
+    /// The newest file of a name that is good, its generation and its end; and why that is not the newest there is.
     fn newest_good<T: Stored>(
-        &mut self,
+        &self,
         name: &str,
         check: impl Fn(&T) -> Result<(), Flaw>,
-    ) -> (Option<T>, Option<Refused>) {
+    ) -> (Option<Found<T>>, Option<Refused>) {
         let mut first = None;
         for generation in self.generations.get(name).into_iter().flatten().rev() {
             let path = self.path(name, *generation);
-            let read = fs::read(&path).map_err(|error| Flaw::Unreadable(error.to_string()));
-            let read = read.and_then(|bytes| {
+            let read = read(&path).and_then(|bytes| {
                 let (value, checksum) = open_file(&bytes, &self.origin)?;
-                check(&value).map(|()| (value, checksum))
+                check(&value).map(|()| (value, End::of_file(bytes.len(), checksum)))
             });
             match read {
-                Ok((value, checksum)) => {
-                    if first.is_none() {
-                        self.newest.insert(name.to_owned(), checksum);
-                    }
-                    return (Some(value), first);
-                }
+                Ok((value, end)) => return (Some((value, *generation, end)), first),
                 Err(fact) => {
                     let refused = Refused { path, fact };
                     warn!(reason = %refused, "last-known-good file refused");
@@ -218,22 +326,15 @@ impl Store {
 
     fn put_file(&mut self, name: &str, value: &impl Stored) -> io::Result<usize> {
         let (bytes, checksum) = to_file(value, &self.origin);
-        if self.newest.get(name) == Some(&checksum) {
+        if self.newest.get(name).is_some_and(|end| end.is_file(checksum)) {
             return Ok(0);
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         let generations = self.generations.get(name);
         let next =
             generations.and_then(|list| list.last()).map_or(1, |last| last.saturating_add(1));
-        let path = self.path(name, next);
-        let beside = self.directory.join(format!(".{name}.new"));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, &path)?;
-        File::open(&self.directory)?.sync_all()?;
-        self.newest.insert(name.to_owned(), checksum);
+        durable::replace(&self.path(name, next), &bytes, durable::SECRET)?;
+        self.newest.insert(name.to_owned(), End::of_file(bytes.len(), checksum));
         self.generations.entry(name.to_owned()).or_default().push(next);
         self.prune(name)?;
         Ok(bytes.len())
@@ -244,14 +345,40 @@ impl Store {
             && generations.len() > GENERATIONS
         {
             let oldest = generations.remove(0);
-            remove(&self.path(name, oldest))?;
+            self.remove(name, oldest)?;
         }
         Ok(())
+    }
+
+    /// Removes a file, and what was appended to it: a journal alone says nothing.
+    fn remove(&self, name: &str, generation: u64) -> io::Result<()> {
+        remove(&self.path(name, generation))?;
+        remove(&self.journal(name, generation))
     }
 
     fn path(&self, name: &str, generation: u64) -> PathBuf {
         self.directory.join(format!("{name}.{generation:012}{EXTENSION}"))
     }
+
+    fn journal(&self, name: &str, generation: u64) -> PathBuf {
+        self.directory.join(format!("{name}.{generation:012}{JOURNAL}"))
+    }
+}
+
+/// The bytes of a file, unless there are more than any has that was written here.
+fn read(path: &Path) -> Result<Vec<u8>, Flaw> {
+    let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
+    let file = File::open(path).map_err(unreadable)?;
+    let is = file.metadata().map_err(unreadable)?.len();
+    if is > BYTES_MAX {
+        return Err(Flaw::TooLarge { is });
+    }
+    let mut bytes = Vec::new();
+    (&file).take(HEAD as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    check_head(&bytes, is)?;
+    // What follows is as long as it should be, unless it grows meanwhile.
+    file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
 }
 
 /// Removes a file; one that has gone already is as good.
@@ -281,8 +408,8 @@ fn file_name<T: Kept>(name: &str) -> String {
 }
 
 /// The name and the generation in a file's name.
-fn parse(file: &str) -> Option<(String, u64)> {
-    let (name, generation) = file.strip_suffix(EXTENSION)?.rsplit_once('.')?;
+fn parse(file: &str, extension: &str) -> Option<(String, u64)> {
+    let (name, generation) = file.strip_suffix(extension)?.rsplit_once('.')?;
     Some((name.to_owned(), generation.parse().ok()?))
 }
 
@@ -306,29 +433,32 @@ pub(super) fn to_file(value: &impl Stored, origin: &Origin) -> (Vec<u8>, u128) {
     (bytes, checksum)
 }
 
-/// What a file holds, and its checksum.
-pub(super) fn open_file<T: Stored>(bytes: &[u8], origin: &Origin) -> Result<(T, u128), Flaw> {
-    let wanted = HEAD as u64;
-    let short = || Flaw::Length { is: bytes.len(), wanted };
+/// Whether a file that begins with these bytes, and has so many, can be one of ours.
+fn check_head(bytes: &[u8], is: u64) -> Result<(), Flaw> {
+    let short = || Flaw::Length { is, wanted: HEAD as u64 };
     let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
     if magic != MAGIC {
         return Err(Flaw::Foreign);
     }
     let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
     match u32::from_le_bytes(*version) {
-        VERSION => {}
+        OLDEST..=VERSION => {}
         other => return Err(Flaw::Version(other)),
     }
     let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(short)?;
-    let (said, payload) = rest.split_first_chunk::<16>().ok_or_else(short)?;
-    let length = u64::from_le_bytes(*length);
-    if payload.len() as u64 != length {
-        let wanted = length.saturating_add(HEAD as u64);
-        return Err(Flaw::Length { is: bytes.len(), wanted });
-    }
-    let (start, _) = bytes.split_at(HEAD - 16);
+    rest.split_first_chunk::<16>().ok_or_else(short)?;
+    let wanted = u64::from_le_bytes(*length).saturating_add(HEAD as u64);
+    if is == wanted { Ok(()) } else { Err(Flaw::Length { is, wanted }) }
+}
+
+/// What a file holds, and its checksum.
+pub(super) fn open_file<T: Stored>(bytes: &[u8], origin: &Origin) -> Result<(T, u128), Flaw> {
+    check_head(bytes, bytes.len() as u64)?;
+    let short = || Flaw::Length { is: bytes.len() as u64, wanted: HEAD as u64 };
+    let (head, payload) = bytes.split_first_chunk::<HEAD>().ok_or_else(short)?;
+    let (start, stated) = head.split_last_chunk::<16>().ok_or_else(short)?;
     let checksum = checksum(start, payload);
-    if checksum.to_le_bytes() != *said {
+    if checksum.to_le_bytes() != *stated {
         return Err(Flaw::Damaged);
     }
     let mut decoder = Decoder::new(payload);

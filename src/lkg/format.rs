@@ -1,4 +1,5 @@
-//! What the files say, field by field. A change to anything here is a new [`super::files::VERSION`].
+//! What the files say, field by field. A change to anything here is a new [`super::files::VERSION`]. An upgrade finds
+//! the files of the version before, so a reader for these comes with it; `tests/lkg` holds such files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +9,6 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
-use super::files::Kept;
 use super::{Datacentre, Members, Note, Origin, Shard, StoredObjects};
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
@@ -98,30 +98,6 @@ numbers!(Protocol {
     10 => Udp,
     11 => Auto,
 });
-
-impl Kept for Shard {
-    const KIND: &'static str = "cluster";
-
-    fn name(&self) -> &str {
-        self.cluster.as_str()
-    }
-}
-
-impl Kept for Datacentre {
-    const KIND: &'static str = "consul";
-
-    fn name(&self) -> &str {
-        self.name.as_str()
-    }
-}
-
-impl Kept for StoredObjects {
-    const KIND: &'static str = "store";
-
-    fn name(&self) -> &str {
-        &self.store
-    }
-}
 
 /// As the store has it: what it means others decide, now as then.
 impl Stored for Arc<Value> {

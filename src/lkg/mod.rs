@@ -1,15 +1,18 @@
 //! Last-known-good: what each source was known to hold, on disk, so that a restart loses nothing.
 //!
 //! Owns the directory `lkg` of the state directory: a file for each cluster ([`Shard`]), datacentre of
-//! Consul ([`Datacentre`]) and store of objects ([`StoredObjects`]), which is written again when what it
-//! holds changed, and one for what belongs to none of them ([`Members`]). A file is written beside the
-//! old one, synced and renamed; the last few generations stay. What can't be proven whole on reading is
-//! refused with a reason, and the generation before is used. Never holds a credential, and never decides
-//! what is served: the sources do (docs/decisions/0011-last-known-good.md).
+//! Consul ([`Datacentre`]) and store of objects ([`StoredObjects`]), and one for what belongs to none of them
+//! ([`Members`]). A file is written beside the old one, synced and renamed; the last few generations stay. What
+//! changes is appended to a journal beside the file, until that is as long as the file: then the file is written
+//! anew. What can't be proven whole on reading is refused with a reason, and what was written before it is used.
+//! Never holds a credential, and never decides what is served: the sources do
+//! (docs/decisions/0011-last-known-good.md, docs/decisions/0024-journal.md).
 
 mod codec;
+mod delta;
 mod files;
 mod format;
+mod journal;
 mod others;
 mod writer;
 
@@ -30,6 +33,7 @@ pub use others::{Others, StandIns, Stores};
 pub use writer::{Writer, Writes};
 
 use crate::clusters::Remembered;
+use crate::codes;
 use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, Workloads};
 use crate::registry::{Contents, ServiceRecord};
 use crate::sources;
@@ -115,12 +119,20 @@ pub struct Restored {
     pub stores: sources::RememberedStores,
     /// The data of the mesh's ConfigMap, where there was one.
     pub mesh: Option<Arc<BTreeMap<String, String>>>,
+    /// Whether there were members, of which nothing is left: their list, or all that they held.
+    pub members_lost: bool,
 }
 
 impl Restored {
     /// Whether there was nothing.
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.datacentres.is_empty() && self.stores.is_empty()
+    }
+
+    /// Whether it is enough to go on with while the configuration can't be read: who answered from a state
+    /// without its members would withdraw all their endpoints.
+    pub fn is_enough(&self) -> bool {
+        !self.is_empty() && !self.members_lost
     }
 }
 
@@ -141,14 +153,27 @@ pub fn open(state_dir: &Path, origin: Origin) -> (Store, Restored) {
 
 fn restore(store: &mut Store) -> Restored {
     let (members, _) = store.members();
+    let list_lost = members.is_none() && !store.is_empty();
     let Members { mut members, sources, mesh } = members.unwrap_or_default();
     let mut restored = Restored { mesh: mesh.map(Arc::new), ..Restored::default() };
+    let had_members = members.values().any(|note| note.secret.is_some());
     for (shard, refused) in store.read_all::<Shard>() {
         let note = members.remove(&shard.cluster);
         restored.clusters.insert(shard.cluster.clone(), remembered(shard, note, refused));
     }
     for cluster in members.keys() {
         warn!(%cluster, "no file holds what was last known of this cluster");
+    }
+    let has_members = restored.clusters.values().any(|cluster| cluster.secret.is_some());
+    restored.members_lost = list_lost || (had_members && !has_members);
+    if restored.members_lost {
+        let code = &codes::STATE_DAMAGED;
+        let lost = if list_lost { "which members there were" } else { "what any member held" };
+        warn!(
+            %code,
+            "no good file says {lost}: not ready before the configuration has been read. {}",
+            code.next
+        );
     }
     for (Datacentre { name, services }, refused) in store.read_all() {
         let source = other(&sources, name.as_str(), services, refused);
@@ -169,15 +194,11 @@ fn other<T>(
     refused: Option<Refused>,
 ) -> sources::Remembered<T> {
     let last_contact = contacts.get(name).copied().and_then(time);
-    sources::Remembered { last_contact, remark: refused.map(remark), held }
+    sources::Remembered { last_contact, remark: refused.as_ref().map(Refused::remark), held }
 }
 
 fn time(millis: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(millis))
-}
-
-fn remark(refused: Refused) -> String {
-    format!("{refused}; an earlier file is used")
 }
 
 fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Remembered {
@@ -194,7 +215,7 @@ fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Rem
         last_contact: note.and_then(|note| note.last_contact).and_then(time),
         services: services.len(),
         endpoints,
-        remark: refused.map(remark),
+        remark: refused.as_ref().map(Refused::remark),
         contents: Contents {
             services,
             workloads: Some(workloads),

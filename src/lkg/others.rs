@@ -2,14 +2,14 @@
 //! clusters are, and the objects of stores, as the stores have them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::writer::kept;
+use super::delta::{Deltas, kept};
+use super::writer::Outcome;
 use super::{Datacentre, Store, StoredObjects};
 use crate::model::ClusterId;
 use crate::push::PushContext;
@@ -78,43 +78,59 @@ pub(super) struct Written {
 }
 
 impl Now {
-    /// Writes what differs from `before`; `changed` names the shards that hold something else, and is `None`
-    /// for all. Returns the bytes written, and what the files say now.
+    /// Writes what differs from `before`; `deltas` tells what shards say otherwise, and is `None` for all.
     pub(super) fn carry_out(
         self,
         before: &Written,
         context: &PushContext,
-        changed: Option<&BTreeSet<ClusterId>>,
+        deltas: Option<&Deltas>,
         store: &mut Store,
-    ) -> io::Result<(usize, Written)> {
-        let (mut bytes, mut written) = (0, Written::default());
-        for name in datacentres(&self.lines) {
-            let unchanged = before.datacentres.contains(&name)
-                && changed.is_some_and(|changed| !changed.contains(&name));
-            if !unchanged {
-                let datacentre = datacentre(context, &name);
-                let wanted = self.lines.get(name.as_str()).map_or(0, |facts| facts.services);
-                // The word of one that has only just been read may not have come through yet.
-                if datacentre.services.is_empty() && wanted != 0 {
-                    continue;
+        done: &mut Outcome,
+    ) {
+        let names = datacentres(&self.lines);
+        for name in &names {
+            let delta = deltas.filter(|_| before.datacentres.contains(name));
+            let delta = delta.map(|deltas| deltas.get(name));
+            let appended = match delta {
+                Some(None) => Some(0),
+                // Where that failed all of it is written.
+                Some(Some(delta)) => {
+                    store.append::<Datacentre>(name.as_str(), delta).ok().flatten()
                 }
-                bytes += store.put(&datacentre)?;
+                None => None,
+            };
+            let bytes = match appended {
+                Some(bytes) => Ok(bytes),
+                None => {
+                    let datacentre = datacentre(context, name);
+                    let wanted = self.lines.get(name.as_str()).map_or(0, |facts| facts.services);
+                    // The word of one that has only just been read may not have come through yet.
+                    if datacentre.services.is_empty() && wanted != 0 {
+                        continue;
+                    }
+                    store.put(&datacentre)
+                }
+            };
+            if done.note(bytes) {
+                done.written.others.datacentres.insert(name.clone());
             }
-            written.datacentres.insert(name);
         }
-        store.forget_others::<Datacentre>(self.lines.keys().map(|name| &**name))?;
-        let Some(stores) = &self.stores else { return Ok((bytes, written)) };
+        let names = names.iter().map(ClusterId::as_str);
+        if let Some(name) = store.longest_journal::<Datacentre>(names) {
+            done.note(store.put(&datacentre(context, &name.into())));
+        }
+        let named = || self.lines.keys().map(|name| &**name);
+        done.note(store.forget_others::<Datacentre>(named()).map(|()| 0));
+        let Some(stores) = &self.stores else { return };
         let as_before = Arc::ptr_eq(&self.stand_ins, &before.stand_ins);
         for (name, objects) in &**stores {
             let same = before.stores.get(name).is_some_and(|held| Arc::ptr_eq(held, objects));
-            if !(same && as_before) {
-                bytes += store.put(&self.stored(name, objects))?;
+            if (same && as_before) || done.note(store.put(&self.stored(name, objects))) {
+                done.written.others.stores.insert(Arc::clone(name), Arc::clone(objects));
             }
         }
-        store.forget_others::<StoredObjects>(self.lines.keys().map(|name| &**name))?;
-        written.stores = Stores::clone(stores);
-        written.stand_ins = self.stand_ins;
-        Ok((bytes, written))
+        done.note(store.forget_others::<StoredObjects>(named()).map(|()| 0));
+        done.written.others.stand_ins = self.stand_ins;
     }
 
     fn stored(&self, name: &Arc<str>, objects: &[Arc<Value>]) -> StoredObjects {

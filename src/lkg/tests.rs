@@ -1,3 +1,5 @@
+mod crash;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -380,7 +382,11 @@ fn a_file_is_refused_with_the_reason() {
     let other_domain = Origin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
-        ("future", with(&|bytes| bytes[8] = VERSION as u8 + 1), "has format 6"),
+        (
+            "future",
+            with(&|bytes| bytes[8] = VERSION as u8 + 1),
+            "has format 6; this version reads formats 5 to 5",
+        ),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
         ("another domain's", to_file(&shard("east", 3), &other_domain).0, "another --domain"),

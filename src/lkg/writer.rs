@@ -1,26 +1,25 @@
 //! Writes what changed, soon after it changed, without anybody waiting for it.
 //!
-//! Takes the current version of the mesh as any other reader does. Which clusters changed follows from
-//! what two versions share; encoding and the disk are a blocking thread's work.
+//! Takes the current version of the mesh as any other reader does. What changed follows from what two versions
+//! share, and is appended to the journal of its source; encoding and the disk are a blocking thread's work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use imbl::ordmap::DiffItem;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::delta::{Deltas, deltas, kept};
 use super::others::{self, Others};
 use super::{Members, Note, Shard, Store};
-use crate::aggregate::MergedService;
-use crate::clusters::status::ClusterStatus;
+use crate::clusters::status::{ClusterStatus, Kept};
+use crate::codes;
 use crate::model::ClusterId;
 use crate::push::PushContext;
-use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// How long what is new may wait for what comes with it. Proxies are told in that time: writing takes a CPU, and
 /// they go first.
@@ -57,14 +56,14 @@ pub struct Writer {
 }
 
 /// How writing fares.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Writes {
     /// When all was last written; `None` until then.
     pub last: Option<SystemTime>,
     /// How often it could not be.
     pub failures: u64,
-    /// Whether it could not be the last time.
-    pub failing: bool,
+    /// Why it could not be the last time.
+    pub failing: Option<Arc<str>>,
 }
 
 impl Writer {
@@ -83,8 +82,12 @@ impl Writer {
             let began = Instant::now();
             let now = self.context.borrow_and_update().clone();
             if let Some(now) = now {
-                contacts_at = began;
+                let thorough = ending || began >= contacts_at + CONTACTS;
+                if thorough {
+                    contacts_at = began;
+                }
                 let work = Work {
+                    thorough,
                     before: written.clone(),
                     now: Arc::clone(&now),
                     statuses: Arc::clone(&self.statuses.borrow_and_update()),
@@ -95,30 +98,35 @@ impl Writer {
                 let done = tokio::task::spawn_blocking(move || {
                     work.carry_out(&mut store.lock().unwrap_or_else(PoisonError::into_inner))
                 });
-                let result = done.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-                match result {
-                    Ok((bytes, now)) => {
+                let done = done.await.unwrap_or_else(|error| Outcome::failed(&error));
+                written = done.written;
+                match done.trouble {
+                    Ok(()) => {
                         if trouble.take().is_some() {
                             info!("last-known-good state is written again");
                         }
+                        let bytes = done.bytes;
                         debug!(bytes, took = ?began.elapsed(), "last-known-good state written");
-                        written = now;
                         self.writes.send_modify(|writes| {
-                            (writes.last, writes.failing) = (Some(SystemTime::now()), false);
+                            (writes.last, writes.failing) = (Some(SystemTime::now()), None);
                         });
                     }
                     Err(error) => {
                         let text = error.to_string();
                         if trouble.as_ref() != Some(&text) {
+                            let code = &codes::UNWRITABLE;
                             warn!(
                                 %error,
-                                "last-known-good state can't be written: everything goes on, and a restart would find the state from before"
+                                %code,
+                                "last-known-good state can't be written: everything goes on, and a restart would find the state from before. {}",
+                                code.next
                             );
-                            trouble = Some(text);
                         }
                         self.writes.send_modify(|writes| {
-                            (writes.failures, writes.failing) = (writes.failures + 1, true);
+                            writes.failures += 1;
+                            writes.failing = Some(text.as_str().into());
                         });
+                        trouble = Some(text);
                         // What could not be written now is looked at again.
                         self.context.mark_changed();
                     }
@@ -151,7 +159,7 @@ impl Writer {
                 Ok(()) = self.context.changed() => return,
                 () = self.others.news(&written.others) => return,
                 Ok(()) = self.statuses.changed() => {
-                    if held_by(&self.statuses.borrow_and_update()) != written.held {
+                    if !are_held(&written.held, &self.statuses.borrow_and_update()) {
                         return;
                     }
                 }
@@ -161,22 +169,45 @@ impl Writer {
     }
 }
 
-/// The clusters whose data is served, each with its UID.
-type Held = BTreeMap<ClusterId, Option<String>>;
+/// The clusters whose data is served.
+type Held = BTreeMap<ClusterId, Holding>;
+
+/// What is written of a cluster's status, but for times.
+#[derive(Clone, PartialEq, Eq)]
+struct Holding {
+    uid: Option<String>,
+    secret: Option<String>,
+}
 
 fn held_by(statuses: &[ClusterStatus]) -> Held {
     let kept = |status: &ClusterStatus| {
-        Some((status.id.as_str().into(), status.kept.as_ref()?.uid.clone()))
+        let uid = status.kept.as_ref()?.uid.clone();
+        Some((status.id.as_str().into(), Holding { uid, secret: status.secret.clone() }))
     };
     statuses.iter().filter_map(kept).collect()
 }
 
+/// Whether these are the clusters whose data is served. Statuses have news all the time, of thousands of
+/// clusters: nothing is made for the look.
+fn are_held(held: &Held, statuses: &[ClusterStatus]) -> bool {
+    let mut kept = statuses.iter().filter_map(|status| Some((status, status.kept.as_ref()?)));
+    let is_held = |(status, kept): (&ClusterStatus, &Kept)| {
+        let holding = held.get(status.id.as_str());
+        holding.is_some_and(|one| one.uid == kept.uid && one.secret == status.secret)
+    };
+    statuses.iter().filter(|status| status.kept.is_some()).count() == held.len()
+        && kept.all(is_held)
+}
+
 /// What the files say, as far as this process wrote them.
 #[derive(Clone, Default)]
-struct Written {
+pub(super) struct Written {
     context: Option<Arc<PushContext>>,
-    held: Held,
-    others: others::Written,
+    held: Arc<Held>,
+    pub(super) others: others::Written,
+    mesh: Option<Arc<BTreeMap<String, String>>>,
+    /// Whether the list of members has been written since these are held.
+    members: bool,
 }
 
 /// One write.
@@ -186,24 +217,131 @@ struct Work {
     statuses: Arc<Vec<ClusterStatus>>,
     others: others::Now,
     mesh: Option<Arc<BTreeMap<String, String>>>,
+    /// Whether times of contact are to be written, and what stands in journals for too long anew.
+    thorough: bool,
+}
+
+/// What came of it.
+pub(super) struct Outcome {
+    /// Bytes written.
+    bytes: usize,
+    /// What the files say now.
+    pub(super) written: Written,
+    /// What could not be written: the first of it.
+    trouble: io::Result<()>,
+}
+
+impl Outcome {
+    /// Nobody knows what the files say.
+    fn failed(error: &tokio::task::JoinError) -> Self {
+        Self {
+            bytes: 0,
+            written: Written::default(),
+            trouble: Err(io::Error::other(error.to_string())),
+        }
+    }
+
+    /// Counts what was written; whether it was.
+    pub(super) fn note(&mut self, result: io::Result<usize>) -> bool {
+        match result {
+            Ok(bytes) => self.bytes += bytes,
+            Err(error) => {
+                if self.trouble.is_ok() {
+                    self.trouble = Err(error);
+                }
+                return false;
+            }
+        }
+        true
+    }
 }
 
 impl Work {
-    /// Returns the bytes written, and what the files say now.
-    fn carry_out(self, store: &mut Store) -> io::Result<(usize, Written)> {
-        let mut held = held_by(&self.statuses);
+    /// Writes what differs. A source that can't be written costs no other: all of it is written another time.
+    fn carry_out(self, store: &mut Store) -> Outcome {
+        let written = Written { context: Some(Arc::clone(&self.now)), ..Written::default() };
+        let mut done = Outcome { bytes: 0, written, trouble: Ok(()) };
+        let deltas = self.before.context.as_ref().map(|before| deltas(before, &self.now));
+        self.clusters(deltas.as_ref(), store, &mut done);
+        self.members(store, &mut done);
+        let others = self.others;
+        others.carry_out(&self.before.others, &self.now, deltas.as_ref(), store, &mut done);
+        done
+    }
+
+    fn clusters(&self, deltas: Option<&Deltas>, store: &mut Store, done: &mut Outcome) {
+        let mut held = if are_held(&self.before.held, &self.statuses) {
+            Arc::clone(&self.before.held)
+        } else {
+            Arc::new(held_by(&self.statuses))
+        };
         // The word of a cluster that has only just been read may not have come through yet.
-        held.retain(|id, _| self.now.network_labels.contains_key(id));
-        let mut bytes = 0;
-        let changed = changed(self.before.context.as_deref(), &self.now);
-        let wanted = held.iter().filter(|(id, uid)| {
-            self.before.held.get(*id) != Some(*uid)
-                || changed.as_ref().is_none_or(|changed| changed.contains(*id))
-        });
-        let wanted = wanted.map(|(id, uid)| (id, uid.as_deref().map(Arc::from)));
-        for shard in shards(&self.now, wanted) {
-            bytes += store.put(&shard)?;
+        let is_there = |id: &ClusterId| self.now.network_labels.contains_key(id);
+        let labels = self.before.context.as_ref().map(|before| &before.network_labels);
+        let as_before = Arc::ptr_eq(&held, &self.before.held)
+            && labels.is_some_and(|labels| labels.ptr_eq(&self.now.network_labels));
+        if !as_before && !held.keys().all(is_there) {
+            Arc::make_mut(&mut held).retain(|id, _| is_there(id));
         }
+        let is_known = |id: &ClusterId| {
+            deltas.is_some()
+                && match (self.before.held.get(id), held.get(id)) {
+                    (Some(before), Some(now)) => before.uid == now.uid,
+                    _ => false,
+                }
+        };
+        let mut whole = BTreeSet::new();
+        for (id, delta) in deltas.into_iter().flatten().filter(|(id, _)| is_known(id)) {
+            // Where that failed all of it is written.
+            match store.append::<Shard>(id.as_str(), delta) {
+                Ok(Some(bytes)) => done.bytes += bytes,
+                Ok(None) | Err(_) => drop(whole.insert(id.clone())),
+            }
+        }
+        if deltas.is_none() || !Arc::ptr_eq(&held, &self.before.held) {
+            whole.extend(held.keys().filter(|id| !is_known(id)).cloned());
+        }
+        // One at a time: to write them anew is in no hurry.
+        let looked_at = |id: &&ClusterId| {
+            self.thorough || deltas.is_some_and(|deltas| deltas.contains_key(*id))
+        };
+        let names = held.keys().filter(looked_at).map(ClusterId::as_str);
+        whole.extend(store.longest_journal::<Shard>(names).map(ClusterId::from));
+        let wanted = whole.iter().filter_map(|id| held.get_key_value(id));
+        let wanted = wanted.map(|(id, one)| (id, one.uid.as_deref().map(Arc::from)));
+        for shard in shards(&self.now, wanted) {
+            if !done.note(store.put(&shard)) {
+                Arc::make_mut(&mut held).remove(&shard.cluster);
+            }
+        }
+        done.written.held = held;
+    }
+
+    /// The list of members: where another cluster is in it or something is said otherwise of one, and else with
+    /// the times of contact now and then.
+    fn members(&self, store: &mut Store, done: &mut Outcome) {
+        let (before, held) = (&self.before, &done.written.held);
+        let is_same = before.members
+            && !self.thorough
+            && before.held == *held
+            && before.mesh == self.mesh
+            && before.context.as_ref().is_some_and(|one| one.clusters == self.now.clusters);
+        if !is_same {
+            let members = self.list(held);
+            if !done.note(store.put_members(&members)) {
+                return;
+            }
+            // A Secret that can't be used just now still names its cluster, and so do standbys.
+            let named = self.statuses.iter().map(|status| status.id.as_str());
+            if !done.note(store.forget_others::<Shard>(named).map(|()| 0)) {
+                return;
+            }
+        }
+        done.written.members = true;
+        done.written.mesh = self.mesh.clone();
+    }
+
+    fn list(&self, held: &Held) -> Members {
         let by_id = self.statuses.iter().filter(|status| status.kept.is_some());
         let by_id = by_id.map(|status| (ClusterId::from(status.id.as_str()), status));
         let by_id = by_id.filter(|(id, _)| held.contains_key(id));
@@ -225,58 +363,8 @@ impl Work {
         let config = self.statuses.iter().find(|status| status.secret.is_none());
         let config = config.and_then(|status| status.last_contact).map(SystemTime::from);
         let sources = self.others.contacts(config);
-        let mesh = self.mesh.as_deref().cloned();
-        bytes += store.put_members(&Members { members, sources, mesh })?;
-        // A Secret that can't be used just now still names its cluster, and so do standbys.
-        store.forget_others::<Shard>(self.statuses.iter().map(|status| status.id.as_str()))?;
-        let others = self.others.carry_out(&self.before.others, &self.now, changed.as_ref(), store);
-        let (more, others) = others?;
-        Ok((bytes + more, Written { context: Some(self.now), held, others }))
+        Members { members, sources, mesh: self.mesh.as_deref().cloned() }
     }
-}
-
-/// The clusters that hold something else than before; `None` for all.
-fn changed(before: Option<&PushContext>, now: &PushContext) -> Option<BTreeSet<ClusterId>> {
-    let before = before?;
-    let mut changed = BTreeSet::new();
-    for difference in before.services.diff(&now.services) {
-        match difference {
-            DiffItem::Add(_, service) | DiffItem::Remove(_, service) => {
-                changed.extend(kept(service).map(|(id, _)| id.clone()));
-            }
-            DiffItem::Update { old: (_, old), new: (_, new) } => {
-                let (old, new): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                    (kept(old).collect(), kept(new).collect());
-                let differs = |id: &&&ClusterId| old.get(*id) != new.get(*id);
-                let ids = old.keys().chain(new.keys());
-                changed.extend(ids.filter(differs).copied().cloned());
-            }
-        }
-    }
-    for (id, pods) in &now.workloads {
-        if before.workloads.get(id) != Some(pods) {
-            changed.insert(id.clone());
-        }
-    }
-    for (id, facts) in &now.facts {
-        if before.facts.get(id) != Some(facts) {
-            changed.insert(id.clone());
-        }
-    }
-    for (id, label) in &now.network_labels {
-        if before.network_labels.get(id) != Some(label) {
-            changed.insert(id.clone());
-        }
-    }
-    Some(changed)
-}
-
-/// What the Kubernetes API of each cluster says of a service, and each datacentre of Consul: none is called
-/// as the other. What counts for nothing in the mesh just now is what its source says all the same.
-pub(super) fn kept(service: &MergedService) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
-    let is_kept = |key: &ShardKey| matches!(key.provider, Provider::Kubernetes | Provider::Consul);
-    let said = service.said().filter(move |(key, _)| is_kept(key));
-    said.map(|(key, record)| (&key.cluster, record))
 }
 
 /// What the mesh holds of these clusters, each with its UID. Shares everything with the mesh.
@@ -313,7 +401,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{endpoint, service, settings, shard};
     use crate::push::event_loop::{Event, Mesh};
-    use crate::registry::{Change, Contents, Epoch, RegistryUpdate};
+    use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
 
     #[test]
     fn what_a_source_says_is_kept_though_it_counts_for_nothing_just_now() {
@@ -342,12 +430,12 @@ mod tests {
         let (taken, _) = mesh.next_version().expect("there is one");
         assert!(taken.services.values().all(|one| one.by_cluster.get(&dc).is_none()));
         assert_eq!(kept_of(&taken), "10.0.0.1");
-        assert_eq!(changed(Some(&alone), &taken), Some(BTreeSet::new()));
+        assert_eq!(deltas(&alone, &taken), Deltas::new());
 
         mesh.apply(Event::Registry(of_consul("10.0.0.2")));
         let (moved, _) = mesh.next_version().expect("there is one");
         assert_eq!(kept_of(&moved), "10.0.0.2");
-        assert_eq!(changed(Some(&taken), &moved), Some(BTreeSet::from([dc.clone()])));
+        assert_eq!(deltas(&taken, &moved).into_keys().collect::<Vec<_>>(), [dc.clone()]);
 
         let shard = ShardKey::service_entries();
         let change = Change::Reset(Contents::default());

@@ -184,6 +184,9 @@ impl Workloads {
     /// The names at which two values differ, in order. Chunks that both share are not looked into.
     pub fn differences(&self, other: &Self) -> Vec<WorkloadKey> {
         let mut differ = Vec::new();
+        if Arc::ptr_eq(&self.chunks, &other.chunks) {
+            return differ;
+        }
         let (mut ours, mut theirs) = (Cursor::of(self), Cursor::of(other));
         loop {
             while ours.at_shared_chunk(&theirs) {

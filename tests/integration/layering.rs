@@ -9,6 +9,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("task", &[]),
     ("codes", &[]),
+    ("durable", &[]),
     ("folder", &[]),
     ("hash", &[]),
     // A leaf: whoever takes an address from others asks it.
@@ -26,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("registry::kube", &["model", "mesh", "registry", "apiserver", "task", "codes"]),
     ("registry::service_entry", &["model", "registry", "address"]),
-    ("identity", &["model", "codes", "task"]),
+    ("identity", &["model", "codes", "durable", "task"]),
     ("store", &["model", "apiserver", "identity", "sources", "folder", "task", "codes"]),
     (
         "clusters",
@@ -86,6 +87,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "push",
             "clusters",
             "sources",
+            "codes",
+            "durable",
             "hash",
             "task",
         ],
@@ -109,6 +112,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sources",
             "descriptors",
             "codes",
+            "durable",
             "task",
         ],
     ),

@@ -1,0 +1,159 @@
+//! Files that are whole or not there, whatever happens while they are written: a full disk, a power cut, a kill.
+//!
+//! Each is written beside its name, synced, renamed, and its folder synced; what could not be written is taken
+//! away again, and what was there before stays. Reading is bounded: a file that is too large is not looked into.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// May be read by everyone.
+pub const PUBLIC: u32 = 0o644;
+/// May be read by its owner only.
+pub const SECRET: u32 = 0o600;
+
+/// A file that is to be: its path, what is in it, and its mode.
+pub type Wanted<'a> = (PathBuf, &'a [u8], u32);
+
+/// Puts `contents` in place of `path`: a reader sees the old file or the new one, never a part.
+///
+/// # Errors
+/// What the system says; the old file is still there.
+pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    replace_all(&[(path.to_owned(), contents, mode)])
+}
+
+/// The same for several that belong together: none is replaced before all have been written.
+///
+/// # Errors
+/// What the system says.
+pub fn replace_all(files: &[Wanted<'_>]) -> io::Result<()> {
+    let beside: Vec<_> = files.iter().map(|(path, ..)| beside(path)).collect();
+    let all = || beside.iter().zip(files);
+    let replaced = all()
+        .try_for_each(|(new, (_, contents, mode))| create(new, contents, *mode))
+        .and_then(|()| all().try_for_each(|(new, (path, ..))| fs::rename(new, path)));
+    if replaced.is_err() {
+        for new in &beside {
+            let _ = fs::remove_file(new);
+        }
+    }
+    replaced.and_then(|()| files.iter().try_for_each(|(path, ..)| sync_parent(path)))
+}
+
+/// Makes the folder `path` with `files` in it, all at once.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::DirectoryNotEmpty`] where there is something already.
+pub fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let new = beside(path);
+    let written = DirBuilder::new()
+        .mode(0o700)
+        .create(&new)
+        .and_then(|()| {
+            files
+                .iter()
+                .try_for_each(|(name, text, mode)| create(&new.join(name), text.as_bytes(), *mode))
+        })
+        .and_then(|()| File::open(&new)?.sync_all())
+        // Renaming onto a folder works only while that is empty: the check and the act are one.
+        .and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_dir_all(&new);
+    }
+    written.and_then(|()| sync_parent(path))
+}
+
+/// The bytes of a file that may have so many.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::FileTooLarge`], unread, where it has more.
+pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let is = file.metadata()?.len();
+    let too_large = || {
+        let fact = format!("it has {is} bytes, and at most {most} make sense");
+        io::Error::new(ErrorKind::FileTooLarge, fact)
+    };
+    if is > most {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    // It may grow meanwhile, and some files say that they are empty and go on for ever.
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(too_large()) } else { Ok(bytes) }
+}
+
+fn create(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+/// A name nobody else uses, in the same folder: a rename must not leave the file system.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{:016x}", rand::random::<u64>()))
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).expect("readable");
+        let name = |entry: io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<_> =
+            entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn of_files_that_belong_together_none_is_replaced_when_one_can_not_be_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a"), "old").expect("written");
+        let wanted = [(at("a"), &b"new"[..], SECRET), (at("missing/b"), b"new", SECRET)];
+        assert!(replace_all(&wanted).is_err());
+        assert_eq!(fs::read_to_string(at("a")).expect("there"), "old");
+        assert_eq!(names(folder.path()), ["a"]);
+        replace_all(&[(at("a"), b"new", SECRET), (at("b"), b"new", PUBLIC)]).expect("written");
+        assert_eq!(names(folder.path()), ["a", "b"]);
+        assert_eq!(fs::read_to_string(at("a")).expect("there"), "new");
+    }
+
+    #[test]
+    fn a_folder_with_something_in_it_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ca");
+        let files = [("cert", "c", PUBLIC), ("key", "k", SECRET)];
+        create_folder(&path, &files).expect("made");
+        assert_eq!(names(&path), ["cert", "key"]);
+        let error = create_folder(&path, &files).expect_err("it is not empty");
+        assert_eq!(error.kind(), ErrorKind::DirectoryNotEmpty);
+        assert_eq!(names(folder.path()), ["ca"]);
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_read() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), "12345").expect("written");
+        assert_eq!(read_at_most(file.path(), 5).expect("read"), b"12345");
+        let error = read_at_most(file.path(), 4).expect_err("too large");
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        let error = read_at_most(Path::new("/dev/zero"), 1000).expect_err("without end");
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+    }
+}

@@ -1,0 +1,262 @@
+//! What a cluster or datacentre says otherwise than before: what two versions of the mesh tell of that, and
+//! how it is applied to what was. Pure.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use imbl::ordmap::DiffItem;
+use serde_json::Value;
+
+use super::codec::{Decoder, Encoder, Malformed, Stored, fields};
+use super::files::Kept;
+use super::{Datacentre, Shard, StoredObjects};
+use crate::aggregate::MergedService;
+use crate::model::{
+    ClusterFacts, ClusterId, DeclaredGateway, Endpoints, Hostname, Locality, NetworkId, Workload,
+    WorkloadKey, Workloads,
+};
+use crate::push::PushContext;
+use crate::registry::{Provider, ServiceRecord, ShardKey};
+
+/// What differs in all that one source says; what is not named is as it was.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Delta {
+    network_label: Option<Option<NetworkId>>,
+    services: Services,
+    /// `None` for pods that have gone.
+    workloads: BTreeMap<WorkloadKey, Option<Workload>>,
+    facts: FactsDelta,
+}
+
+/// What clusters and datacentres say otherwise than before.
+pub(super) type Deltas = BTreeMap<ClusterId, Delta>;
+
+type Services = BTreeMap<Hostname, ServiceDelta>;
+
+/// What differs of one service.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum ServiceDelta {
+    /// It has gone.
+    Gone,
+    /// Its endpoints alone.
+    Endpoints(Endpoints),
+    /// It has come, or its object differs.
+    Whole(ServiceRecord),
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct FactsDelta {
+    localities: Option<Arc<BTreeMap<Arc<str>, Arc<Locality>>>>,
+    /// Whether each of these pods is unready now.
+    unready: BTreeMap<WorkloadKey, bool>,
+    gateways: Option<Arc<BTreeMap<WorkloadKey, DeclaredGateway>>>,
+    entries: Option<Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
+}
+
+fields!(Delta { network_label, services, workloads, facts });
+fields!(FactsDelta { localities, unready, gateways, entries });
+
+impl Stored for ServiceDelta {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::Gone => to.bytes.push(0),
+            Self::Endpoints(endpoints) => {
+                to.bytes.push(1);
+                endpoints.write(to);
+            }
+            Self::Whole(record) => {
+                to.bytes.push(2);
+                record.write(to);
+            }
+        }
+    }
+
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        match from.byte()? {
+            0 => Ok(Self::Gone),
+            1 => Stored::read(from).map(Self::Endpoints),
+            2 => Stored::read(from).map(Self::Whole),
+            _ => Err(Malformed("change of a service")),
+        }
+    }
+}
+
+/// What has no journal.
+impl Stored for Infallible {
+    fn write<'a>(&'a self, _: &mut Encoder<'a>) {
+        match *self {}
+    }
+
+    fn read(_: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Err(Malformed("change"))
+    }
+}
+
+impl Kept for Shard {
+    const KIND: &'static str = "cluster";
+    type Delta = Delta;
+
+    fn name(&self) -> &str {
+        self.cluster.as_str()
+    }
+
+    fn apply(&mut self, delta: Delta) {
+        let Delta { network_label, services, workloads, facts } = delta;
+        if let Some(label) = network_label {
+            self.network_label = label;
+        }
+        apply(&mut self.services, services);
+        for (key, pod) in workloads {
+            match pod {
+                Some(pod) => self.workloads.insert(&key.namespace.into(), &key.name, pod),
+                None => drop(self.workloads.remove(key.namespace.as_str(), &key.name)),
+            }
+        }
+        let FactsDelta { localities, unready, gateways, entries } = facts;
+        let ours = &mut self.facts;
+        ours.localities = localities.unwrap_or_else(|| Arc::clone(&ours.localities));
+        ours.gateways = gateways.unwrap_or_else(|| Arc::clone(&ours.gateways));
+        ours.entries = entries.unwrap_or_else(|| Arc::clone(&ours.entries));
+        for (pod, is_unready) in unready {
+            if is_unready {
+                ours.unready.insert(pod);
+            } else {
+                ours.unready.remove(&pod);
+            }
+        }
+    }
+}
+
+impl Kept for Datacentre {
+    const KIND: &'static str = "consul";
+    type Delta = Delta;
+
+    fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn apply(&mut self, delta: Delta) {
+        apply(&mut self.services, delta.services);
+    }
+}
+
+/// Objects change one at a time and seldom: they are written whole.
+impl Kept for StoredObjects {
+    const KIND: &'static str = "store";
+    type Delta = Infallible;
+
+    fn name(&self) -> &str {
+        &self.store
+    }
+
+    fn apply(&mut self, delta: Infallible) {
+        match delta {}
+    }
+}
+
+fn apply(services: &mut BTreeMap<Hostname, ServiceRecord>, delta: Services) {
+    for (host, delta) in delta {
+        match delta {
+            ServiceDelta::Gone => {
+                services.remove(&host);
+            }
+            ServiceDelta::Endpoints(endpoints) => {
+                if let Some(record) = services.get_mut(&host) {
+                    record.endpoints = endpoints;
+                }
+            }
+            ServiceDelta::Whole(record) => {
+                services.insert(host, record);
+            }
+        }
+    }
+}
+
+/// What the clusters and datacentres say otherwise than before; those that say the same are not in it. What both
+/// versions share is not looked at.
+pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
+    let mut deltas = Deltas::new();
+    for difference in before.services.diff(&now.services) {
+        let (host, old, new) = sides(difference);
+        let records = |service: Option<&Arc<MergedService>>| -> BTreeMap<ClusterId, ServiceRecord> {
+            let kept = service.into_iter().flat_map(|service| kept(service));
+            kept.map(|(id, record)| (id.clone(), record)).collect()
+        };
+        let mut old = records(old);
+        for (id, new) in records(new) {
+            let delta = match old.remove(&id) {
+                Some(old) if old == new => continue,
+                Some(old) if old.service == new.service => ServiceDelta::Endpoints(new.endpoints),
+                _ => ServiceDelta::Whole(new),
+            };
+            deltas.entry(id).or_default().services.insert(host.clone(), delta);
+        }
+        for id in old.into_keys() {
+            let services = &mut deltas.entry(id).or_default().services;
+            services.insert(host.clone(), ServiceDelta::Gone);
+        }
+    }
+    // What a cluster has said nothing about is as if it were empty.
+    let (no_pods, no_facts) = (Workloads::default(), ClusterFacts::default());
+    for difference in before.workloads.diff(&now.workloads) {
+        let (id, old, new) = sides(difference);
+        let differing = workloads(old.unwrap_or(&no_pods), new.unwrap_or(&no_pods));
+        deltas.entry(id.clone()).or_default().workloads = differing;
+    }
+    for difference in before.facts.diff(&now.facts) {
+        let (id, old, new) = sides(difference);
+        let differing = facts(old.unwrap_or(&no_facts), new.unwrap_or(&no_facts));
+        deltas.entry(id.clone()).or_default().facts = differing;
+    }
+    for difference in before.network_labels.diff(&now.network_labels) {
+        let (id, _, new) = sides(difference);
+        deltas.entry(id.clone()).or_default().network_label = Some(new.cloned().flatten());
+    }
+    deltas
+}
+
+/// The key, and the value before and now, of a difference between two maps.
+fn sides<'a, K, V>(difference: DiffItem<'a, 'a, K, V>) -> (&'a K, Option<&'a V>, Option<&'a V>) {
+    match difference {
+        DiffItem::Add(key, new) => (key, None, Some(new)),
+        DiffItem::Remove(key, old) => (key, Some(old), None),
+        DiffItem::Update { old: (key, old), new: (_, new) } => (key, Some(old), Some(new)),
+    }
+}
+
+fn workloads(old: &Workloads, new: &Workloads) -> BTreeMap<WorkloadKey, Option<Workload>> {
+    let differ = old.differences(new).into_iter();
+    differ
+        .map(|key| {
+            let pod = new.get(key.namespace.as_str(), &key.name).cloned();
+            (key, pod)
+        })
+        .collect()
+}
+
+fn facts(old: &ClusterFacts, new: &ClusterFacts) -> FactsDelta {
+    let unready = old.unready.diff(&new.unready).map(|difference| match difference {
+        imbl::ordset::DiffItem::Add(pod) => (pod.clone(), true),
+        imbl::ordset::DiffItem::Remove(pod) => (pod.clone(), false),
+    });
+    FactsDelta {
+        localities: otherwise(&old.localities, &new.localities),
+        unready: unready.collect(),
+        gateways: otherwise(&old.gateways, &new.gateways),
+        entries: otherwise(&old.entries, &new.entries),
+    }
+}
+
+/// The new value, where it differs.
+fn otherwise<T: Eq>(old: &Arc<T>, new: &Arc<T>) -> Option<Arc<T>> {
+    (old != new).then(|| Arc::clone(new))
+}
+
+/// What the Kubernetes API of each cluster says of a service, and each datacentre of Consul: none is called
+/// as the other. What counts for nothing in the mesh just now is what its source says all the same.
+pub(super) fn kept(service: &MergedService) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
+    let is_kept = |key: &ShardKey| matches!(key.provider, Provider::Kubernetes | Provider::Consul);
+    let said = service.said().filter(move |(key, _)| is_kept(key));
+    said.map(|(key, record)| (&key.cluster, record))
+}

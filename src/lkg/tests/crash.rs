@@ -1,0 +1,267 @@
+//! A process or a machine that stops while state is written: what is read afterwards was current before.
+
+use std::collections::BTreeMap;
+
+use super::super::delta::{Delta, deltas};
+use super::super::writer::shards;
+use super::*;
+use crate::fixtures::settings;
+use crate::push::PushContext;
+use crate::push::event_loop::{Event, Mesh};
+use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
+
+const NAMES: [&str; 3] = ["cart.shop", "web.shop", "db.data"];
+/// Enough for every way to write, and for the oldest files to go.
+const WRITES: usize = 16;
+
+/// A mesh of one cluster, and what that is known to say.
+struct World {
+    dice: Dice,
+    mesh: Mesh,
+    context: Arc<PushContext>,
+    workloads: Workloads,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut mesh = Mesh::new(settings());
+        let change = Change::Reset(Contents { network_label: Some(None), ..Contents::default() });
+        mesh.apply(Event::Registry(word(change)));
+        mesh.apply(Event::CompleteWithoutNames);
+        let (context, _) = mesh.next_version().expect("the first one");
+        Self { dice: dice(seed), mesh, context, workloads: Workloads::default() }
+    }
+
+    /// Something happens, which changes what the cluster says nearly always. Returns what differs.
+    fn change(&mut self) -> Option<Delta> {
+        let mut contents = Contents::default();
+        let dice = &mut self.dice;
+        for _ in 0..dice.upto(3) {
+            let host = Hostname::from(dice.of(&NAMES));
+            let before = self.context.services.get(&host).and_then(|one| one.said().next());
+            let mut record = match before.filter(|_| dice.flip()) {
+                // Its endpoints alone.
+                Some((_, record)) => record,
+                None => {
+                    let mut service = dice.service();
+                    service.hostname = host.clone();
+                    service.resolution = Resolution::ClientSide;
+                    let (service, endpoints) = (Arc::new(service), Vec::new().into());
+                    ServiceRecord { service, endpoints }
+                }
+            };
+            let endpoints: Vec<_> = (0..dice.upto(3)).map(|_| dice.endpoint()).collect();
+            record.endpoints = endpoints.into();
+            contents.services.insert(host, (dice.upto(4) != 0).then_some(record));
+        }
+        if dice.upto(3) == 0 {
+            let others = dice.workloads();
+            for (key, pod) in others.iter().take(3) {
+                self.workloads.insert(&key.namespace.clone().into(), &key.name(), pod.clone());
+            }
+            let gone = self.workloads.iter().next().map(|(key, _)| key.to_key());
+            if let Some(gone) = gone.filter(|_| dice.flip()) {
+                self.workloads.remove(gone.namespace.as_str(), &gone.name);
+            }
+            contents.workloads = Some(self.workloads.clone());
+        }
+        if dice.upto(4) == 0 {
+            contents.facts = Some(dice.facts());
+        }
+        if dice.upto(8) == 0 {
+            contents.network_label = Some(dice.maybe(|dice| dice.text().as_ref().into()));
+        }
+        self.mesh.apply(Event::Registry(word(Change::Update(contents))));
+        let (now, _) = self.mesh.next_version()?;
+        let before = std::mem::replace(&mut self.context, now);
+        deltas(&before, &self.context).remove(&ClusterId::from("east"))
+    }
+
+    fn shard(&self) -> Shard {
+        let wanted = [(&ClusterId::from("east"), None)];
+        shards(&self.context, wanted.into_iter()).pop().expect("the one")
+    }
+}
+
+fn word(change: Change) -> RegistryUpdate {
+    RegistryUpdate { shard: ShardKey::kubernetes("east".into()), epoch: Epoch(1), change }
+}
+
+type Disk = BTreeMap<String, Vec<u8>>;
+
+fn disk(directory: &TempDir) -> Disk {
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    let read = |path: PathBuf| (name(&path), fs::read(&path).expect("readable"));
+    files(directory).into_iter().map(read).collect()
+}
+
+fn with(disk: &Disk) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::create_dir(directory.path().join("lkg")).expect("made");
+    for (name, bytes) in disk {
+        fs::write(directory.path().join("lkg").join(name), bytes).expect("written");
+    }
+    directory
+}
+
+/// What a disk may hold when a write stops, where it held `before` and would have held `after`. Of the bytes of
+/// a file `at` says where it may end.
+fn stops(before: &Disk, after: &Disk, at: &mut dyn FnMut(usize) -> Vec<usize>) -> Vec<Disk> {
+    let mut stops = vec![before.clone(), after.clone()];
+    let mut renamed = before.clone();
+    for (name, bytes) in after.iter().filter(|(name, _)| before.get(*name) != after.get(*name)) {
+        let held = before.get(name).map_or(0, Vec::len);
+        let is_journal = name.ends_with(".journal");
+        for end in at(bytes.len() - held).into_iter().map(|end| held + end) {
+            let (begun, rest) = bytes.split_at(end);
+            let name = if is_journal { name.clone() } else { ".cluster-east.new".to_owned() };
+            let with = |bytes: Vec<u8>| {
+                let mut stop = before.clone();
+                stop.insert(name.clone(), bytes);
+                stop
+            };
+            stops.push(with(begun.to_vec()));
+            // The length of a file may be on the disk before what is in it.
+            stops.push(with([begun, &vec![0; rest.len()]].concat()));
+        }
+        renamed.insert(name.clone(), bytes.clone());
+    }
+    // The oldest file goes last, and what was appended to it behind it.
+    stops.push(renamed.clone());
+    for gone in before.keys().filter(|name| !after.contains_key(*name)) {
+        if gone.ends_with(".lkg") {
+            renamed.remove(gone);
+            stops.push(renamed.clone());
+        }
+    }
+    stops
+}
+
+#[test]
+fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
+    let mut ways = BTreeMap::<&str, usize>::new();
+    for seed in 0..10 {
+        let mut world = World::new(seed);
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut writing = store(&directory);
+        writing.put(&world.shard()).expect("written");
+        for step in 0..WRITES {
+            let (was, held) = (world.shard(), disk(&directory));
+            let Some(delta) = world.change() else { continue };
+            let now = world.shard();
+            // Files are written anew at any moment.
+            let appended = match world.dice.upto(4) {
+                0 => None,
+                _ => writing.append::<Shard>("east", &delta).expect("appended"),
+            };
+            if appended.is_none() {
+                writing.put(&now).expect("written");
+            }
+            *ways.entry(if appended.is_some() { "appended" } else { "whole" }).or_default() += 1;
+            let then = disk(&directory);
+            let dice = &mut world.dice;
+            let mut at = |length: usize| match seed {
+                0 if step < 5 => (0..=length).collect(),
+                _ => (0..3).map(|_| dice.upto(length + 1)).collect(),
+            };
+            for (number, stopped) in stops(&held, &then, &mut at).iter().enumerate() {
+                let found = with(stopped);
+                let mut reading = store(&found);
+                let (read, refused) = reading.read::<Shard>("east");
+                let read = read.expect("something is known");
+                let name = format!("seed {seed}, step {step}, stop {number}: {refused:?}");
+                assert!(read == was || read == now, "{name}");
+                if stopped == &then {
+                    assert!(read == now && refused.is_none(), "{name}");
+                }
+                // What comes after is not lost, whatever was found.
+                if number % 7 == 0 {
+                    reading.put(&now).expect("written");
+                    assert_eq!(store(&found).read("east"), (Some(now.clone()), None), "{name}");
+                }
+            }
+        }
+    }
+    assert!(ways["appended"] > 40 && ways["whole"] > 20, "{ways:?}");
+}
+
+/// A journal goes on from one file and no other, and one that grew too long becomes a file.
+#[test]
+fn a_journal_is_bounded_and_belongs_to_its_file() {
+    let mut world = World::new(7);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut writing = store(&directory);
+    writing.put(&world.shard()).expect("written");
+    let (mut whole, mut longest) = (0, 0);
+    for _ in 0..1500 {
+        let Some(delta) = world.change() else { continue };
+        if writing.append::<Shard>("east", &delta).expect("appended").is_none() {
+            writing.put(&world.shard()).expect("written");
+            whole += 1;
+        }
+        let journals = disk(&directory).into_iter().filter(|(name, _)| name.ends_with(".journal"));
+        longest = longest.max(journals.map(|(_, bytes)| bytes.len()).max().unwrap_or_default());
+    }
+    assert!(whole > 0, "{longest} bytes in a journal");
+    assert!(longest <= 2 * 64 * 1024, "{longest} bytes in a journal");
+    assert!(disk(&directory).len() <= 2 * GENERATIONS, "{:?}", disk(&directory).keys());
+    assert_eq!(store(&directory).read("east"), (Some(world.shard()), None));
+
+    // Put beside another file, it says nothing.
+    let mut mixed = disk(&directory);
+    let journal = mixed.keys().rfind(|name| name.ends_with(".journal")).cloned().expect("one");
+    let (other, _) = to_file(&shard("east", 3), &origin());
+    mixed.insert(journal.replace(".journal", ".lkg"), other);
+    let (read, refused) = store(&with(&mixed)).read::<Shard>("east");
+    assert_eq!(read, Some(shard("east", 3)));
+    let refused = refused.expect("a reason").remark();
+    assert!(refused.contains("what stands before that is used"), "{refused}");
+}
+
+#[test]
+fn a_journal_that_is_as_long_as_its_file_is_named_to_be_written_anew() {
+    let mut world = World::new(8);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut writing = store(&directory);
+    writing.put(&world.shard()).expect("written");
+    let named = || ["west", "east"].into_iter();
+    let mut appended = 0;
+    while writing.longest_journal::<Shard>(named()).is_none() {
+        let Some(delta) = world.change() else { continue };
+        let bytes = writing.append::<Shard>("east", &delta).expect("appended");
+        appended += bytes.expect("not too long while nobody was told");
+    }
+    assert_eq!(writing.longest_journal::<Shard>(named()), Some("east"));
+    assert!(appended > 64 * 1024, "{appended} bytes");
+    writing.put(&world.shard()).expect("written");
+    assert_eq!(writing.longest_journal::<Shard>(named()), None);
+}
+
+#[test]
+fn a_file_larger_than_any_that_is_written_is_refused_unread() {
+    let directory = tempfile::tempdir().expect("a directory");
+    store(&directory).put(&shard("east", 1)).expect("written");
+    let newest = files(&directory).pop().expect("one");
+    // Their bytes are nowhere: nobody who doesn't look for them finds them.
+    let sparse = |path: &Path, bytes: u64| {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path).expect("opened");
+        file.set_len(bytes).expect("longer");
+    };
+    let next = newest.with_file_name("cluster-east.000000000002.lkg");
+    for (bytes, reason) in [(3_000_000_000, "none is written with more than"), (9_000_000, "not a")]
+    {
+        sparse(&next, 0);
+        sparse(&next, bytes);
+        let began = std::time::Instant::now();
+        let (read, refused) = store(&directory).read::<Shard>("east");
+        assert_eq!(read, Some(shard("east", 1)));
+        let refused = refused.expect("a reason").to_string();
+        assert!(refused.contains(reason), "{refused}");
+        assert!(began.elapsed().as_millis() < 1000, "{:?}", began.elapsed());
+    }
+    fs::remove_file(next).expect("removed");
+    sparse(&newest.with_extension("journal"), 3_000_000_000);
+    let (read, refused) = store(&directory).read::<Shard>("east");
+    assert_eq!(read, Some(shard("east", 1)));
+    assert!(refused.expect("a reason").to_string().contains("none is written with more than"));
+}
