@@ -76,7 +76,7 @@ impl AuthorityPem {
     /// # Errors
     /// Some are missing, which is said of all at once, or can't be read.
     pub fn read(directory: &Path) -> Result<Self, Error> {
-        Self::from_files(directory, |path| std::fs::read(path))
+        Self::from_files(directory, files::read)
     }
 
     pub(super) fn from_files(
@@ -361,20 +361,20 @@ impl Issued {
     }
 }
 
-/// Writes `cert-chain.pem`, `key.pem` and `root-cert.pem` to `directory`, each in one step, over older ones.
+/// Writes `cert-chain.pem`, `key.pem` and `root-cert.pem` to `directory`, over older ones: all of them or none.
 /// The key is for its owner only.
 pub fn write_workload(directory: &Path, issued: &Issued, roots: &TrustRoots) -> Result<(), Error> {
     std::fs::create_dir_all(directory)
         .map_err(|source| Error::Write { path: directory.to_owned(), source })?;
+    let (roots, key, chain) = (roots.to_pem(), issued.key_pem(), issued.chain.to_pem());
+    let at = |name: &str| directory.join(name);
     // Roots first: they are good with the old certificate too.
-    for (name, text, mode) in [
-        ("root-cert.pem", roots.to_pem(), files::PUBLIC),
-        ("key.pem", issued.key_pem(), files::SECRET),
-        ("cert-chain.pem", issued.chain.to_pem(), files::PUBLIC),
-    ] {
-        files::replace(&directory.join(name), text.as_bytes(), mode)?;
-    }
-    Ok(())
+    let wanted = [
+        (at("root-cert.pem"), roots.as_bytes(), files::PUBLIC),
+        (at("key.pem"), key.as_bytes(), files::SECRET),
+        (at("cert-chain.pem"), chain.as_bytes(), files::PUBLIC),
+    ];
+    files::replace_all(directory, &wanted)
 }
 
 fn workload(id: &SpiffeId) -> Result<CertificateParams, Error> {

@@ -11,6 +11,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use crate::codes;
+
 pub mod authority;
 pub mod csr;
 #[cfg(any(test, fuzzing))]
@@ -182,9 +184,8 @@ impl Error {
     /// The code under which `strait help` explains it.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Read { .. } | Self::Write { .. } | Self::NotEmpty { .. } | Self::Store { .. } => {
-                "STR0701"
-            }
+            Self::Write { .. } => codes::UNWRITABLE.id,
+            Self::Read { .. } | Self::NotEmpty { .. } | Self::Store { .. } => "STR0701",
             Self::Pem { .. } | Self::Certificate { .. } | Self::Key { .. } => "STR0702",
             Self::KeyMismatch { .. } => "STR0703",
             Self::NotValidNow { .. } => "STR0704",

@@ -20,6 +20,7 @@ use super::world::{CLIENT, SHOP, SYSTEM, World};
 use crate::cli::client::{self, Connect, root_cause};
 use crate::cli::failure::Failure;
 use crate::config::ServeArgs;
+use crate::durable;
 use crate::identity::authority::Issued;
 use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority, tls};
 use crate::server::{self, Bound};
@@ -303,7 +304,7 @@ fn apply(server: &SimCluster, object: Value) -> Result<(), Failure> {
 fn write(path: &Path, object: &Value) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(path, object.to_string()))
+        .and_then(|()| durable::replace(path, object.to_string().as_bytes(), durable::SECRET))
         .map_err(|error| Failure::failed(format!("{} can't be written: {error}", path.display())))
 }
 

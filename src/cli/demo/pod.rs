@@ -14,6 +14,7 @@ use super::traffic::failed;
 use super::world::{CLIENT, GATEWAY, SHOP, SYSTEM, World};
 use crate::cli::bootstrap::{self, BootstrapArgs};
 use crate::cli::failure::Failure;
+use crate::durable;
 
 /// The address of this process on the transit network.
 pub(super) const HUB: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
@@ -107,7 +108,7 @@ impl Pod {
             |extension: &str| mesh.folder().join(format!("{}.{extension}", self.netns.name()));
         let bootstrap = self.bootstrap(mesh, &file("certs"))?;
         let configuration = file("yaml");
-        std::fs::write(&configuration, bootstrap).map_err(failed)?;
+        durable::replace(&configuration, bootstrap.as_bytes(), durable::SECRET).map_err(failed)?;
         let mut command = self.netns.command("envoy");
         command.arg("--config-path").arg(&configuration).arg("--log-path").arg(file("log"));
         // Requests share a connection for each thread of the client's Envoy, and a gateway balances
