@@ -8,6 +8,7 @@ mod authority_secret;
 mod crowds;
 mod feed;
 mod source;
+mod state_dir;
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use tracing::{info, warn};
 
 use self::feed::Feed;
 use self::source::ConfigSource;
+use self::state_dir::StateDir;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::aggregate::MergedService;
 use crate::clusters::status::ClusterStatus;
@@ -48,8 +50,6 @@ use crate::store::{self, own_cluster::OwnClusterError};
 use crate::task::Supervisor;
 use crate::xds::{self, names::OutboundName};
 
-/// Where state is kept when nothing else is said.
-const STATE_DIR: &str = "/var/lib/strait";
 /// Words of registries that may wait for the event loop. A full queue makes registries wait, each of
 /// which merges what it has to say meanwhile.
 const EVENTS: usize = 1024;
@@ -101,6 +101,14 @@ pub enum ServeError {
         /// What the system says.
         source: io::Error,
     },
+    /// Another process uses the state directory.
+    #[error("state directory {}: {holder} uses it", path.display())]
+    StateInUse {
+        /// The path.
+        path: PathBuf,
+        /// Who.
+        holder: String,
+    },
     /// Certificates or keys can't be used.
     #[error(transparent)]
     Identity(#[from] identity::Error),
@@ -129,6 +137,8 @@ pub struct Bound {
     saved: Option<watch::Receiver<bool>>,
     /// What holds the token where there is no state directory; it goes with the process.
     _temporary: Option<TempDir>,
+    /// Ours until the last task has ended.
+    _state_dir: Option<StateDir>,
 }
 
 impl Bound {
@@ -218,7 +228,8 @@ fn ignores_hangups(status: &str) -> bool {
 /// and healed.
 pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let tasks = Supervisor::new();
-    let state_dir = state_dir(args)?;
+    let held = StateDir::open(args.state_dir.as_deref())?;
+    let state_dir = held.as_ref().map(|held| held.path().to_owned());
     let AdminToken { token, file: token_file, temporary } =
         admin_token(args, state_dir.as_deref())?;
     let source = ConfigSource::of(args, &tasks).await?;
@@ -231,7 +242,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (store, restored) = last_known_good(args, state_dir).await;
     let store::kube::Watched { objects, unread, contact } =
         source.objects(args, &restored.stores, &tasks);
-    let remembered = (!restored.is_empty()).then(|| restored.mesh.clone());
+    let remembered = restored.is_enough().then(|| restored.mesh.clone());
     let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
     let mesh_problems = mesh_source.problems();
     let (events, events_taken) = mpsc::channel(EVENTS);
@@ -357,6 +368,12 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         });
         saved_seen
     });
+    if let (Some(held), Some(writes)) = (&held, &writes_seen) {
+        let (path, writes, board) = (held.path().to_owned(), writes.clone(), board.clone());
+        tasks.spawn_restarting("state directory", Duration::from_secs(1), move || {
+            state_dir::tell(path.clone(), writes.clone(), board.clone())
+        });
+    }
     let feed = Feed {
         events,
         restored: restored_words,
@@ -445,6 +462,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         streams: connections,
         saved,
         _temporary: temporary,
+        _state_dir: held,
     })
 }
 
@@ -529,24 +547,6 @@ async fn bind(
     bound.await.map_err(|source| ServeError::Bind { address: address.clone(), flag, source })
 }
 
-/// The directory that was asked for, else the usual one where it can be written.
-fn state_dir(args: &ServeArgs) -> Result<Option<PathBuf>, ServeError> {
-    if let Some(path) = &args.state_dir {
-        std::fs::create_dir_all(path)
-            .and_then(|()| writable(path))
-            .map_err(|source| ServeError::StateDir { path: path.clone(), source })?;
-        return Ok(Some(path.clone()));
-    }
-    let usual = Path::new(STATE_DIR);
-    if writable(usual).is_ok() {
-        return Ok(Some(usual.to_owned()));
-    }
-    warn!(
-        "no state directory: {STATE_DIR} can't be written and --state-dir is not given; nothing outlives this process on its own disk"
-    );
-    Ok(None)
-}
-
 /// What was last known, and where it is kept from now on.
 async fn last_known_good(
     args: &ServeArgs,
@@ -566,12 +566,6 @@ async fn last_known_good(
             (None, lkg::Restored::default())
         }
     }
-}
-
-fn writable(path: &Path) -> io::Result<()> {
-    let probe = path.join(format!(".probe-{}", std::process::id()));
-    std::fs::write(&probe, b"")?;
-    std::fs::remove_file(&probe)
 }
 
 /// The token, and where it is.

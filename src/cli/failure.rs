@@ -78,7 +78,13 @@ impl Failure {
 
     /// One of the documented kinds of trouble, with its next step.
     pub(crate) fn coded(code: &'static Code, message: impl Into<String>) -> Self {
-        Self::failed(message).code(code.id).next(code.next)
+        Self::failed(message).documented(code)
+    }
+
+    /// The same as one of the documented kinds of trouble, with its next step.
+    #[must_use]
+    pub(crate) fn documented(self, code: &'static Code) -> Self {
+        self.code(code.id).next(code.next)
     }
 
     /// Trouble with certificates and keys. Wrong usage is what names a file that isn't there, or what no

@@ -261,7 +261,12 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> Failure {
             true => format!("{}@{}", name(row), text(&row["cluster"])),
             false => text(&row["key"]),
         };
-        vec!["  ".into(), by.into(), format!("network {}", text(&row["network"])).into(), text(&row["id"]).into()]
+        vec![
+            "  ".into(),
+            by.into(),
+            format!("network {}", text(&row["network"])).into(),
+            text(&row["id"]).into(),
+        ]
     };
     let plain = Look { colour: false, ..Look::of_stdout() };
     let list = output::table(&[], proxies.iter().map(line).collect(), &plain);

@@ -9,6 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::{Exit, Failure, Outcome};
 use crate::admin::TokenError;
+use crate::codes;
 use crate::config::{LogFormat, ServeArgs};
 use crate::model::Mcs;
 use crate::policy::PolicyError;
@@ -71,7 +72,15 @@ fn failure(error: &ServeError) -> Failure {
         ServeError::ConfigCluster(OwnClusterError::Credential { .. }) => Exit::NoRights,
         _ => Exit::Failed,
     };
-    Failure::new(exit, format!("strait serve: {error}"))
+    let failure = Failure::new(exit, format!("strait serve: {error}"));
+    match error {
+        ServeError::StateDir { .. } | ServeError::Token(TokenError::Write { .. }) => {
+            failure.documented(&codes::UNWRITABLE)
+        }
+        ServeError::StateInUse { .. } => failure.documented(&codes::STATE_IN_USE),
+        ServeError::Token(TokenError::Unfit { .. }) => failure.documented(&codes::ADMIN_TOKEN),
+        _ => failure,
+    }
 }
 
 /// Log lines go to standard error: standard output carries the one line that says where we listen.

@@ -717,6 +717,8 @@ fn state_of_earlier_versions_is_read() {
         assert_eq!(store.read_all::<StoredObjects>(), [(objects, None)], "format {version}");
         assert_eq!(store.members(), (Some(members), None), "format {version}");
     }
+}
+
 /// Files of each kind, for the corpus of [`crate::fuzz`].
 pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![

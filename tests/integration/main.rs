@@ -30,6 +30,7 @@ mod simulation;
 mod soak;
 mod sources;
 mod steering;
+mod storage;
 mod story;
 mod tidy;
 mod traced;
