@@ -30,6 +30,9 @@ use crate::weight;
 use plan::{Place, Plan, Pod, as_u32, node_name, slice_name};
 use sketches::{Scene, What};
 
+/// As often as real API servers send them. Thousands of quiet watches cost what theirs would.
+const BOOKMARKS: Duration = Duration::from_secs(60);
+
 /// The most characters of a label's value.
 const LABEL_MAX: usize = 63;
 
@@ -382,7 +385,7 @@ impl World {
         }
         places.iter().for_each(|place| self.put_pod(&mut store, cluster, service, *place));
         let at_ns = stamps::now_ns();
-        store.put(resource("Service"), name.clone(), sketch(What::Service));
+        store.put(resource("Service"), name, sketch(What::Service));
         for slice in 0..places.len().div_ceil(SLICE_ENDPOINTS_MAX).max(1) {
             self.put_slice(&mut store, cluster, service, slice, &places);
         }
@@ -659,7 +662,9 @@ async fn start(
     options: &WorldOptions,
 ) -> Result<SimCluster, WorldError> {
     let families = options.families.clone();
-    let options = Options { identity: Some(identity), families, ..Options::default() };
+    let bookmark_interval = BOOKMARKS;
+    let identity = Some(identity);
+    let options = Options { identity, families, bookmark_interval, ..Options::default() };
     SimCluster::start(id, options).await.map_err(WorldError::Io)
 }
 
