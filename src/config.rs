@@ -18,7 +18,7 @@ use crate::identity::rotation::default_names;
 use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
 use crate::registry::consul;
 
-/// `strait serve` (interface.md). Environment: `STRAIT_` and the flag's name.
+/// `strait serve` (docs/reference/interface.md). Environment: `STRAIT_` and the flag's name.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     /// Kubeconfig of the config cluster [default: in-cluster, else as kubectl]

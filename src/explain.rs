@@ -22,7 +22,7 @@ use crate::push::PushContext;
 use crate::push::view::{Reason, Role, Step, ViewKey, Way, assignment, decide, preference};
 use crate::registry::{Provider, ShardKey};
 
-/// The answer of `/debug/explain` (interface.md, "Admin HTTP").
+/// The answer of `/debug/explain` (docs/reference/interface.md, "Admin HTTP").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The proxy's node id.

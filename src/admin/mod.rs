@@ -1,6 +1,6 @@
 //! The admin API: health and metrics for everybody, `/debug/*` for holders of the token.
 //!
-//! Reads what others own and renders it; writes nothing. The shapes are those of interface.md, and
+//! Reads what others own and renders it; writes nothing. The shapes are those of docs/reference/interface.md, and
 //! the CLI renders nothing else.
 
 mod port;

@@ -24,7 +24,7 @@ use crate::model::{
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
-/// Decides the network of endpoints (interface.md, "Networks"), and what of a cluster counts.
+/// Decides the network of endpoints (docs/reference/interface.md, "Networks"), and what of a cluster counts.
 pub trait Place {
     /// Whether what `cluster` has under the name of `service` is for proxies of other clusters.
     fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
@@ -210,7 +210,7 @@ impl MergedService {
     /// Whether endpoints that `shard` has in `network` are in none of the mesh's networks, so that
     /// everybody reaches them: what is outside the mesh, and what an operator wrote into an entry of
     /// which nothing names a network. Only what a cluster has is in the network without a name.
-    /// (interface.md, "Networks".)
+    /// (docs/reference/interface.md, "Networks".)
     pub fn is_everywhere(&self, shard: &ShardKey, network: &NetworkId) -> bool {
         let is_external =
             || self.by_cluster.get(&shard.cluster).is_some_and(|own| own.mesh_external);

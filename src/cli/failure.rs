@@ -5,7 +5,7 @@ use std::{fmt, io};
 use crate::codes::{self, Code};
 use crate::identity::{self, StoreTrouble};
 
-/// The exit codes (interface.md, "`strait serve`"); `strait help exit-codes` explains them.
+/// The exit codes (docs/reference/interface.md, "`strait serve`"); `strait help exit-codes` explains them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {

@@ -1,6 +1,6 @@
 //! What the commands print, held against files in `tests/cli/`; `BLESS=1` writes them anew.
 //!
-//! The inputs are answers of the admin API as interface.md has them, with names no sane person gives.
+//! The inputs are answers of the admin API as docs/reference/interface.md has them, with names no sane person gives.
 
 use std::path::{Path, PathBuf};
 

@@ -18,7 +18,7 @@ use crate::sources::{KEPT, from_disk};
 /// news. A dead one is noticed within a few seconds more, so that it shows within 20 s.
 pub const STALE_AFTER: Duration = Duration::from_secs(10);
 
-/// One entry of `/debug/clusters` (interface.md).
+/// One entry of `/debug/clusters` (docs/reference/interface.md).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
@@ -80,7 +80,7 @@ pub struct Kept {
     pub uid: Option<String>,
 }
 
-/// The states of interface.md.
+/// The states of docs/reference/interface.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
@@ -115,7 +115,7 @@ pub enum State {
 }
 
 impl State {
-    /// All states, in the order of interface.md.
+    /// All states, in the order of docs/reference/interface.md.
     pub const ALL: &[Self] = &[
         Self::Syncing,
         Self::Live,

@@ -64,7 +64,7 @@ pub enum AuthorityFrom {
     Stored(AuthorityPem),
 }
 
-/// The names proxies know the control plane by (interface.md, `--tls-san`).
+/// The names proxies know the control plane by (docs/reference/interface.md, `--tls-san`).
 pub fn default_names(namespace: &str) -> Vec<String> {
     let services = ["strait", "istiod"].map(|name| format!("{name}.{namespace}.svc"));
     services.into_iter().chain(["localhost", "127.0.0.1", "::1"].map(str::to_owned)).collect()

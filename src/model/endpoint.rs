@@ -21,7 +21,7 @@ pub struct Endpoint {
     pub weight: u32,
     /// Where it runs.
     pub locality: Arc<Locality>,
-    /// The network its own label claims; `None` leaves that to the cluster (interface.md, "Networks").
+    /// The network its own label claims; `None` leaves that to the cluster (docs/reference/interface.md, "Networks").
     pub network_label: Option<NetworkId>,
     /// Whether it takes mTLS.
     pub tls_mode: TlsMode,

@@ -11,7 +11,7 @@ use super::NetworkId;
 pub const NETWORK_LABEL: &str = "topology.istio.io/network";
 /// The label that names a gateway's mTLS port.
 pub const GATEWAY_PORT_LABEL: &str = "networking.istio.io/gatewayPort";
-/// The mTLS port of a gateway that names none. (interface.md, "Networks".)
+/// The mTLS port of a gateway that names none. (docs/reference/interface.md, "Networks".)
 pub const GATEWAY_PORT: u16 = 15443;
 
 /// The mTLS port that a value of [`GATEWAY_PORT_LABEL`] names; 0 and what is no port name none.

@@ -116,7 +116,7 @@ pub enum ClusterIdError {
 }
 
 impl ClusterId {
-    /// The most characters an ID may have (interface.md, "Member clusters").
+    /// The most characters an ID may have (docs/reference/interface.md, "Member clusters").
     pub const LENGTH_MAX: usize = 63;
 
     /// Checks that `text` is a DNS-1123 subdomain of at most [`Self::LENGTH_MAX`] characters.

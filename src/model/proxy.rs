@@ -24,7 +24,7 @@ impl ProxyType {
     }
 }
 
-/// What a node id and its metadata say. (interface.md, "Proxies"; Istio's node metadata.)
+/// What a node id and its metadata say. (docs/reference/interface.md, "Proxies"; Istio's node metadata.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxy {
     /// The node id as sent.

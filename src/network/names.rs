@@ -49,7 +49,7 @@ impl FromIterator<(Arc<str>, ResolvedName)> for ResolvedNames {
     }
 }
 
-/// Bounds on what DNS may say. (design.md section 8, "Gateway DNS".)
+/// Bounds on what DNS may say. (docs/guide/networks.md, "Gateways with names".)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// The least time between two questions for a name.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::mesh::MeshNetworks;
 use crate::model::{ClusterId, NetworkId};
 
-/// The rule that named a network, in the order in which they are asked (interface.md, "Networks").
+/// The rule that named a network, in the order in which they are asked (docs/reference/interface.md, "Networks").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlacedBy {
     /// The annotation `strait.dev/network` of the member's Secret, which is final.

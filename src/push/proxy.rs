@@ -109,7 +109,7 @@ fn endpoint_port(
 }
 
 /// The port on which `proxy` listens as an east-west gateway; `None` where it isn't one.
-/// (interface.md, "Networks".)
+/// (docs/reference/interface.md, "Networks".)
 pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
     if proxy.kind != ProxyType::Router {
         return None;

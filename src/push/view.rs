@@ -180,7 +180,7 @@ fn elsewhere(service: &MergedService) -> NetworkId {
 }
 
 /// Whether gateways carry the service to other networks: in the mesh, with endpoints that the control
-/// plane sends, not cluster-local, and exported to everybody. (interface.md, "Networks".)
+/// plane sends, not cluster-local, and exported to everybody. (docs/reference/interface.md, "Networks".)
 pub fn is_exported(context: &PushContext, service: &MergedService) -> bool {
     let Definition { export_to, mesh_external, resolution, .. } = &*service.primary.definition;
     *export_to == ExportTo::Public

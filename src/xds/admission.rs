@@ -1,6 +1,6 @@
 //! Whether a proxy is who it claims to be. Pure.
 //!
-//! The certificate is the truth; everything in the node is a claim. (interface.md, "Proxies".)
+//! The certificate is the truth; everything in the node is a claim. (docs/reference/interface.md, "Proxies".)
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Member clusters, sentence by sentence (interface.md, "Member clusters"): which Secrets make one, who holds
+//! Member clusters, sentence by sentence (docs/reference/interface.md, "Member clusters"): which Secrets make one, who holds
 //! an ID, and what is left of a cluster whose Secret goes.
 
 use serde_json::{Value, json};

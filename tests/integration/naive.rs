@@ -1,6 +1,6 @@
 //! What a proxy should be given, by plain loops over Kubernetes objects as JSON: a second opinion.
 //!
-//! Written from interface.md ("Networks") alone. It shares no line with the product, is slow, and knows
+//! Written from docs/reference/interface.md ("Networks") alone. It shares no line with the product, is slow, and knows
 //! only what the simulation makes: IPv4, one slice for each service, every weight 1, all clusters of one mind
 //! about a service's definition.
 

@@ -1,4 +1,4 @@
-//! Networks, sentence by sentence (interface.md, "Networks" and the claims of "Proxies"): who is in which, and
+//! Networks, sentence by sentence (docs/reference/interface.md, "Networks" and the claims of "Proxies"): who is in which, and
 //! that explanations say what proxies were sent.
 
 use std::collections::BTreeSet;

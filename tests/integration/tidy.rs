@@ -88,3 +88,36 @@ fn is_tests(file: &Path) -> bool {
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
+
+#[test]
+fn pages_that_the_code_cites_are_in_the_repository() {
+    let mut missing = BTreeSet::new();
+    for (file, text) in sources() {
+        for (end, _) in text.match_indices(".md") {
+            let start =
+                text[..end].rfind(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)));
+            let cited = &text[start.map_or(0, |at| at + 1)..end + 3];
+            // The end of a path that is put together.
+            if cited.starts_with(['.', '/']) || cited.contains('*') {
+                continue;
+            }
+            if !root().join(cited).exists() {
+                missing.insert((cited.to_owned(), file.clone()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not in the repository: {missing:?}");
+}
+
+#[test]
+fn the_contract_names_every_path_that_is_served() {
+    let contract = std::fs::read_to_string(root().join("docs/reference/interface.md"));
+    let contract = contract.expect("docs/reference/interface.md");
+    let admin = std::fs::read_to_string(root().join("src/admin/mod.rs")).expect("src/admin/mod.rs");
+    let routes = admin.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let routes: Vec<&str> = routes.filter(|path| !path.ends_with(['/', '}'])).collect();
+    assert!(routes.contains(&"/debug/clusters"), "{routes:?}");
+    let missing: Vec<_> =
+        routes.into_iter().filter(|path| !contract.contains(&format!("`{path}"))).collect();
+    assert!(missing.is_empty(), "docs/reference/interface.md says nothing of {missing:?}");
+}

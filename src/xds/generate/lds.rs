@@ -28,7 +28,7 @@ use crate::push::view::ViewKey;
 use crate::xds::resource::Resource;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
-/// Envoys offer `istio`, Istio's proxies one of the others (interface.md, "Networks").
+/// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
 const MESH_ALPN: [&str; 5] =
     ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 

@@ -19,7 +19,7 @@ use crate::xds::resource::Resource;
 /// listener without filter chains.
 ///
 /// One chain for each exported service and port. There is no chain for anything else: the connection
-/// is closed. (interface.md, "Networks".)
+/// is closed. (docs/reference/interface.md, "Networks".)
 pub(super) fn listener(
     context: &PushContext,
     settings: &TrafficSettings,
