@@ -212,6 +212,7 @@ impl Inbound<'_> {
             stat_prefix: format!("inbound_{}", self.name),
             routes: RouteSpecifier::RouteConfig(routes),
             grpc_web: self.grpc_web,
+            routed: false,
         }
         .manager(self.settings);
         http(&hcm::HttpConnectionManager {

@@ -192,6 +192,7 @@ impl AnyAddress<'_> {
             stat_prefix: format!("outbound_{name}"),
             routes: routes_named(port.to_string()),
             grpc_web: self.grpc_web,
+            routed: true,
         }
         .manager(settings);
         let mut chains = Vec::new();
@@ -278,6 +279,7 @@ fn one_service(
         stat_prefix: format!("outbound_{listener}"),
         routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
         grpc_web: false,
+        routed: true,
     }
     .manager(settings)
 }

@@ -120,6 +120,9 @@ pub(super) struct Http {
     pub(super) routes: hcm::http_connection_manager::RouteSpecifier,
     /// Whether gRPC-Web is turned into gRPC.
     pub(super) grpc_web: bool,
+    /// Whether routes may ask for faults and for answers to other origins (CORS). The filters stand there
+    /// whether any route does or not: one that came later would drain the listener.
+    pub(super) routed: bool,
 }
 
 impl Http {
@@ -128,6 +131,13 @@ impl Http {
         if self.grpc_web {
             let grpc_web = http_filters::grpc_web::v3::GrpcWeb {};
             filters.push(http_filter("envoy.filters.http.grpc_web", &grpc_web));
+        }
+        if self.routed {
+            // CORS first: it answers preflights itself, and these are no requests that may fail on purpose.
+            let cors = http_filters::cors::v3::Cors::default();
+            filters.push(http_filter("envoy.filters.http.cors", &cors));
+            let fault = http_filters::fault::v3::HttpFault::default();
+            filters.push(http_filter("envoy.filters.http.fault", &fault));
         }
         let router = http_filters::router::v3::Router::default();
         filters.push(http_filter("envoy.filters.http.router", &router));
