@@ -306,7 +306,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         metadata: args.endpoint_metadata,
         cluster_aliases: args.cluster_alias.iter().cloned().collect(),
     }));
-    let outputs = event_loop::Outputs { context, interest: Arc::clone(&interest), names, figures };
+    let cache = Arc::<xds::generate::Cache>::default();
+    let outputs = event_loop::Outputs {
+        context,
+        interest: Arc::clone(&interest),
+        sight: Arc::<xds::generate::Cache>::clone(&cache),
+        names,
+        figures,
+    };
     let heart = tasks.heart("event loop");
     tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs, heart));
 
@@ -416,6 +423,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
                 trust_domain: trust_domain_seen,
                 connections: Arc::clone(&connections),
                 stats: Arc::clone(&stats),
+                cache,
                 max_connections: args.max_connections,
                 descriptors: Arc::clone(&descriptors),
                 drain: drain.clone(),

@@ -43,11 +43,8 @@ pub struct Settings {
 pub struct PushContext {
     /// Counts up from 1.
     pub version: u64,
-    /// The version that last changed anything but endpoints and the accounts they run under.
+    /// The version that last changed anything but what assignments say, and pods.
     pub definitions: u64,
-    /// The version that last changed an upstream cluster: a definition, those accounts, or whether mTLS may
-    /// be spoken.
-    pub upstreams: u64,
     /// See [`Settings`].
     pub settings: Arc<Settings>,
     /// Mesh settings.
@@ -70,6 +67,9 @@ pub struct PushContext {
     pub facts: OrdMap<ClusterId, ClusterFacts>,
     /// Definitions that one namespace has for itself, of names that others have as well.
     pub private: Private,
+    /// Namespaces for which some service is there that isn't for all, with the number of these: all other
+    /// namespaces see the same.
+    pub apart: OrdMap<Namespace, usize>,
     /// What entries select of clusters, and the machines that they describe.
     pub entries: Arc<Selections>,
     /// The machines that clusters describe.

@@ -14,13 +14,14 @@ use tracing::{debug, info, warn};
 
 use super::context::{Placement, Private, PushContext, Settings};
 use super::debounce::Debounce;
-use super::interest::{Changes, Interest};
+use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
+use super::scope::{Seen, Sight, around};
 use super::vantage::unseen;
 use crate::aggregate::{Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
+    ClusterFacts, ClusterId, ExportTo, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
     Resolution, Workloads,
 };
 use crate::network::probes::Socket;
@@ -62,6 +63,8 @@ pub struct Outputs {
     pub context: watch::Sender<Option<Arc<PushContext>>>,
     /// Who is told.
     pub interest: Arc<Interest>,
+    /// What they see of a change.
+    pub sight: Arc<dyn Sight>,
     /// Gateway names that DNS shall resolve.
     pub names: watch::Sender<BTreeSet<Arc<str>>>,
     /// Figures for `/debug/push`.
@@ -118,10 +121,10 @@ pub struct Mesh {
     workloads: OrdMap<ClusterId, Workloads>,
     facts: OrdMap<ClusterId, ClusterFacts>,
     private: Private,
+    apart: OrdMap<Namespace, usize>,
     joins: Joins,
     version: u64,
     definitions: u64,
-    upstreams: u64,
     touched: Touched,
     everything: bool,
     networks_stale: bool,
@@ -149,10 +152,10 @@ impl Mesh {
             workloads: OrdMap::new(),
             facts: OrdMap::new(),
             private: OrdMap::new(),
+            apart: OrdMap::new(),
             joins: Joins::default(),
             version: 0,
             definitions: 0,
-            upstreams: 0,
             touched: Touched::default(),
             everything: false,
             networks_stale: true,
@@ -265,32 +268,38 @@ impl Mesh {
         if self.joins.is_stale() {
             touched.merge(self.joins.refresh(&mut self.aggregate, &self.settings));
         }
-        let mut changes =
-            Changes { everything: std::mem::take(&mut self.everything), ..Changes::default() };
+        let mut changes = Changes::default();
+        let mesh_changed = std::mem::take(&mut self.everything);
         // Proxies on machines that nothing selects are known by them, too.
-        changes.definitions |= std::mem::take(&mut self.machines_stale) || touched.entries;
+        if std::mem::take(&mut self.machines_stale) || touched.entries || !touched.facts.is_empty()
+        {
+            changes.deps.insert(Dep::Machines);
+        }
         self.refresh_workloads(&touched);
         let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
         for host in hosts {
             self.merge(&host, &mut changes);
         }
         self.refresh_facts(&touched.facts);
-        changes.workloads = touched.workloads;
+        let workloads = touched.workloads.into_iter();
+        changes.deps.extend(workloads.map(|(cluster, name)| Dep::Workload(cluster, name)));
         if !touched.placements.is_empty() {
             let labels = self.aggregate.network_labels();
             self.network_labels = labels.map(|(id, label)| (id.clone(), label.cloned())).collect();
         }
         self.refresh_networks();
-        changes.everything |= std::mem::take(&mut self.everything);
+        if std::mem::take(&mut self.everything) {
+            changes.deps.insert(Dep::Networks);
+        }
+        if mesh_changed {
+            changes.deps.insert(Dep::Mesh);
+        }
         if changes.is_empty() {
             return None;
         }
         self.version += 1;
-        if changes.everything || changes.definitions {
+        if changes.is_everything() || changes.is_of_services() {
             self.definitions = self.version;
-        }
-        if self.definitions == self.version || changes.accounts {
-            self.upstreams = self.version;
         }
         Some((Arc::new(self.context()), changes))
     }
@@ -358,7 +367,12 @@ impl Mesh {
         placements: &BTreeSet<ClusterId>,
         changes: &mut Changes,
     ) -> BTreeSet<Hostname> {
-        changes.everything |= self.all_hosts_stale || !placements.is_empty();
+        if self.all_hosts_stale {
+            changes.deps.insert(Dep::Mesh);
+        }
+        if !placements.is_empty() {
+            changes.deps.insert(Dep::Networks);
+        }
         if std::mem::take(&mut self.all_hosts_stale) {
             hosts.extend(self.aggregate.hosts());
         }
@@ -379,26 +393,57 @@ impl Mesh {
         if let Some((host, namespace)) = host.split_private() {
             return self.merge_private(host, namespace, new, changes);
         }
-        let old = self.services.get(host);
-        match (old, new) {
+        let old = self.services.get(host).cloned();
+        match (old.as_deref(), new) {
             (None, None) => {}
-            (Some(old), Some(new)) if **old == new => {}
+            (Some(old), Some(new)) if *old == new => {}
             (old, Some(new)) => {
-                // Which pods a service without a selector runs on is told by its endpoints alone,
-                // and those pods' inbound listeners depend on it. A headless service has a listener
-                // for each endpoint.
-                let in_listeners = new.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
-                    || new.primary.resolution == Resolution::Headless;
-                changes.definitions |=
-                    in_listeners || old.is_none_or(|old| !old.same_definition(&new));
-                changes.accounts |= old.is_none_or(|old| !old.same_security(&new));
-                changes.endpoints.insert(host.clone());
+                if old.is_none_or(|old| !old.same_definition(&new)) {
+                    changes.deps.insert(Dep::Definition(host.clone()));
+                } else if is_read_beyond_assignments(&new) {
+                    changes.deps.insert(Dep::Members(host.clone()));
+                }
+                if old.is_none_or(|old| !old.same_security(&new)) {
+                    changes.deps.insert(Dep::Accounts(host.clone()));
+                }
+                changes.deps.insert(Dep::Endpoints(host.clone()));
+                self.count_apart(old.map(|old| &old.primary.export_to), Some(&new));
                 self.services.insert(host.clone(), Arc::new(new));
             }
-            (Some(_), None) => {
-                changes.definitions = true;
-                changes.endpoints.insert(host.clone());
+            (Some(old), None) => {
+                changes.deps.insert(Dep::Definition(host.clone()));
+                changes.deps.insert(Dep::Endpoints(host.clone()));
+                self.count_apart(Some(&old.primary.export_to), None);
                 self.services.remove(host);
+            }
+        }
+    }
+
+    /// Counts for which namespaces some service is there that isn't for all.
+    fn count_apart(&mut self, old: Option<&ExportTo>, new: Option<&MergedService>) {
+        let new = new.map(|new| &new.primary.export_to);
+        if old == new {
+            return;
+        }
+        fn named(export_to: Option<&ExportTo>) -> &[Namespace] {
+            match export_to {
+                Some(ExportTo::Namespaces(namespaces)) => namespaces,
+                _ => &[],
+            }
+        }
+        for namespace in named(new) {
+            *self.apart.entry(namespace.clone()).or_default() += 1;
+        }
+        for namespace in named(old) {
+            self.leave_apart(namespace);
+        }
+    }
+
+    fn leave_apart(&mut self, namespace: &Namespace) {
+        if let Some(count) = self.apart.get_mut(namespace) {
+            *count -= 1;
+            if *count == 0 {
+                self.apart.remove(namespace);
             }
         }
     }
@@ -415,16 +460,25 @@ impl Mesh {
         match (private.get(&namespace), new) {
             (None, None) => return,
             (Some(old), Some(new)) if **old == new => return,
-            (_, Some(new)) => private.insert(namespace, Arc::new(new)),
-            (Some(_), None) => private.remove(&namespace),
-        };
+            (None, Some(new)) => {
+                *self.apart.entry(namespace.clone()).or_default() += 1;
+                private.insert(namespace, Arc::new(new));
+            }
+            (Some(_), Some(new)) => {
+                private.insert(namespace, Arc::new(new));
+            }
+            (Some(_), None) => {
+                private.remove(&namespace);
+                self.leave_apart(&namespace);
+            }
+        }
         if private.is_empty() {
             self.private.remove(&host);
         } else {
             self.private.insert(host.clone(), private);
         }
-        changes.definitions = true;
-        changes.endpoints.insert(host);
+        changes.deps.insert(Dep::Definition(host.clone()));
+        changes.deps.insert(Dep::Endpoints(host));
     }
 
     fn may_be_gateway(&self, host: &Hostname) -> bool {
@@ -437,7 +491,6 @@ impl Mesh {
         PushContext {
             version: self.version,
             definitions: self.definitions,
-            upstreams: self.upstreams,
             settings: Arc::clone(&self.settings),
             mesh: Arc::clone(&self.config),
             mesh_networks: Arc::clone(&self.mesh_networks),
@@ -449,6 +502,7 @@ impl Mesh {
             workloads: self.workloads.clone(),
             facts: self.facts.clone(),
             private: self.private.clone(),
+            apart: self.apart.clone(),
             entries: Arc::clone(self.joins.selections()),
             machines: self.joins.machines().clone(),
         }
@@ -523,14 +577,41 @@ pub async fn run(
     }
 }
 
+/// Whether more depends on the endpoints of a service than its assignments: which pods a service without a
+/// selector runs on, and so their inbound listeners, is told by its endpoints alone; a headless one has a
+/// listener for each; and pods beside endpoints by name are named in the upstream cluster.
+fn is_read_beyond_assignments(service: &MergedService) -> bool {
+    service.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
+        || matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_))
+}
+
 fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -> usize {
     publish_names(outputs, &context.networks);
+    let before = outputs.context.borrow().clone();
+    if let Some(before) = &before
+        && !changes.is_everything()
+        && changes.is_of_services()
+    {
+        // Before it is published: whoever is told finds kept what is as it was.
+        let hosts = around([before, &context], &changes.services());
+        let stands = outputs.interest.stands();
+        let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
+        let mut seen = outputs.sight.seen(before, &context, &hosts, &places);
+        if changes.deps.contains(&Dep::Machines) {
+            for (seen, place) in seen.iter_mut().zip(&places) {
+                if place.moved([before, &context]) {
+                    *seen = Arc::new(Seen { everything: true, ..Seen::default() });
+                }
+            }
+        }
+        changes.set_seen(stands, seen);
+    }
     // The context first: a stream that is woken must find what it was woken for.
-    let before = outputs.context.send_replace(Some(Arc::clone(&context)));
+    outputs.context.send_replace(Some(Arc::clone(&context)));
     if let Some(before) = before {
         changes.unseen = unseen(&before, &context, &changes, &outputs.interest);
     }
-    debug!(version = context.version, ?changes, "new version");
+    debug!(version = context.version, deps = ?changes.deps, "new version");
     outputs.interest.mark(&changes)
 }
 

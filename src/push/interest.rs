@@ -13,19 +13,42 @@ use std::time::Instant;
 use futures::task::AtomicWaker;
 use prost::encoding::{decode_varint, encode_varint};
 
+use super::scope::{Seen, Stand, Wildcards};
 use super::view::ViewKey;
 use crate::model::{ClusterId, Hostname, WorkloadKey};
+
+/// One thing that changed. Everything that can happen to the mesh becomes a set of these, and nothing else
+/// reaches a stream.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dep {
+    /// The endpoints of a service: its assignments.
+    Endpoints(Hostname),
+    /// The endpoints of a service on which more depends than its assignments: those of a headless one, of one
+    /// whose upstream cluster names them, of one without a selector.
+    Members(Hostname),
+    /// The accounts under which its endpoints run, or whether any may take mTLS: its upstream clusters.
+    Accounts(Hostname),
+    /// What it is.
+    Definition(Hostname),
+    /// The record of a pod.
+    Workload(ClusterId, WorkloadKey),
+    /// Which machines and nodes there are, and what is known of them.
+    Machines,
+    /// Gateways, and which network something is in.
+    Networks,
+    /// Settings that hold for all: mesh config, policy, the clusters there are.
+    Mesh,
+}
 
 /// What changed since a stream last looked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
     /// Something that can change any resource: mesh settings, networks, the stream's own workload.
     pub everything: bool,
-    /// Services came, went, or changed their definition: ports, addresses, visibility.
-    pub definitions: bool,
-    /// Endpoints of services run under other accounts, or the first of them may take mTLS, or none any
-    /// more: upstream clusters depend on it.
-    pub accounts: bool,
+    /// Of the types of which the stream watches all there is, those in which something differs.
+    pub lists: Wildcards,
+    /// Of the route configurations that the stream watches, those that differ.
+    pub routes: BTreeSet<Arc<str>>,
     /// Of the names that the stream watches, those of services whose endpoints changed; in no order.
     pub endpoints: Vec<Arc<str>>,
     /// When the first of it was heard, where that is known.
@@ -35,37 +58,94 @@ pub struct Dirty {
 impl Dirty {
     /// Whether there is nothing to look at.
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.definitions && !self.accounts && self.endpoints.is_empty()
+        !self.everything
+            && self.lists.is_empty()
+            && self.routes.is_empty()
+            && self.endpoints.is_empty()
     }
 }
 
 /// What one version changed, as the event loop tells it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// See [`Dirty::everything`].
-    pub everything: bool,
-    /// See [`Dirty::definitions`].
-    pub definitions: bool,
-    /// See [`Dirty::accounts`].
-    pub accounts: bool,
-    /// Services whose endpoints changed.
-    pub endpoints: BTreeSet<Hostname>,
-    /// Of these, the vantages from which nothing differs: who stands there need not hear of it.
+    /// What it is.
+    pub deps: BTreeSet<Dep>,
+    /// Of services whose endpoints changed, the vantages from which nothing differs: who stands there need not
+    /// hear of it.
     pub unseen: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
-    /// Pods whose record changed: their own proxies look at everything again.
-    pub workloads: BTreeSet<(ClusterId, WorkloadKey)>,
+    /// What streams see of the rest, by their numbers; who is not among them hears of all of it.
+    pub seen: Vec<SeenBy>,
     /// When the first event of it was taken.
     pub since: Option<Instant>,
 }
 
+/// What a stream sees of a change from where it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenBy {
+    stream: u32,
+    stand: Arc<Stand>,
+    seen: Arc<Seen>,
+}
+
 impl Changes {
+    /// Changes of the endpoints of these services, on which only assignments depend.
+    pub fn of_endpoints(hosts: impl IntoIterator<Item = Hostname>) -> Self {
+        hosts.into_iter().map(Dep::Endpoints).collect()
+    }
+
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
-        !self.everything
-            && !self.definitions
-            && !self.accounts
-            && self.endpoints.is_empty()
-            && self.workloads.is_empty()
+        self.deps.is_empty()
+    }
+
+    /// Whether anything may differ for anybody.
+    pub fn is_everything(&self) -> bool {
+        self.deps.contains(&Dep::Networks) || self.deps.contains(&Dep::Mesh)
+    }
+
+    /// The services whose endpoints changed.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Hostname> {
+        self.deps.iter().filter_map(|dep| match dep {
+            Dep::Endpoints(host) => Some(host),
+            _ => None,
+        })
+    }
+
+    /// The services of which more changed than what assignments say.
+    pub fn services(&self) -> BTreeSet<Hostname> {
+        let host = |dep: &Dep| match dep {
+            Dep::Definition(host) | Dep::Accounts(host) | Dep::Members(host) => Some(host.clone()),
+            _ => None,
+        };
+        self.deps.iter().filter_map(host).collect()
+    }
+
+    /// Whether it is for [`super::scope::Sight`] to say who sees it.
+    pub fn is_of_services(&self) -> bool {
+        let is = |dep: &Dep| {
+            matches!(dep, Dep::Definition(_) | Dep::Accounts(_) | Dep::Members(_) | Dep::Machines)
+        };
+        self.deps.iter().any(is)
+    }
+
+    /// Takes note of what streams see of it.
+    pub fn set_seen(&mut self, stands: Vec<(u32, Arc<Stand>)>, seen: Vec<Arc<Seen>>) {
+        let of = |((stream, stand), seen)| SeenBy { stream, stand, seen };
+        self.seen = stands.into_iter().zip(seen).map(of).collect();
+    }
+
+    /// What `stream`, which stands there, sees of it, if that is known.
+    fn seen_by(&self, stream: u32, stand: Option<&Arc<Stand>>) -> Option<&Seen> {
+        let at = self.seen.binary_search_by_key(&stream, |one| one.stream).ok()?;
+        let found = self.seen.get(at)?;
+        // Its number may be another's by now.
+        stand.is_some_and(|stand| Arc::ptr_eq(stand, &found.stand)).then_some(&*found.seen)
+    }
+}
+
+impl FromIterator<Dep> for Changes {
+    fn from_iter<I: IntoIterator<Item = Dep>>(deps: I) -> Self {
+        Self { deps: deps.into_iter().collect(), ..Self::default() }
     }
 }
 
@@ -96,6 +176,12 @@ struct Listener {
     pending: Arc<Pending>,
     /// The number of its vantage, once that is known.
     vantage: Option<u32>,
+    /// Where it stands, once that is known.
+    stand: Option<Arc<Stand>>,
+    /// The types of which it watches all there is.
+    lists: Wildcards,
+    /// The route configurations that it watches, sorted.
+    routes: Vec<Arc<str>>,
 }
 
 /// Where some stream stands.
@@ -128,8 +214,8 @@ struct Pending {
 #[derive(Debug, Default)]
 struct Unread {
     everything: bool,
-    definitions: bool,
-    accounts: bool,
+    lists: Wildcards,
+    routes: BTreeSet<Arc<str>>,
     /// Sorted.
     names: Vec<u32>,
     since: Option<Instant>,
@@ -151,7 +237,13 @@ impl Interest {
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
         let pending = Arc::<Pending>::default();
         let mut table = lock(&self.table);
-        let listener = Listener { pending: Arc::clone(&pending), vantage: None };
+        let listener = Listener {
+            pending: Arc::clone(&pending),
+            vantage: None,
+            stand: None,
+            lists: Wildcards::default(),
+            routes: Vec::new(),
+        };
         let stream = table.streams.enter(listener);
         if let Some(workload) = &workload {
             insert(table.workloads.entry(workload.clone()).or_default(), stream);
@@ -171,22 +263,28 @@ impl Interest {
     pub fn mark(&self, changes: &Changes) -> usize {
         let mut table = lock(&self.table);
         let mut marked = Vec::new();
-        if changes.everything || changes.definitions || changes.accounts {
+        if changes.is_everything() {
             for (stream, Listener { pending, .. }) in table.streams.iter() {
-                let mut unread = lock(&pending.dirty);
-                unread.everything |= changes.everything;
-                unread.definitions |= changes.definitions;
-                unread.accounts |= changes.accounts;
+                lock(&pending.dirty).everything = true;
                 marked.push(stream);
             }
+        } else if changes.is_of_services() {
+            let moves = changes.deps.contains(&Dep::Machines);
+            let unknown = Seen { everything: moves, ..Seen::default() };
+            let told = table.streams.iter().filter(|(stream, listener)| {
+                let seen = changes.seen_by(*stream, listener.stand.as_ref());
+                let unknown = moves.then_some(&unknown);
+                listener.pending.add(listener, seen.or(unknown))
+            });
+            marked.extend(told.map(|(stream, _)| stream));
         }
-        for host in &changes.endpoints {
+        for host in changes.endpoints() {
             let unseen = changes.unseen.get(host).into_iter().flatten();
             let unseen: Vec<u32> =
                 unseen.filter_map(|view| table.by_view.get(view).copied()).collect();
             for name in table.by_hostname.get(host).into_iter().flatten() {
                 for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
-                    if let Some(Listener { pending, vantage }) = table.streams.get(*stream)
+                    if let Some(Listener { pending, vantage, .. }) = table.streams.get(*stream)
                         && vantage.is_none_or(|vantage| !unseen.contains(&vantage))
                     {
                         insert(&mut lock(&pending.dirty).names, *name);
@@ -195,8 +293,12 @@ impl Interest {
                 }
             }
         }
-        for workload in &changes.workloads {
-            for stream in table.workloads.get(workload).into_iter().flatten() {
+        let workloads = changes.deps.iter().filter_map(|dep| match dep {
+            Dep::Workload(cluster, name) => Some((cluster.clone(), name.clone())),
+            _ => None,
+        });
+        for workload in workloads {
+            for stream in table.workloads.get(&workload).into_iter().flatten() {
                 if let Some(Listener { pending, .. }) = table.streams.get(*stream) {
                     lock(&pending.dirty).everything = true;
                     marked.push(*stream);
@@ -221,6 +323,13 @@ impl Interest {
             }
         }
         marked.len()
+    }
+
+    /// Where all streams stand whose place is known, by their numbers.
+    pub fn stands(&self) -> Vec<(u32, Arc<Stand>)> {
+        let table = lock(&self.table);
+        let of = |(number, listener): (u32, &Listener)| Some((number, listener.stand.clone()?));
+        table.streams.iter().filter_map(of).collect()
     }
 
     /// Where the streams that watch names of `host` stand; left out is where they watch fewer than `least`.
@@ -248,6 +357,39 @@ impl Subscription {
     pub fn stand_at(&self, view: ViewKey) -> bool {
         let mut table = lock(&self.interest.table);
         table.stand(self.stream, Some(view))
+    }
+
+    /// The same with all that can matter of its proxy.
+    pub fn stand(&self, stand: Stand, view: ViewKey) -> bool {
+        let mut table = lock(&self.interest.table);
+        let is_new = table.stand(self.stream, Some(view));
+        let Some(listener) = table.streams.get_mut(self.stream) else { return is_new };
+        if listener.stand.as_deref() == Some(&stand) {
+            return is_new;
+        }
+        listener.stand = Some(Arc::new(stand));
+        true
+    }
+
+    /// Says of which types it watches all there is. Do this before reading the context that an answer is made
+    /// from, as with names.
+    pub fn watch_lists(&self, lists: Wildcards) {
+        if let Some(listener) = lock(&self.interest.table).streams.get_mut(self.stream) {
+            listener.lists = lists;
+        }
+    }
+
+    /// Watches these route configurations as well, and those no more.
+    pub fn watch_routes(&self, new: &[Arc<str>], dropped: &[Arc<str>]) {
+        if new.is_empty() && dropped.is_empty() {
+            return;
+        }
+        let mut table = lock(&self.interest.table);
+        let Some(listener) = table.streams.get_mut(self.stream) else { return };
+        listener.routes.retain(|name| !dropped.contains(name));
+        listener.routes.extend(new.iter().cloned());
+        listener.routes.sort_unstable();
+        listener.routes.dedup();
     }
 
     /// Watches these names as well, those that stand for a service. Enter a name before reading the context
@@ -304,8 +446,8 @@ impl Subscription {
         let name = |number: &u32| Some(Arc::clone(&table.names.get(*number)?.name));
         Dirty {
             everything: unread.everything,
-            definitions: unread.definitions,
-            accounts: unread.accounts,
+            lists: unread.lists,
+            routes: unread.routes,
             endpoints: unread.names.iter().filter_map(name).collect(),
             since: unread.since,
         }
@@ -333,7 +475,30 @@ impl Drop for Subscription {
 
 impl Unread {
     fn is_empty(&self) -> bool {
-        !self.everything && !self.definitions && !self.accounts && self.names.is_empty()
+        !self.everything && self.lists.is_empty() && self.routes.is_empty() && self.names.is_empty()
+    }
+}
+
+impl Pending {
+    /// Notes what its stream sees of a change of services, if that is known, else all that it watches. Returns
+    /// whether that is anything.
+    fn add(&self, listener: &Listener, seen: Option<&Seen>) -> bool {
+        let Listener { lists, routes, .. } = listener;
+        let watched = |name: &&Arc<str>| seen.is_none_or(|seen| seen.routes.contains(*name));
+        let routes = match seen {
+            Some(seen) if seen.routes.is_empty() => BTreeSet::new(),
+            _ => routes.iter().filter(watched).cloned().collect(),
+        };
+        let lists = seen.map_or(*lists, |seen| lists.and(seen.lists));
+        let everything = seen.is_some_and(|seen| seen.everything);
+        if !everything && lists.is_empty() && routes.is_empty() {
+            return false;
+        }
+        let mut unread = lock(&self.dirty);
+        unread.everything |= everything;
+        unread.lists.add(lists);
+        unread.routes.extend(routes);
+        true
     }
 }
 
@@ -515,10 +680,6 @@ mod tests {
     use crate::fixtures::sidecar;
     use crate::push::view::Role;
 
-    fn hosts(names: &[&str]) -> BTreeSet<Hostname> {
-        names.iter().map(|name| Hostname::from(*name)).collect()
-    }
-
     /// Each name is `HOST` or `HOST:PORT`.
     fn watch(subscription: &mut Subscription, names: &[&str]) {
         let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
@@ -538,7 +699,7 @@ mod tests {
     }
 
     fn endpoints_of(names: &[&str]) -> Changes {
-        Changes { endpoints: hosts(names), ..Changes::default() }
+        Changes::of_endpoints(names.iter().map(|name| Hostname::from(*name)))
     }
 
     #[test]
@@ -569,16 +730,21 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_reaches_everybody_and_a_workload_its_own_proxy() {
+    fn a_definition_reaches_all_of_whom_nothing_is_known_and_a_workload_its_own_proxy() {
         let interest = Arc::new(Interest::default());
         let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
         let own = interest.subscribe(Some(key.clone()));
         let other = interest.subscribe(None);
-        let changed = Changes { workloads: [key].into(), ..Changes::default() };
+        let changed = Changes::from_iter([Dep::Workload(key.0, key.1)]);
         assert_eq!(interest.mark(&changed), 1);
         assert!(own.take().everything);
-        interest.mark(&Changes { definitions: true, ..Changes::default() });
-        assert!(own.take().definitions && other.take().definitions);
+        let changed = Changes::from_iter([Dep::Definition("x".into())]);
+        assert_eq!(interest.mark(&changed), 0, "nobody has asked for anything");
+        own.watch_lists(Wildcards::ALL);
+        other.watch_routes(&["80".into()], &[]);
+        assert_eq!(interest.mark(&changed), 2);
+        assert_eq!(own.take().lists, Wildcards::ALL);
+        assert_eq!(other.take().routes, ["80".into()].into());
     }
 
     fn view(network: &str) -> ViewKey {
@@ -661,7 +827,7 @@ mod tests {
     async fn a_mark_before_the_wait_is_not_lost() {
         let interest = Arc::new(Interest::default());
         let stream = interest.subscribe(None);
-        interest.mark(&Changes { everything: true, ..Changes::default() });
+        interest.mark(&Changes::from_iter([Dep::Mesh]));
         stream.changed().await;
         assert!(stream.take().everything);
     }

@@ -11,6 +11,7 @@ mod near;
 mod origins;
 pub mod proxy;
 mod reason;
+pub mod scope;
 pub mod shared;
 mod shares;
 mod vantage;

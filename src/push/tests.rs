@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::context::{PushContext, Settings};
 use super::event_loop::{Event, Mesh};
-use super::interest::Changes;
+use super::interest::{Changes, Dep};
 use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
 use crate::fixtures::{
     endpoint, host, ip, member, port, removed, service, settings, shard, sidecar,
@@ -290,7 +290,7 @@ fn a_draining_cluster_leaves_load_balancing() {
     let clusters = KnownClusters { clusters: [("west".into(), draining)].into() };
     mesh.apply(Event::Clusters(Arc::new(clusters)));
     let (context, changes) = mesh.next_version().expect("a change");
-    assert!(changes.everything);
+    assert!(changes.is_everything());
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
     assert!(members(&assigned(&context, &client("n2"))).iter().all(|one| one.contains("203.0")));
 }
@@ -336,21 +336,21 @@ fn a_service_not_exported_to_everybody_does_not_cross_networks() {
 }
 
 #[test]
-fn an_endpoint_change_is_told_by_name_and_a_definition_to_all() {
+fn a_change_is_told_by_what_changed() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     mesh.next_version();
     let more = vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")];
     let say = |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().said();
     mesh.apply(Event::Registry(say(more.clone())));
     let (_, changes) = mesh.next_version().expect("a change");
-    let expected = Changes { endpoints: [host("web.ns")].into(), ..Changes::default() };
+    let expected = Changes::of_endpoints([host("web.ns")]);
     assert_eq!(changes, expected);
     mesh.apply(Event::Registry(say(more)));
     assert!(mesh.next_version().is_none(), "the same again");
     mesh.apply(Event::Registry(
         shard("east", 1).with(service("new.ns").vip("10.1.0.1"), vec![]).update().said(),
     ));
-    assert!(mesh.next_version().expect("a change").1.definitions);
+    assert!(!mesh.next_version().expect("a change").1.services().is_empty());
 }
 
 /// Where a cluster has it without a selector, the service is served by the pods that its endpoints name: those
@@ -365,7 +365,7 @@ fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
     let mut mesh = mesh(vec![east.said(), by_hand("10.1.0.1").said()]);
     mesh.next_version();
     mesh.apply(Event::Registry(by_hand("10.1.0.2").update().said()));
-    assert!(mesh.next_version().expect("a change").1.definitions);
+    assert!(!mesh.next_version().expect("a change").1.services().is_empty());
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
     mesh.next_version();
     mesh.apply(Event::Registry(removed("west", 2)));
     let (context, changes) = mesh.next_version().expect("a change");
-    assert!(changes.everything);
+    assert!(changes.is_everything());
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
     assert!(context.networks.gateways_for(&"n2".into(), &"west".into()).is_empty());
 }
@@ -474,9 +474,9 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
     let word = shard("east", 1).with(service("web.ns"), vec![other]).update();
     mesh.apply(Event::Registry(word.said()));
     let (context, changes) = mesh.next_version().expect("a change");
-    let endpoints = [host("web.ns")].into();
-    assert_eq!(changes, Changes { accounts: true, endpoints, ..Changes::default() });
-    assert_eq!(context.definitions, definitions);
+    let web = host("web.ns");
+    assert_eq!(changes, [Dep::Accounts(web.clone()), Dep::Endpoints(web)].into_iter().collect());
+    assert!(context.definitions > definitions, "upstream clusters name them");
 }
 
 #[test]
@@ -508,8 +508,9 @@ fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
     let step = |endpoints| {
         mesh.apply(Event::Registry(shard("east", 1).update().with(web(), endpoints).said()));
         let (_, changes) = mesh.next_version().expect("endpoints changed");
-        assert!(!changes.definitions && !changes.everything);
-        changes.accounts
+        let Changes { deps, .. } = changes;
+        assert!(deps.iter().all(|dep| matches!(dep, Dep::Accounts(_) | Dep::Endpoints(_))));
+        deps.iter().any(|dep| matches!(dep, Dep::Accounts(_)))
     };
     steps.into_iter().map(step).collect()
 }

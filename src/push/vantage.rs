@@ -37,7 +37,7 @@ pub(super) fn unseen(
     changes: &Changes,
     interest: &Interest,
 ) -> BTreeMap<Hostname, Vec<Arc<ViewKey>>> {
-    if changes.everything {
+    if changes.is_everything() {
         return BTreeMap::new();
     }
     let of_host = |host: &Hostname| {
@@ -63,7 +63,7 @@ pub(super) fn unseen(
         });
         (!views.is_empty()).then(|| (host.clone(), views))
     };
-    changes.endpoints.iter().filter_map(of_host).collect()
+    changes.endpoints().filter_map(of_host).collect()
 }
 
 /// The service of that name, if nothing but the vantage matters for what a proxy is given of its endpoints.

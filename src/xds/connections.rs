@@ -209,12 +209,9 @@ impl Entry {
         &self.connection
     }
 
-    /// Shows that the proxy is somewhere else now, or that its pod has been seen. Whether that is news.
-    pub(super) fn readmit(&self, admitted: Admitted) -> bool {
-        let mut shown = lock(&self.connection.admitted);
-        let differs = *shown != admitted;
-        *shown = admitted;
-        differs
+    /// Shows that the proxy is somewhere else now, or that its pod has been seen.
+    pub(super) fn readmit(&self, admitted: Admitted) {
+        *lock(&self.connection.admitted) = admitted;
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::list::List;
+use crate::push::scope::Wildcard;
 
 /// The types Strait serves, in the order in which they are sent: make before break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +47,17 @@ impl ResourceType {
 
     /// Whether a subscription to nothing means everything (xDS protocol, "wildcard").
     pub fn is_wildcard(self) -> bool {
-        matches!(self, Self::Cluster | Self::Listener | Self::NameTable)
+        self.wildcard().is_some()
+    }
+
+    /// What `push` calls it, where it is such a type.
+    pub(super) fn wildcard(self) -> Option<Wildcard> {
+        match self {
+            Self::Cluster => Some(Wildcard::Clusters),
+            Self::Listener => Some(Wildcard::Listeners),
+            Self::NameTable => Some(Wildcard::Names),
+            Self::Endpoint | Self::Route => None,
+        }
     }
 
     /// The short name in `/debug/proxies` and metrics.

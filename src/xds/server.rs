@@ -50,6 +50,8 @@ pub struct Config {
     pub connections: Arc<Connections>,
     /// What is counted.
     pub stats: Arc<Stats>,
+    /// What is encoded.
+    pub cache: Arc<Cache>,
     /// The most connections at once.
     pub max_connections: usize,
     /// How the process fares with its file descriptors.
@@ -65,7 +67,7 @@ pub(super) struct Shared {
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) connections: Arc<Connections>,
     pub(super) stats: Arc<Stats>,
-    pub(super) cache: Cache,
+    pub(super) cache: Arc<Cache>,
     pub(super) lane: Lane,
     drain: CancellationToken,
     handshakes: Arc<Handshakes>,
@@ -109,7 +111,7 @@ impl Shared {
             identity: config.identity,
             connections: config.connections,
             stats: config.stats,
-            cache: Cache::default(),
+            cache: config.cache,
             lane: Lane::default(),
             drain: config.drain,
             handshakes: Arc::new(Handshakes::of_limit()),

@@ -22,6 +22,7 @@ use super::subscription::{Batch, Gone, Held, Subscription};
 use super::unserved::{HEALTH_REPORT, Nothing, TYPES_MAX, Unserved};
 use super::{delta, sotw};
 use crate::push::interest::Dirty;
+use crate::push::scope::Wildcards;
 
 /// The most names a client may watch of one type.
 pub const NAMES_MAX: usize = 100_000;
@@ -146,13 +147,32 @@ pub enum Handled {
     Request,
 }
 
-/// What one request changed of which assignments are watched.
+/// What one request changed of which assignments and route configurations are watched.
 #[derive(Debug, Default)]
 pub struct Rewatched {
+    /// Of assignments.
+    pub assignments: Rewatch,
+    /// Of route configurations.
+    pub routes: Rewatch,
+}
+
+/// What one request changed of the names of a type that are watched.
+#[derive(Debug, Default)]
+pub struct Rewatch {
     /// Those that are not any more, unless they are new again.
     pub dropped: Vec<Arc<str>>,
     /// Those that were not before.
     pub new: Vec<Arc<str>>,
+}
+
+impl Rewatched {
+    fn of(&mut self, kind: ResourceType) -> Option<&mut Rewatch> {
+        match kind {
+            ResourceType::Endpoint => Some(&mut self.assignments),
+            ResourceType::Route => Some(&mut self.routes),
+            ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
+        }
+    }
 }
 
 /// A request that ends the stream.
@@ -284,15 +304,22 @@ impl Session {
     /// Takes what changed in the mesh.
     pub fn on_change(&mut self, dirty: &Dirty) {
         for (kind, watch) in &mut self.watches {
-            let by_definition = dirty.definitions && *kind != ResourceType::Endpoint;
-            let by_accounts = dirty.accounts && *kind == ResourceType::Cluster;
-            if dirty.everything || by_definition || by_accounts {
+            let in_list = kind.wildcard().is_some_and(|one| dirty.lists.contains(one));
+            if dirty.everything || in_list {
                 watch.mark_all();
             }
+        }
+        if let Some(routes) = self.watches.get_mut(&ResourceType::Route) {
+            dirty.routes.iter().for_each(|name| routes.mark_watched(name));
         }
         if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
             dirty.endpoints.iter().for_each(|name| endpoints.mark_watched(name));
         }
+    }
+
+    /// The types of which the client watches all there is, or may do so.
+    pub fn lists(&self) -> Wildcards {
+        self.watches.keys().filter_map(|kind| kind.wildcard()).collect()
     }
 
     /// Whether there may be something to send.
@@ -379,7 +406,7 @@ impl Session {
         Some(Response { form: self.form, kind, version, nonce, pieces, resources, removed })
     }
 
-    /// Which assignments the client watches otherwise than before its last request. Call it after each.
+    /// Which names the client watches otherwise than before its last request. Call it after each.
     pub fn rewatched(&mut self) -> Rewatched {
         std::mem::take(&mut self.rewatched)
     }
@@ -455,8 +482,8 @@ impl Session {
         // A cluster that was just sent waits for its assignment, even for one it had before.
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
         let new = self.watch(kind).0.subscribe(names, listed);
-        if kind == ResourceType::Endpoint {
-            self.rewatched.new = new;
+        if let Some(rewatch) = self.rewatched.of(kind) {
+            rewatch.new = new;
         }
     }
 
@@ -467,8 +494,8 @@ impl Session {
         names: impl IntoIterator<Item = &'a str>,
     ) {
         let dropped = self.watch(kind).0.unsubscribe(names);
-        if kind == ResourceType::Endpoint {
-            self.rewatched.dropped = dropped;
+        if let Some(rewatch) = self.rewatched.of(kind) {
+            rewatch.dropped = dropped;
         }
     }
 

@@ -31,6 +31,7 @@ use crate::codes;
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
 use crate::push::interest::{Dirty, Subscription};
+use crate::push::scope::{Stand, Wildcards};
 
 /// A stream that says nothing for this long after it was opened is closed.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -85,6 +86,8 @@ struct AdmittedStream {
     proxy: Arc<Proxy>,
     entry: Entry,
     subscription: Subscription,
+    /// Of which types it is said to watch all there is.
+    lists: Wildcards,
     /// Whether its cluster was there at some time on this stream.
     cluster_seen: bool,
 }
@@ -97,9 +100,11 @@ impl AdmittedStream {
     }
 
     /// Says where it stands, and whether that is new. That changes with what it hears of wherever it stands:
-    /// networks, its own workload, definitions.
+    /// networks, its own workload, and what is known of its machine or node.
     fn stand(&self, context: &Arc<PushContext>, cache: &Cache) -> bool {
-        self.subscription.stand_at(self.picture(context, cache).vantage())
+        let (network, whereabouts) = self.entry.connection().place();
+        let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
+        self.subscription.stand(stand, self.picture(context, cache).vantage())
     }
 
     /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
@@ -258,10 +263,18 @@ impl Stream {
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Before the answer is made: a change from here on marks this stream. A refusal may carry
         // names as well.
-        let Rewatched { dropped, new } = lock(&self.session).rewatched();
-        admitted.subscription.forget(&dropped);
+        let (rewatched, lists) = {
+            let mut session = lock(&self.session);
+            (session.rewatched(), session.lists())
+        };
+        let Rewatched { assignments, routes } = rewatched;
+        admitted.subscription.forget(&assignments.dropped);
         let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
-        admitted.subscription.watch(&new, hostname);
+        admitted.subscription.watch(&assignments.new, hostname);
+        admitted.subscription.watch_routes(&routes.new, &routes.dropped);
+        if std::mem::replace(&mut admitted.lists, lists) != lists {
+            admitted.subscription.watch_lists(lists);
+        }
         // What changed since a list was compared has marked nobody.
         let is_old = |then: Arc<PushContext>| {
             !self.shared.context.borrow().as_ref().is_some_and(|now| Arc::ptr_eq(&then, now))
@@ -334,7 +347,8 @@ impl Stream {
             verified,
             "connected"
         );
-        let stream = AdmittedStream { proxy, entry, subscription, cluster_seen: false };
+        let lists = Wildcards::default();
+        let stream = AdmittedStream { proxy, entry, subscription, lists, cluster_seen: false };
         stream.stand(&context, &self.shared.cache);
         Ok(stream)
     }
@@ -342,16 +356,16 @@ impl Stream {
     fn take_changes(&mut self) -> Result<(), Ended> {
         self.idle = false;
         let Some(admitted) = &self.admitted else { return Ok(()) };
-        let mut dirty = admitted.subscription.take();
+        let dirty = admitted.subscription.take();
         // After that, so that it is at least the version that marked this stream.
         let context = self.context()?;
-        if dirty.everything || dirty.definitions {
+        if dirty.everything {
             // Its pod or WorkloadEntry may have come, or the network of its cluster changed.
             let before = admitted.entry.connection().network();
             let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
-            dirty.everything |= admitted.entry.readmit(now);
+            admitted.entry.readmit(now);
             // Until now it heard of what is seen from where it stood.
-            dirty.everything |= admitted.stand(&context, &self.shared.cache);
+            admitted.stand(&context, &self.shared.cache);
         }
         let mut session = lock(&self.session);
         session.on_change(&dirty);
@@ -448,8 +462,6 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use prost::Message;
     use strait_proto::envoy::envoy::service::discovery::v3::{
         DeltaDiscoveryRequest, DiscoveryRequest,
@@ -497,6 +509,7 @@ mod tests {
             trust_domain: watch::channel(Some("cluster.local".into())).1,
             connections: Arc::default(),
             stats: Arc::default(),
+            cache: Arc::default(),
             max_connections: 1,
             descriptors: Arc::default(),
             drain: tokio_util::sync::CancellationToken::new(),
@@ -576,8 +589,7 @@ mod tests {
             assert!(stream.take(&request.encode_to_vec()).is_ok());
             assert_eq!(sent(&mut stream), 1);
         }
-        let endpoints = BTreeSet::from([host("b.ns")]);
-        let woken = stream.shared.interest.mark(&Changes { endpoints, ..Changes::default() });
+        let woken = stream.shared.interest.mark(&Changes::of_endpoints([host("b.ns")]));
         assert_eq!(woken, 1);
     }
 
@@ -604,7 +616,7 @@ mod tests {
         let storm = in_sync.shared.lane.turn(usize::MAX).now_or_never().expect("it is empty");
         let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
         lock(&in_sync.session).on_change(&change);
-        lock(&in_sync.session).on_change(&Dirty { definitions: true, ..Dirty::default() });
+        lock(&in_sync.session).on_change(&Dirty { lists: Wildcards::ALL, ..Dirty::default() });
         assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
         let mut turn = Box::pin(new.turn());
         assert!(turn.as_mut().now_or_never().is_none());

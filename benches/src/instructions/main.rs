@@ -381,10 +381,7 @@ fn mark(streams: usize, interested: usize) -> Case {
         subscriptions.push(subscription);
     }
     let changes: Vec<_> = (0..CHANGES)
-        .map(|number| Changes {
-            endpoints: BTreeSet::from([hostname(number * SERVICES / CHANGES)]),
-            ..Changes::default()
-        })
+        .map(|number| Changes::of_endpoints([hostname(number * SERVICES / CHANGES)]))
         .collect();
     let run = move || {
         let _kept = &subscriptions;

@@ -7,17 +7,19 @@
 
 use std::collections::HashSet;
 use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use dashmap::DashMap;
 
+use super::sight::Lens;
 use super::tls::Secrets;
 use crate::aggregate::MergedService;
 use crate::hash::Secret;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ClusterId, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Resolution, Service,
-    Workload, WorkloadKey,
+    ClusterId, Hostname, KnownClusters, Labels, Namespace, Protocol, Proxy, ProxyType, Resolution,
+    Service, Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::policy::Policy;
@@ -44,15 +46,17 @@ const ROUTERS_MAX: usize = 1 << 12;
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
-    pub(super) clusters: Kept<ClustersKey, ServiceInputs, Arc<[Arc<Resource>]>>,
-    pub(super) outbound: Kept<(ViewKey, Secrets), u64, Arc<List>, LISTS_MANY>,
-    pub(super) scopes: Kept<(), u64, Scopes>,
-    served: Kept<(ClusterId, Namespace), u64, Arc<[Arc<Service>]>>,
-    pub(super) addresses: Kept<Class, u64, Arc<Addresses>>,
-    pub(super) listeners: Kept<Class, u64, Arc<List>>,
-    pub(super) routes: Kept<RouteKey, u64, Arc<Resource>>,
+    pub(super) clusters: Arc<Kept<ClustersKey, ServiceInputs, Arc<[Arc<Resource>]>>>,
+    pub(super) pod_listeners: Arc<Kept<PodListenerKey, SameMesh, Arc<Resource>>>,
+    pub(super) outbound: Kept<(ViewKey, Secrets), Span, Arc<List>, LISTS_MANY>,
+    pub(super) scopes: Kept<(), Span, Scopes>,
+    served: Kept<(ClusterId, Namespace), Span, Arc<[Arc<Service>]>>,
+    pub(super) addresses: Kept<Class, Span, Arc<Addresses>>,
+    pub(super) listeners: Kept<Class, Span, Arc<List>>,
+    pub(super) pods: Kept<ViewKey, Span, Arc<Pods>>,
+    pub(super) routes: Kept<RouteKey, Span, Arc<Resource>>,
     /// By view, and whether given addresses are told.
-    pub(super) names: Kept<(ViewKey, bool), u64, Arc<List>, LISTS_MANY>,
+    pub(super) names: Kept<(ViewKey, bool), Span, Arc<List>, LISTS_MANY>,
     east_west_ports:
         Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>, ROUTERS_MAX, ROUTERS_MAX>,
 }
@@ -67,32 +71,57 @@ impl Cache {
                 && inputs.are_of(context, &inputs.service)
         };
         // Some streams may be ahead.
-        let by_definitions = |made: &u64| *made >= context.definitions;
-        let by_upstreams = |made: &u64| *made >= context.upstreams;
+        let by_definitions = |span: &Span| span.last >= context.definitions;
         self.assignments.sweep(by_service);
         // Before what is in them.
-        self.outbound.sweep(by_upstreams);
+        self.outbound.sweep(by_definitions);
         self.clusters.sweep(by_service);
         self.served.sweep(by_definitions);
         self.addresses.sweep(by_definitions);
+        self.pods.sweep(by_definitions);
         self.listeners.sweep(by_definitions);
+        self.pod_listeners.sweep(|mesh| *mesh == SameMesh::of(context));
         self.routes.sweep(by_definitions);
         self.names.sweep(by_definitions);
         // A name that is only claimed may never come again.
         self.east_west_ports
-            .sweep(|inputs| by_definitions(&inputs.definitions) && inputs.workload.is_some());
+            .sweep(|inputs| by_definitions(&inputs.span) && inputs.workload.is_some());
+    }
+
+    /// An empty one for another mesh, in which pieces of this one may be found.
+    pub(super) fn beside(&self) -> Self {
+        Self { pod_listeners: Arc::clone(&self.pod_listeners), ..Self::default() }
+    }
+
+    /// The same for the newest mesh, of which this one shall have the pieces.
+    pub(super) fn ahead(&self) -> Self {
+        Self { clusters: Arc::clone(&self.clusters), ..self.beside() }
     }
 
     /// The services that `proxy` may serve: see [`served_in`].
-    pub(super) fn served(&self, context: &PushContext, proxy: &Proxy) -> Arc<[Arc<Service>]> {
-        let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
+    pub(super) fn served(
+        &self,
+        context: &PushContext,
+        cluster: &ClusterId,
+        namespace: &Namespace,
+    ) -> Arc<[Arc<Service>]> {
         let key = (cluster.clone(), namespace.clone());
         let make = || served_in(context, cluster, namespace);
-        self.served.get_or_make(key, context.definitions, make)
+        self.served.at(key, context.definitions, make)
+    }
+
+    /// Takes note of what is [served](Self::served).
+    pub(super) fn put_served(
+        &self,
+        context: &PushContext,
+        key: (ClusterId, Namespace),
+        served: Arc<[Arc<Service>]>,
+    ) {
+        self.served.put(key, Span::of(context.definitions), served);
     }
 
     /// The port on which `proxy` listens as an east-west gateway. Finding it looks at every service,
-    /// so it is found again only when their definitions or the proxy's pod have changed.
+    /// so it is found again only when such services or the proxy's pod have changed.
     pub(super) fn east_west_port(&self, context: &PushContext, proxy: &Proxy) -> Option<u16> {
         if proxy.kind != ProxyType::Router {
             return None;
@@ -101,15 +130,98 @@ impl Cache {
         let workload = context.workload_of(proxy).cloned();
         // Of a pod that is known, its own labels count.
         let claimed = if workload.is_some() { Labels::new() } else { proxy.labels.clone() };
-        let inputs = RouterInputs { definitions: context.definitions, workload, claimed };
-        self.east_west_ports.get_or_make(key, inputs, || east_west_port(context, proxy))
+        let is_current = |held: &RouterInputs| {
+            held.span.contains(context.definitions)
+                && held.workload == workload
+                && held.claimed == claimed
+        };
+        self.east_west_ports.get(&key, is_current).unwrap_or_else(|| {
+            let port = east_west_port(context, proxy);
+            let span = Span::of(context.definitions);
+            self.east_west_ports.put(key, RouterInputs { span, workload, claimed }, port);
+            port
+        })
     }
+
+    /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.
+    pub(super) fn carry_over(&self, lens: &Lens<'_>) {
+        let step = lens.step();
+        self.scopes.carry_over(step, |()| lens.same_scopes());
+        self.outbound.carry_over(step, |(view, secrets)| lens.same_outbound(view, *secrets));
+        self.listeners.carry_over(step, |class| lens.same_listeners(class));
+        self.pods.carry_over(step, |view| {
+            lens.same_listeners(&class_of(view)) && lens.other_pods(view).is_empty()
+        });
+        self.routes.carry_over(step, |(class, namespace, name)| {
+            lens.same_route(class, namespace.as_ref(), name)
+        });
+        self.names.carry_over(step, |(view, given)| lens.same_names(view, *given));
+        self.served.carry_over(step, |(cluster, namespace)| !lens.may_serve(cluster, namespace));
+        self.east_west_ports.for_each(|(cluster, _), inputs| {
+            if !lens.may_be_gateway(cluster) {
+                inputs.span.reach(step);
+            }
+        });
+    }
+}
+
+/// Versions of definitions for which something holds, the first and the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    first: u64,
+    last: u64,
+}
+
+impl Span {
+    pub(super) fn of(version: u64) -> Self {
+        Self { first: version, last: version }
+    }
+
+    pub(super) fn contains(self, version: u64) -> bool {
+        (self.first..=self.last).contains(&version)
+    }
+
+    /// Has it hold for a next version as well, if it holds for the one before.
+    fn reach(&mut self, [before, now]: [u64; 2]) {
+        if self.contains(before) {
+            self.last = self.last.max(now);
+        }
+    }
+}
+
+/// A mesh config, which is another one if it is another value.
+#[derive(Debug, Clone)]
+pub(super) struct SameMesh(Arc<MeshConfig>);
+
+impl SameMesh {
+    pub(super) fn of(context: &PushContext) -> Self {
+        Self(Arc::clone(&context.mesh))
+    }
+}
+
+impl PartialEq for SameMesh {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// The listener of a pod of a headless service: its address and port, and the service's name, port and
+/// protocol.
+pub(super) type PodListenerKey = (IpAddr, u16, Hostname, u16, Protocol);
+
+/// The listeners for pods of headless services that proxies of a view reach.
+#[derive(Debug)]
+pub(super) struct Pods {
+    /// These, with those that are not for pods.
+    pub(super) list: Arc<List>,
+    /// Each with the pod's address, sorted by that.
+    pub(super) listeners: Box<[(IpAddr, Arc<Resource>)]>,
 }
 
 /// What the port of an east-west gateway depends on, besides its name.
 #[derive(Debug, Clone, PartialEq)]
 struct RouterInputs {
-    definitions: u64,
+    span: Span,
     workload: Option<Workload>,
     claimed: Labels,
 }
@@ -121,18 +233,21 @@ pub(super) type ClustersKey = (Hostname, ViewKey, Secrets, bool);
 /// for a class was made at a version of the definitions.
 pub(super) type Class = (ClusterId, Namespace, bool, bool);
 
-/// A route for a class of proxies, by name, and whether they are in the DNS domain of their namespace. In
-/// another, which no service is in, it is the same whatever that is.
-pub(super) type RouteKey = (Class, bool, Arc<str>);
+/// The class of a view.
+pub(super) fn class_of(view: &ViewKey) -> Class {
+    (view.cluster.clone(), view.namespace.clone(), view.ipv4, view.ipv6)
+}
+
+/// A route for a class of proxies, by name, and the namespace in whose DNS domain they are. In another, which
+/// no service is in, it is the same whatever that is.
+pub(super) type RouteKey = (Class, Option<Namespace>, Arc<str>);
 
 /// What of a view can matter for the list of all upstream clusters of services, so that most proxies
 /// share one.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Scopes {
     /// Some service is cluster-local.
     pub(super) cluster: bool,
-    /// Some service is not exported to everybody.
-    pub(super) namespace: bool,
     /// Some upstream cluster depends on its endpoints, and these on the node.
     pub(super) node: bool,
     /// Some upstream cluster depends on its endpoints.
@@ -149,22 +264,20 @@ impl Scopes {
             let by_endpoints = matches!(resolution, Resolution::Headless | Resolution::ByName(_));
             let matters = Matters::of(context, service);
             scopes.cluster |= matters.cluster;
-            scopes.namespace |= matters.namespace;
             scopes.node |= by_endpoints && matters.node;
             scopes.family |= by_endpoints;
             scopes.locality |= by_endpoints && matters.locality;
         }
-        scopes.namespace |= !context.private.is_empty();
         scopes
     }
 
     /// `view` with all left out that doesn't matter.
-    pub(super) fn narrowed(self, view: &ViewKey) -> ViewKey {
+    pub(super) fn narrowed(self, context: &PushContext, view: &ViewKey) -> ViewKey {
         ViewKey {
             cluster: if self.cluster { view.cluster.clone() } else { ClusterId::default() },
             network: view.network.clone(),
             sees: view.sees.clone().filter(|_| self.family),
-            namespace: if self.namespace { view.namespace.clone() } else { Namespace::default() },
+            namespace: narrowed_namespace(context, &view.namespace),
             ipv4: view.ipv4 || !self.family,
             ipv6: view.ipv6 || !self.family,
             node: view.node.clone().filter(|_| self.node),
@@ -172,6 +285,14 @@ impl Scopes {
             role: view.role,
         }
     }
+}
+
+/// The namespace, if it is one for which some service is there that isn't for all.
+pub(super) fn narrowed_namespace(context: &PushContext, namespace: &Namespace) -> Namespace {
+    let nobody = Namespace::default();
+    // Nothing is for a namespace without a name, but for what names none by mistake.
+    let matters = context.apart.contains_key(namespace) || context.apart.contains_key(&nobody);
+    if matters { namespace.clone() } else { nobody }
 }
 
 /// The parts of a context that the answer for one service depends on.
@@ -241,6 +362,7 @@ impl Value for Arc<[Arc<Resource>]> {
     }
 }
 
+impl Value for Arc<Pods> {}
 impl Value for Arc<[Arc<Service>]> {}
 impl Value for Arc<Addresses> {}
 impl Value for Scopes {}
@@ -294,6 +416,14 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize, const MAX:
         self.entries.insert(key, (inputs, value));
     }
 
+    /// Looks at all inputs, and may change them.
+    fn for_each(&self, mut look: impl FnMut(&K, &mut I)) {
+        self.entries.iter_mut().for_each(|mut entry| {
+            let (key, (inputs, _)) = entry.pair_mut();
+            look(key, inputs);
+        });
+    }
+
     /// Lets go of what isn't current, and of what nobody holds.
     fn sweep(&self, is_current: impl Fn(&I) -> bool) {
         // What goes is freed when no lock is held.
@@ -304,6 +434,33 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize, const MAX:
                 gone.push(entry.clone());
             }
             stays
+        });
+    }
+}
+
+impl<K: Eq + Hash, V: Value, const MANY: usize, const MAX: usize> Kept<K, Span, V, MANY, MAX> {
+    /// The value for `key` at a version of the definitions; made now where it isn't kept.
+    pub(super) fn at(&self, key: K, version: u64, make: impl FnOnce() -> V) -> V {
+        self.get(&key, |span| span.contains(version)).unwrap_or_else(|| {
+            let value = make();
+            // Who makes it of an older version is late.
+            let newer = self.entries.get(&key).is_some_and(|entry| entry.0.last > version);
+            if !newer {
+                if self.entries.len() >= MANY {
+                    self.sweep(|span| span.contains(version));
+                }
+                self.entries.insert(key, (Span::of(version), value.clone()));
+            }
+            value
+        })
+    }
+
+    /// Keeps for a next version what is the same there.
+    fn carry_over(&self, step: [u64; 2], is_same: impl Fn(&K) -> bool) {
+        self.for_each(|key, span| {
+            if span.contains(step[0]) && !span.contains(step[1]) && is_same(key) {
+                span.reach(step);
+            }
         });
     }
 }

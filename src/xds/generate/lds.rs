@@ -11,6 +11,7 @@ mod parts;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
+use super::cache::PodListenerKey;
 use super::tls::{Secrets, trust_domains_of_clients};
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
 use crate::model::Proxy;
@@ -59,25 +61,32 @@ impl TrafficSettings {
     }
 }
 
-/// The listeners that one sidecar has besides those it [shares](shared), which are given, as are the ports
-/// that its workload serves.
-pub(super) fn own(
+/// The listeners for pods of headless services: see [`outbound::pods`].
+pub(super) fn pods(
     context: &PushContext,
-    proxy: &Proxy,
     view: &ViewKey,
     addresses: &Addresses,
     shared: &[Arc<Resource>],
-    inbound: &[InboundTarget<'_>],
-) -> Vec<Resource> {
+    keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
+) -> Vec<(IpAddr, Arc<Resource>)> {
     let settings = TrafficSettings::of(&context.mesh);
-    let mut own = outbound::pods(context, &settings, proxy, view, addresses, shared);
+    outbound::pods(context, &settings, view, addresses, shared, keep)
+}
+
+/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
+pub(super) fn inbound(
+    context: &PushContext,
+    proxy: &Proxy,
+    targets: &[InboundTarget<'_>],
+) -> Option<Resource> {
+    let settings = TrafficSettings::of(&context.mesh);
+    let families = (proxy.has_ipv4(), proxy.has_ipv6());
     let clients = trust_domains_of_clients(context);
-    own.extend(inbound::listener(&settings, view, Secrets::of(proxy), &clients, inbound));
-    own
+    inbound::listener(&settings, families, Secrets::of(proxy), &clients, targets)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.
 pub(super) fn gateway(context: &PushContext, view: &ViewKey, port: u16) -> Vec<Resource> {
     let settings = TrafficSettings::of(&context.mesh);
-    gateway::listener(context, &settings, view, port).into_iter().collect()
+    gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

@@ -5,17 +5,18 @@
 
 mod cache;
 mod cds;
+mod common;
 mod eds;
 mod lds;
 mod nds;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 mod rds;
+mod sight;
 #[cfg(test)]
 mod tests;
 mod tls;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,17 +24,17 @@ use prost::{Message, Name};
 use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 pub use self::cache::Cache;
-use self::cache::{Class, Scopes, ServiceInputs};
+use self::cache::ServiceInputs;
+use self::common::Common;
 use self::tls::Secrets;
 use super::list::List;
 use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Namespace, NetworkId, Proxy, ProxyType, Resolution};
-use crate::push::addresses::{Addresses, addresses};
+use crate::model::{Namespace, NetworkId, Proxy, ProxyType, Service};
 use crate::push::proxy::inbound_targets;
-use crate::push::view::{Role, ViewKey, is_exported};
+use crate::push::view::{Role, ViewKey};
 use crate::push::{PushContext, Whereabouts};
 
 /// What one proxy shall hold at one version of the mesh.
@@ -70,89 +71,25 @@ impl<'a> Picture<'a> {
         self.view.clone().vantage()
     }
 
-    fn addresses(&self) -> Arc<Addresses> {
-        let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
-        self.cache.addresses.get_or_make(self.class(), self.context.definitions, || {
-            Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
-        })
+    fn common(&self) -> Common<'a> {
+        Common { context: self.context, cache: self.cache }
     }
 
     fn clusters(&self) -> All {
         let context = self.context;
         let mut shared = None;
         if self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some() {
-            let secrets = Secrets::of(self.proxy);
-            let version = context.upstreams;
-            let scopes = self.cache.scopes.get_or_make((), version, || Scopes::of(context));
-            let key = (scopes.narrowed(&self.view), secrets);
-            let outbound = || self.outbound(secrets);
-            shared = Some(self.cache.outbound.get_or_make(key, version, outbound));
+            shared = Some(self.common().outbound(&self.view, Secrets::of(self.proxy)));
         }
         let mut own = Vec::new();
         if self.proxy.kind == ProxyType::Sidecar {
-            let ipv4 = self.view.ipv4;
-            let served = self.cache.served(context, self.proxy);
-            let inbound = inbound_targets(context, self.proxy, &served);
-            let inbound = inbound.iter().map(|target| cds::inbound(context, target, ipv4));
-            own.extend(cds::fixed(context, ipv4).into_iter().chain(inbound).map(Arc::new));
+            let served = self.cache.served(context, &self.proxy.cluster, self.proxy.namespace());
+            let inbound = inbound_clusters(context, self.proxy, &served);
+            own.extend(
+                cds::fixed(context, self.view.ipv4).into_iter().chain(inbound).map(Arc::new),
+            );
         }
         all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
-    }
-
-    /// The upstream clusters of all services that the proxy sees.
-    fn outbound(&self, secrets: Secrets) -> Arc<List> {
-        let context = self.context;
-        let mut clusters = Vec::new();
-        let abroad = self.clusters_abroad();
-        // What a namespace has for itself no gateway carries.
-        let nobody = Namespace::default();
-        let namespace = match self.view.role {
-            Role::Client => &self.view.namespace,
-            Role::Gateway => &nobody,
-        };
-        for service in context.services_of(namespace) {
-            if self.view.role == Role::Client && !self.sees(service) {
-                continue;
-            }
-            let abroad = self.view.role == Role::Client
-                && is_exported(context, service)
-                && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
-            let mut view = self.view.narrowed(context, service);
-            if !matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_)) {
-                // Only where it depends on its endpoints does an upstream cluster depend on where
-                // these are.
-                view = ViewKey {
-                    network: NetworkId::default(),
-                    sees: None,
-                    ipv4: true,
-                    ipv6: true,
-                    node: None,
-                    locality: None,
-                    ..view
-                };
-            }
-            let key = (service.hostname().clone(), view.clone(), secrets, abroad);
-            let inputs = ServiceInputs::of(context, service);
-            let shared = self.cache.clusters.get_or_make(key, inputs, || {
-                let client = cds::Client { context, view: &view, secrets, abroad };
-                client.outbound(service).into_iter().map(Arc::new).collect()
-            });
-            clusters.extend(shared.iter().cloned());
-        }
-        list(ResourceType::Cluster, clusters)
-    }
-
-    /// The clusters that are in another network than the proxy.
-    fn clusters_abroad(&self) -> BTreeSet<&ClusterId> {
-        let clusters = self.context.clusters.clusters.keys();
-        clusters.filter(|id| self.context.network_of_cluster(id) != self.view.network).collect()
-    }
-
-    /// Whether a client may use the service at all.
-    fn sees(&self, service: &MergedService) -> bool {
-        service.primary.export_to.visible_to(&self.view.namespace)
-            && (service.is_at_home_in(&self.view.cluster)
-                || !self.context.mesh.cluster_local(service.hostname()))
     }
 
     fn service(&self, host: &str) -> Option<&'_ Arc<MergedService>> {
@@ -245,88 +182,68 @@ fn seconds(seconds: u64) -> ProtoDuration {
 
 impl Picture<'_> {
     fn listeners(&self) -> All {
-        let addresses = self.addresses();
-        let shared = match self.proxy.kind {
-            ProxyType::Sidecar => {
-                let inputs = self.context.definitions;
-                self.cache.listeners.get_or_make(self.class(), inputs, || {
-                    let listeners = lds::shared(self.context, &self.view, &addresses);
-                    list(ResourceType::Listener, listeners.into_iter().map(Arc::new).collect())
-                })
-            }
-            ProxyType::Router => list(ResourceType::Listener, Vec::new()),
-        };
-        let own = match (self.proxy.kind, self.east_west_port) {
+        let (context, proxy) = (self.context, self.proxy);
+        let nothing = || list(ResourceType::Listener, Vec::new());
+        let (shared, own) = match (proxy.kind, self.east_west_port) {
             (ProxyType::Sidecar, _) => {
-                let served = self.cache.served(self.context, self.proxy);
-                let inbound = inbound_targets(self.context, self.proxy, &served);
-                lds::own(
-                    self.context,
-                    self.proxy,
-                    &self.view,
-                    &addresses,
-                    shared.resources(),
-                    &inbound,
-                )
+                let (shared, mut own) = self.common().listeners_of(proxy, &self.view);
+                let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
+                own.extend(inbound_listener(context, proxy, &served).map(Arc::new));
+                (shared, own)
             }
-            (ProxyType::Router, Some(port)) => lds::gateway(self.context, &self.view, port),
-            (ProxyType::Router, None) => Vec::new(),
+            (ProxyType::Router, Some(port)) => {
+                let own = lds::gateway(context, &self.view, port);
+                (nothing(), own.into_iter().map(Arc::new).collect())
+            }
+            (ProxyType::Router, None) => (nothing(), Vec::new()),
         };
-        all(shared, own.into_iter().map(Arc::new).collect())
+        all(shared, own)
     }
 
     fn route(&self, name: &str) -> Arc<Resource> {
         if self.proxy.kind == ProxyType::Router {
             return Arc::new(rds::empty(name));
         }
-        let addresses = self.addresses();
-        let domain = &*self.proxy.dns_domain;
-        let make = || Arc::new(rds::route(self.context, &addresses, domain, name));
-        let is_own = self.is_in_own_domain();
-        let is_shared = is_own || !rds::is_any_shortened(&addresses, domain);
-        // Clients choose names and domains: only what listeners have named is worth keeping, and is the
-        // same for others.
-        if !is_shared || !rds::is_named(&addresses, name) {
-            return make();
+        let class = self.common().class(&self.view);
+        match own_domain(self.context, self.proxy) {
+            Ok(namespace) => self.common().route(&class, Some(namespace), name),
+            Err(domain) => self.common().route_in(&class, domain, name),
         }
-        let key = (self.class(), is_own, name.into());
-        self.cache.routes.get_or_make(key, self.context.definitions, make)
-    }
-
-    /// Whether the proxy's DNS domain is `NAMESPACE.svc.DOMAIN`, with its own namespace and the domain of
-    /// services.
-    fn is_in_own_domain(&self) -> bool {
-        let rest = self.proxy.dns_domain.strip_prefix(self.proxy.namespace().as_str());
-        let domain = rest.and_then(|rest| rest.strip_prefix(".svc."));
-        domain == Some(self.context.settings.domain.as_str())
     }
 
     /// Made for those who ask, and no others.
     fn name_table(&self) -> Arc<List> {
-        let context = self.context;
-        let scopes = || Scopes::of(context);
-        let scopes = self.cache.scopes.get_or_make((), context.upstreams, scopes);
-        // Virtual addresses are each cluster's own, and so are families.
-        let (ViewKey { cluster, ipv4, ipv6, .. }, view) = (&self.view, scopes.narrowed(&self.view));
-        let view = ViewKey {
-            cluster: cluster.clone(),
-            ipv4: *ipv4,
-            ipv6: *ipv6,
-            locality: None,
-            role: Role::Client,
-            ..view
-        };
-        let given = self.proxy.takes_given_addresses;
-        self.cache.names.get_or_make((view.clone(), given), context.definitions, || {
-            let addresses = &self.addresses();
-            let table = nds::Names { context, view: &view, addresses, given }.table();
-            list(ResourceType::NameTable, vec![Arc::new(table)])
-        })
+        self.common().names(&self.view, self.proxy.takes_given_addresses)
     }
+}
 
-    /// What addresses, shared listeners and routes depend on, besides the mesh.
-    fn class(&self) -> Class {
-        let ViewKey { cluster, namespace, ipv4, ipv6, .. } = &self.view;
-        (cluster.clone(), namespace.clone(), *ipv4, *ipv6)
+/// The upstream clusters that lead to a sidecar's own workload; `served` is what may be served there.
+fn inbound_clusters(
+    context: &PushContext,
+    proxy: &Proxy,
+    served: &[Arc<Service>],
+) -> Vec<Resource> {
+    let targets = inbound_targets(context, proxy, served);
+    targets.iter().map(|target| cds::inbound(context, target, proxy.has_ipv4())).collect()
+}
+
+/// The listener at which its inbound connections arrive.
+fn inbound_listener(
+    context: &PushContext,
+    proxy: &Proxy,
+    served: &[Arc<Service>],
+) -> Option<Resource> {
+    lds::inbound(context, proxy, &inbound_targets(context, proxy, served))
+}
+
+/// The namespace in whose DNS domain the proxy is, `NAMESPACE.svc.DOMAIN`, if that is its own; else the domain.
+fn own_domain<'a>(context: &PushContext, proxy: &'a Proxy) -> Result<&'a Namespace, &'a str> {
+    let namespace = proxy.namespace();
+    let rest = proxy.dns_domain.strip_prefix(namespace.as_str());
+    let domain = rest.and_then(|rest| rest.strip_prefix(".svc."));
+    if domain == Some(context.settings.domain.as_str()) {
+        Ok(namespace)
+    } else {
+        Err(&proxy.dns_domain)
     }
 }

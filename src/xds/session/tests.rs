@@ -345,7 +345,7 @@ fn a_cluster_that_is_back_before_it_goes_stays() {
              ask rds r
              -> rds #2 r=1
              slow
-             has rds r=2
+             set rds r=2
              set cds -a
              take
              -> rds #3 r=2
@@ -1333,7 +1333,8 @@ impl Stage {
     fn change(&mut self, tell: bool, words: &[&str]) {
         let (of, names) = words.split_first().expect("a type");
         let of = kind(of).expect("a type");
-        let mut dirty = Dirty { definitions: of != ResourceType::Endpoint, ..Dirty::default() };
+        let mut dirty = Dirty::default();
+        dirty.lists = of.wildcard().into_iter().collect();
         for word in names {
             let name = match word.split_once('=') {
                 Some((name, value)) => {
@@ -1346,8 +1347,10 @@ impl Stage {
                     name
                 }
             };
-            if of == ResourceType::Endpoint {
-                dirty.endpoints.push(full(of, name).into());
+            match of {
+                ResourceType::Endpoint => dirty.endpoints.push(full(of, name).into()),
+                ResourceType::Route => _ = dirty.routes.insert(full(of, name).into()),
+                _ => {}
             }
         }
         if tell {

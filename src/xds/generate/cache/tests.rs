@@ -149,10 +149,11 @@ fn what_a_client_alone_could_ask_for_goes_with_it() {
 
 #[test]
 fn lists_that_streams_hold_are_found_however_many() {
-    let mut mesh = mesh(&["shop"]);
-    let mut context = next(&mut mesh);
     let (cache, views) = (Cache::default(), LISTS_MANY + 50);
-    let clients: Vec<_> = (0..views).map(|number| client(&format!("ns-{number}"))).collect();
+    let namespaces: Vec<_> = (0..views).map(|number| format!("ns-{number}")).collect();
+    let mut mesh = mesh(&namespaces.iter().map(|name| &**name).collect::<Vec<_>>());
+    let mut context = next(&mut mesh);
+    let clients: Vec<_> = namespaces.iter().map(|namespace| client(namespace)).collect();
     let all = |context: &Arc<PushContext>| -> Vec<_> {
         let list = |proxy| {
             Picture::new(context, proxy, "n1".into(), &cache).all(ResourceType::Cluster).shared
@@ -171,10 +172,11 @@ fn lists_that_streams_hold_are_found_however_many() {
 
 #[test]
 fn of_lists_that_no_stream_holds_few_are_kept() {
-    let context = next(&mut mesh(&["shop"]));
+    let namespaces: Vec<_> = (0..3 * LISTS_MANY).map(|number| format!("ns-{number}")).collect();
+    let context = next(&mut mesh(&namespaces.iter().map(|name| &**name).collect::<Vec<_>>()));
     let cache = Cache::default();
-    for number in 0..3 * LISTS_MANY {
-        held(&context, &client(&format!("ns-{number}")), &cache);
+    for namespace in &namespaces {
+        held(&context, &client(namespace), &cache);
         assert!(cache.outbound.entries.len() <= LISTS_MANY);
     }
 }

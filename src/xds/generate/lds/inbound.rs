@@ -14,14 +14,13 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 
 use super::parts::{
-    Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found, http,
-    http_inspector, listening_on, original_destination, retries, route_to, tcp, tls_inspector,
-    to_port, virtual_host_of_everything, wildcards,
+    Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
+    http, http_inspector, listening_on, original_destination, retries, route_to, tcp,
+    tls_inspector, to_port, virtual_host_of_everything, wildcards,
 };
 use super::{MESH_ALPN, TrafficSettings};
 use crate::model::Protocol;
 use crate::push::proxy::InboundTarget;
-use crate::push::view::ViewKey;
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};
 use crate::xds::generate::encode;
 use crate::xds::generate::tls::Secrets;
@@ -40,7 +39,7 @@ const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 /// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
 pub(super) fn listener(
     settings: &TrafficSettings,
-    view: &ViewKey,
+    families: Families,
     secrets: Secrets,
     trust_domains: &BTreeSet<&str>,
     targets: &[InboundTarget<'_>],
@@ -91,7 +90,7 @@ pub(super) fn listener(
     let listener = listener::Listener {
         filter_chains: chains,
         traffic_direction: TrafficDirection::Inbound.into(),
-        ..listening_on(NAME.into(), &wildcards(view), arrival)?
+        ..listening_on(NAME.into(), &wildcards(families), arrival)?
     };
     Some(encode(NAME, &detect(settings, filters, listener)))
 }

@@ -21,14 +21,15 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 
 use super::TrafficSettings;
 use super::parts::{
-    Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
+    Families, Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
     listening_on, routes_named, tcp, tls_inspector, to_port, to_range, wildcards,
 };
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Port, Protocol, Proxy, Resolution};
+use crate::model::{Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{Addresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
+use crate::xds::generate::cache::PodListenerKey;
 use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
@@ -42,9 +43,10 @@ const AGENT_PORTS: [u16; 2] = [15021, 15090];
 /// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
 pub(in crate::xds::generate) fn shared(
     context: &PushContext,
-    view: &ViewKey,
+    families: Families,
     addresses: &Addresses,
 ) -> Vec<Resource> {
+    let (ipv4, ipv6) = families;
     let settings = TrafficSettings::of(&context.mesh);
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.
@@ -70,9 +72,7 @@ pub(in crate::xds::generate) fn shared(
                         wanted.rest.get_or_insert((service, port));
                     }
                 }
-                let spoken = |range: &&IpNet| {
-                    if range.addr().is_ipv4() { view.ipv4 } else { view.ipv6 }
-                };
+                let spoken = |range: &&IpNet| if range.addr().is_ipv4() { ipv4 } else { ipv6 };
                 for range in service.primary.ranges.iter().filter(spoken) {
                     let wanted = any_address.entry(port.number).or_default();
                     wanted.ranges.entry(*range).or_insert((service, port));
@@ -82,9 +82,9 @@ pub(in crate::xds::generate) fn shared(
     }
     any_address.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
 
-    let mut listeners: Vec<_> = arrival(&settings, view).into_iter().collect();
+    let mut listeners: Vec<_> = arrival(&settings, families).into_iter().collect();
     listeners.extend(
-        any_address.iter().filter_map(|(port, wanted)| wanted.listener(&settings, view, *port)),
+        any_address.iter().filter_map(|(port, wanted)| wanted.listener(&settings, families, *port)),
     );
     listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
         for_one_service(&settings, address, number, service, port)
@@ -97,40 +97,44 @@ pub(in crate::xds::generate) fn shared(
     resources
 }
 
-/// The listeners of one sidecar for pods of headless services, each reached by its own address.
+/// The listeners for pods of headless services that are seen from `view`, each reached by its own address,
+/// sorted by that. `keep` gives out again what it was given before.
 ///
-/// Only for pods that this sidecar reaches directly: the address of a pod in another network may
-/// belong to somebody else here. Not for its own pod, which it reaches without a proxy.
+/// Only for pods that are reached directly: the address of a pod in another network may belong to somebody
+/// else here.
 pub(super) fn pods(
     context: &PushContext,
     settings: &TrafficSettings,
-    proxy: &Proxy,
     view: &ViewKey,
     addresses: &Addresses,
     shared: &[Arc<Resource>],
-) -> Vec<Resource> {
-    let mut listeners: BTreeMap<String, Resource> = BTreeMap::new();
+    keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
+) -> Vec<(IpAddr, Arc<Resource>)> {
+    let mut listeners: BTreeMap<(IpAddr, u16), Arc<Resource>> = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
     for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
         for port in proxied(service).filter(|port| !port.protocol.is_http()) {
             for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
-                if proxy.addresses.contains(&endpoint.address)
+                let at = (endpoint.address, endpoint.port);
+                if listeners.contains_key(&at)
                     || decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct)
                 {
                     continue;
                 }
-                let name = name(endpoint.address, endpoint.port);
-                let taken = shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok()
-                    || listeners.contains_key(&name);
-                let made =
-                    || for_one_service(settings, endpoint.address, endpoint.port, service, port);
-                if let Some(message) = (!taken).then(made).flatten() {
-                    listeners.insert(name.clone(), encode(name, &message));
+                let name = name(at.0, at.1);
+                if shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok() {
+                    continue;
                 }
+                let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol);
+                let make = || {
+                    let message = for_one_service(settings, at.0, at.1, service, port)?;
+                    Some(encode(name.clone(), &message))
+                };
+                listeners.extend(keep(key, &make).map(|listener| (at, listener)));
             }
         }
     }
-    listeners.into_values().collect()
+    listeners.into_iter().map(|((address, _), listener)| (address, listener)).collect()
 }
 
 /// The ports of a service for which a proxy has upstream clusters.
@@ -145,7 +149,7 @@ fn name(address: IpAddr, port: u16) -> String {
 }
 
 /// Where redirected connections arrive, and where those stay that no other listener takes.
-fn arrival(settings: &TrafficSettings, view: &ViewKey) -> Option<listener::Listener> {
+fn arrival(settings: &TrafficSettings, families: Families) -> Option<listener::Listener> {
     let port = settings.outbound_port;
     // Somebody who connects to the port itself would be sent round and round.
     let guard = chain("virtualOutbound-blackhole", Some(to_port(port)), tcp(settings, BLACK_HOLE));
@@ -154,7 +158,7 @@ fn arrival(settings: &TrafficSettings, view: &ViewKey) -> Option<listener::Liste
         filter_chains: vec![guard],
         default_filter_chain: Some(unknown("virtualOutbound-catchall-tcp", settings)),
         traffic_direction: TrafficDirection::Outbound.into(),
-        ..listening_on("virtualOutbound".into(), &wildcards(view), port)?
+        ..listening_on("virtualOutbound".into(), &wildcards(families), port)?
     })
 }
 
@@ -183,10 +187,10 @@ impl AnyAddress<'_> {
     fn listener(
         &self,
         settings: &TrafficSettings,
-        view: &ViewKey,
+        families: Families,
         port: u16,
     ) -> Option<listener::Listener> {
-        let wildcards = wildcards(view);
+        let wildcards = wildcards(families);
         let name = name(*wildcards.first()?, port);
         let manager = Http {
             stat_prefix: format!("outbound_{name}"),

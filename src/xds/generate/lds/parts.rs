@@ -18,7 +18,6 @@ use strait_proto::envoy::envoy::r#type::v3::Int32Range;
 use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
 
 use super::TrafficSettings;
-use crate::push::view::ViewKey;
 use crate::xds::generate::{any, duration, seconds};
 
 /// How TLS and plain text are told apart in a match.
@@ -29,10 +28,13 @@ pub(super) const PLAIN: &str = "raw_buffer";
 /// Envoy's HTTP/1.1 codec would refuse it.
 pub(super) const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
+/// Whether a proxy speaks IPv4, and IPv6.
+pub(in crate::xds::generate) type Families = (bool, bool);
+
 /// The addresses that stand for all of a proxy's own, in its families.
-pub(super) fn wildcards(view: &ViewKey) -> Vec<IpAddr> {
-    let v4 = view.ipv4.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let v6 = view.ipv6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+pub(super) fn wildcards((ipv4, ipv6): Families) -> Vec<IpAddr> {
+    let v4 = ipv4.then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let v6 = ipv6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     v4.into_iter().chain(v6).collect()
 }
 

@@ -68,9 +68,12 @@ fn change(source: &mut Source, random: &mut StdRng, log: &mut Vec<String>) -> Di
     if random.random_ratio(1, 10) {
         return Dirty { everything: true, ..Dirty::default() };
     }
+    let name = Arc::<str>::from(name);
+    let lists = kind.wildcard().into_iter().collect();
     match kind {
-        ResourceType::Endpoint => Dirty { endpoints: vec![name.into()], ..Dirty::default() },
-        _ => Dirty { definitions: true, ..Dirty::default() },
+        ResourceType::Endpoint => Dirty { endpoints: vec![name], ..Dirty::default() },
+        ResourceType::Route => Dirty { routes: [name].into(), ..Dirty::default() },
+        _ => Dirty { lists, ..Dirty::default() },
     }
 }
 
@@ -132,7 +135,8 @@ impl Client {
     /// As `push::interest` does: hosts that nobody watches at the time are not marked.
     fn hear(&mut self, dirty: &Dirty) {
         self.dirty.everything |= dirty.everything;
-        self.dirty.definitions |= dirty.definitions;
+        self.dirty.lists.add(dirty.lists);
+        self.dirty.routes.extend(dirty.routes.iter().cloned());
         let is_watched = |name: &&Arc<str>| self.session.assignments().any(|one| one == *name);
         self.dirty.endpoints.extend(dirty.endpoints.iter().filter(is_watched).cloned());
     }

@@ -1,0 +1,211 @@
+//! Where a stream's proxy stands, and what of a change can be seen from there.
+//!
+//! A change of services concerns few streams, mostly none. Whom it does is not told from lists of what could
+//! matter: what generates resources is asked for those of the changed services alone, before and after
+//! ([`Sight`]), and only where these differ a stream is told, of that type.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::context::{PushContext, Whereabouts};
+use crate::aggregate::MergedService;
+use crate::model::{ClusterId, Hostname, NetworkId, Proxy, Resolution, Service, TargetPort};
+use crate::registry::ShardKey;
+
+/// Everything that can matter for what a proxy is given, besides the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stand {
+    /// What it says of itself, checked.
+    pub proxy: Arc<Proxy>,
+    /// The network it is in.
+    pub network: NetworkId,
+    /// Where it runs, as far as that is known.
+    pub whereabouts: Whereabouts,
+}
+
+impl Stand {
+    /// Whether what is known of the proxy's machine or node differs between two versions.
+    pub(super) fn moved(&self, [before, now]: [&PushContext; 2]) -> bool {
+        let proxy = &self.proxy;
+        before.whereabouts(proxy) != now.whereabouts(proxy)
+            || before.machine_of(proxy) != now.machine_of(proxy)
+    }
+}
+
+/// A type of which streams watch all there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wildcard {
+    /// Upstream clusters.
+    Clusters,
+    /// Listeners.
+    Listeners,
+    /// The table of names.
+    Names,
+}
+
+/// A set of these.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wildcards(u8);
+
+impl Wildcards {
+    /// All of them.
+    pub const ALL: Self = Self(7);
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether `one` is among them.
+    pub fn contains(self, one: Wildcard) -> bool {
+        self.0 & Self::from(one).0 != 0
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Takes in others.
+    pub fn add(&mut self, other: impl Into<Self>) {
+        self.0 |= other.into().0;
+    }
+}
+
+impl From<Wildcard> for Wildcards {
+    fn from(one: Wildcard) -> Self {
+        Self(1 << one as u8)
+    }
+}
+
+impl FromIterator<Wildcard> for Wildcards {
+    fn from_iter<I: IntoIterator<Item = Wildcard>>(all: I) -> Self {
+        let mut set = Self::default();
+        all.into_iter().for_each(|one| set.add(one));
+        set
+    }
+}
+
+impl fmt::Debug for Wildcards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [Wildcard::Clusters, Wildcard::Listeners, Wildcard::Names];
+        f.debug_set().entries(all.into_iter().filter(|one| self.contains(*one))).finish()
+    }
+}
+
+/// What differs for a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// It must look at everything, and at where it stands.
+    pub everything: bool,
+    /// Types of which something differs.
+    pub lists: Wildcards,
+    /// Names of route configurations that differ.
+    pub routes: BTreeSet<Arc<str>>,
+}
+
+/// Tells what of a change of services is seen from where streams stand.
+pub trait Sight: Send + Sync {
+    /// For each of `stands` what differs between two versions that differ in `hosts` only, their endpoints
+    /// aside where assignments alone depend on these.
+    fn seen(
+        &self,
+        before: &Arc<PushContext>,
+        now: &Arc<PushContext>,
+        hosts: &BTreeSet<Hostname>,
+        stands: &[Arc<Stand>],
+    ) -> Vec<Arc<Seen>>;
+}
+
+/// The services that must be looked at together to tell what a change of `hosts` comes to, in either version:
+/// these, what aliases among them stand for, and who wants the same addresses as they.
+pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
+    let mut all = with_targets(versions, hosts);
+    let wanted: HashSet<IpAddr> = hosts
+        .iter()
+        .filter(|host| {
+            let [before, now] = versions.map(|context| wants(context, host));
+            before != now
+        })
+        .flat_map(|host| versions.into_iter().flat_map(|context| definitions(context, host)))
+        .flat_map(|service| service.by_cluster.values().flat_map(|own| own.vips.iter().copied()))
+        .collect();
+    if !wanted.is_empty() {
+        // Only of `hosts` the other version may have others.
+        let [_, now] = versions;
+        let is_rival = |service: &&Arc<MergedService>| {
+            let mut vips = service.by_cluster.values().flat_map(|own| &own.vips);
+            vips.any(|vip| wanted.contains(vip))
+        };
+        let rivals = now.all_services().filter(is_rival);
+        all.extend(rivals.map(|service| service.hostname().clone()));
+    }
+    all
+}
+
+/// All definitions of a name.
+fn definitions<'a>(
+    context: &'a PushContext,
+    host: &Hostname,
+) -> impl Iterator<Item = &'a Arc<MergedService>> {
+    let private = context.private.get(host).into_iter().flat_map(|all| all.values());
+    context.services.get(host).into_iter().chain(private)
+}
+
+/// Everything of a name's definitions but what is behind its ports: who asks for an address, and whom it is
+/// settled against. What this leaves out can't matter to others.
+fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
+    let of = |service: &Arc<MergedService>| {
+        let mut primary = (*service.primary).clone();
+        (primary.selector, primary.labels) = Default::default();
+        for port in &mut primary.ports {
+            port.target = TargetPort::Number(port.number);
+        }
+        let shards = service.shards.iter().map(|shard| shard.key.clone()).collect();
+        let vips = |(id, own): (&ClusterId, &Arc<Service>)| (id.clone(), own.vips.clone());
+        let vips = service.by_cluster.iter().map(vips).collect();
+        Wants { primary, shards, vips, refused: service.refused.clone() }
+    };
+    definitions(context, host).map(of).collect()
+}
+
+/// See [`wants`].
+#[derive(PartialEq, Eq)]
+struct Wants {
+    primary: Service,
+    shards: Vec<ShardKey>,
+    vips: Vec<(ClusterId, Vec<IpAddr>)>,
+    refused: BTreeSet<ClusterId>,
+}
+
+fn with_targets(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
+    let mut all = hosts.clone();
+    let mut found: Vec<Hostname> = hosts.iter().cloned().collect();
+    while let Some(host) = found.pop() {
+        for service in versions.into_iter().flat_map(|context| definitions(context, &host)) {
+            if let Resolution::Alias(target) = &service.primary.resolution
+                && all.insert(target.clone())
+            {
+                found.push(target.clone());
+            }
+        }
+    }
+    all
+}
+
+impl PushContext {
+    /// The same mesh with no other services than `hosts`.
+    #[must_use]
+    pub fn excerpt(&self, hosts: &BTreeSet<Hostname>) -> Self {
+        let services = hosts.iter().filter_map(|host| self.services.get_key_value(host));
+        let private = hosts.iter().filter_map(|host| self.private.get_key_value(host));
+        Self {
+            services: services.map(|(host, service)| (host.clone(), Arc::clone(service))).collect(),
+            private: private.map(|(host, all)| (host.clone(), all.clone())).collect(),
+            ..self.clone()
+        }
+    }
+}

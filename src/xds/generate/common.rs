@@ -1,0 +1,217 @@
+//! What many proxies hold, by as much of where they are as matters for it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::cache::{
+    Cache, Class, Pods, SameMesh, Scopes, ServiceInputs, Span, class_of, narrowed_namespace,
+};
+use super::tls::Secrets;
+use super::{cds, lds, list, nds, rds};
+use crate::aggregate::MergedService;
+use crate::model::{ClusterId, Namespace, NetworkId, Proxy, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::{Addresses, addresses};
+use crate::push::view::{Role, ViewKey, is_exported};
+use crate::xds::list::List;
+use crate::xds::resource::{Resource, ResourceType};
+
+/// Makes what many proxies hold, and keeps it.
+#[derive(Clone, Copy)]
+pub(super) struct Common<'a> {
+    pub(super) context: &'a Arc<PushContext>,
+    pub(super) cache: &'a Cache,
+}
+
+impl Common<'_> {
+    pub(super) fn scopes(&self) -> Scopes {
+        self.cache.scopes.at((), self.context.definitions, || Scopes::of(self.context))
+    }
+
+    /// What addresses, shared listeners and routes depend on, besides the mesh.
+    pub(super) fn class(&self, view: &ViewKey) -> Class {
+        let ViewKey { cluster, namespace, ipv4, ipv6, .. } = view;
+        (cluster.clone(), narrowed_namespace(self.context, namespace), *ipv4, *ipv6)
+    }
+
+    fn addresses(&self, class: &Class) -> Arc<Addresses> {
+        let (cluster, namespace, ipv4, ipv6) = class;
+        self.cache.addresses.at(class.clone(), self.context.definitions, || {
+            Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
+        })
+    }
+
+    /// The upstream clusters of all services.
+    pub(super) fn outbound(&self, view: &ViewKey, secrets: Secrets) -> Arc<List> {
+        let view = self.scopes().narrowed(self.context, view);
+        let key = (view.clone(), secrets);
+        self.cache.outbound.at(key, self.context.definitions, || self.all_outbound(&view, secrets))
+    }
+
+    fn all_outbound(&self, whole: &ViewKey, secrets: Secrets) -> Arc<List> {
+        let context = self.context;
+        let mut clusters = Vec::new();
+        let abroad = self.clusters_abroad(&whole.network);
+        // What a namespace has for itself no gateway carries.
+        let nobody = Namespace::default();
+        let namespace = match whole.role {
+            Role::Client => &whole.namespace,
+            Role::Gateway => &nobody,
+        };
+        for service in context.services_of(namespace) {
+            if whole.role == Role::Client && !self.sees(whole, service) {
+                continue;
+            }
+            let abroad = whole.role == Role::Client
+                && is_exported(context, service)
+                && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
+            let mut view = whole.narrowed(context, service);
+            if !matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_)) {
+                // Only where it depends on its endpoints does an upstream cluster depend on where
+                // these are.
+                view = ViewKey {
+                    network: NetworkId::default(),
+                    sees: None,
+                    ipv4: true,
+                    ipv6: true,
+                    node: None,
+                    locality: None,
+                    ..view
+                };
+            }
+            let key = (service.hostname().clone(), view.clone(), secrets, abroad);
+            let inputs = ServiceInputs::of(context, service);
+            let shared = self.cache.clusters.get_or_make(key, inputs, || {
+                let client = cds::Client { context, view: &view, secrets, abroad };
+                client.outbound(service).into_iter().map(Arc::new).collect()
+            });
+            clusters.extend(shared.iter().cloned());
+        }
+        list(ResourceType::Cluster, clusters)
+    }
+
+    /// The clusters that are in another network.
+    fn clusters_abroad(&self, network: &NetworkId) -> BTreeSet<&ClusterId> {
+        let clusters = self.context.clusters.clusters.keys();
+        clusters.filter(|id| self.context.network_of_cluster(id) != *network).collect()
+    }
+
+    /// Whether a client may use the service at all.
+    fn sees(&self, view: &ViewKey, service: &MergedService) -> bool {
+        service.primary.export_to.visible_to(&view.namespace)
+            && (service.is_at_home_in(&view.cluster)
+                || !self.context.mesh.cluster_local(service.hostname()))
+    }
+
+    /// The listeners of a sidecar's way out: those that it has with others, and the rest.
+    pub(super) fn listeners_of(
+        &self,
+        proxy: &Proxy,
+        view: &ViewKey,
+    ) -> (Arc<List>, Vec<Arc<Resource>>) {
+        let pods = self.pods(&self.narrowed(view));
+        let is_at = |address| pods.listeners.binary_search_by_key(address, |one| one.0).is_ok();
+        if !proxy.addresses.iter().any(is_at) {
+            return (Arc::clone(&pods.list), Vec::new());
+        }
+        // Its own pod it reaches without a proxy.
+        let others = pods.listeners.iter().filter(|(at, _)| !proxy.addresses.contains(at));
+        let others = others.map(|(_, listener)| Arc::clone(listener)).collect();
+        (self.listeners(&self.class(view)), others)
+    }
+
+    /// The listeners that all sidecars of a class have, those for pods aside.
+    pub(super) fn listeners(&self, class: &Class) -> Arc<List> {
+        let (_, _, ipv4, ipv6) = class;
+        self.cache.listeners.at(class.clone(), self.context.definitions, || {
+            let addresses = self.addresses(class);
+            let listeners = lds::shared(self.context, (*ipv4, *ipv6), &addresses);
+            list(ResourceType::Listener, listeners.into_iter().map(Arc::new).collect())
+        })
+    }
+
+    /// What of a view matters for the pods that are reached from there.
+    pub(super) fn narrowed(&self, view: &ViewKey) -> ViewKey {
+        let ViewKey { cluster, ipv4, ipv6, .. } = view;
+        ViewKey {
+            cluster: cluster.clone(),
+            ipv4: *ipv4,
+            ipv6: *ipv6,
+            locality: None,
+            role: Role::Client,
+            ..self.scopes().narrowed(self.context, view)
+        }
+    }
+
+    /// The listeners for pods of headless services; the view is [narrowed](Self::narrowed).
+    pub(super) fn pods(&self, view: &ViewKey) -> Arc<Pods> {
+        let context = self.context;
+        self.cache.pods.at(view.clone(), context.definitions, || {
+            let class = class_of(view);
+            let (shared, addresses) = (self.listeners(&class), self.addresses(&class));
+            let mesh = SameMesh::of(context);
+            let pods = lds::pods(context, view, &addresses, shared.resources(), |key, make| {
+                self.cache.pod_listeners.get(&key, |held| *held == mesh).or_else(|| {
+                    let made = Arc::new(make()?);
+                    self.cache.pod_listeners.put(key, mesh.clone(), Arc::clone(&made));
+                    Some(made)
+                })
+            });
+            let list = if pods.is_empty() {
+                shared
+            } else {
+                let pods = pods.iter().map(|(_, listener)| listener);
+                list(
+                    ResourceType::Listener,
+                    shared.resources().iter().chain(pods).cloned().collect(),
+                )
+            };
+            Arc::new(Pods { list, listeners: pods.into() })
+        })
+    }
+
+    /// The route configuration of that name for sidecars of a class, in the DNS domain of their namespace, if
+    /// that is given, else in one in which no service is.
+    pub(super) fn route(
+        &self,
+        class: &Class,
+        namespace: Option<&Namespace>,
+        name: &str,
+    ) -> Arc<Resource> {
+        let key = (class.clone(), namespace.cloned(), name.into());
+        let is_current = |span: &Span| span.contains(self.context.definitions);
+        if let Some(kept) = self.cache.routes.get(&key, is_current) {
+            return kept;
+        }
+        let addresses = self.addresses(class);
+        let domain = namespace
+            .map(|namespace| format!("{namespace}.svc.{}", self.context.settings.domain))
+            .unwrap_or_default();
+        let make = || Arc::new(rds::route(self.context, &addresses, &domain, name));
+        // Clients choose names: only what listeners have named is worth keeping.
+        if !rds::is_named(&addresses, name) {
+            return make();
+        }
+        self.cache.routes.at(key, self.context.definitions, make)
+    }
+
+    /// The same in any DNS domain, which clients choose.
+    pub(super) fn route_in(&self, class: &Class, domain: &str, name: &str) -> Arc<Resource> {
+        let addresses = self.addresses(class);
+        if rds::is_any_shortened(&addresses, domain) {
+            return Arc::new(rds::route(self.context, &addresses, domain, name));
+        }
+        self.route(class, None, name)
+    }
+
+    /// The table of names.
+    pub(super) fn names(&self, view: &ViewKey, given: bool) -> Arc<List> {
+        let context = self.context;
+        let view = self.narrowed(view);
+        self.cache.names.at((view.clone(), given), context.definitions, || {
+            let addresses = &self.addresses(&class_of(&view));
+            let table = nds::Names { context, view: &view, addresses, given }.table();
+            list(ResourceType::NameTable, vec![Arc::new(table)])
+        })
+    }
+}
