@@ -33,9 +33,9 @@ impl RngCore for Numbers<'_> {
 macro_rules! target {
     ($name:literal) => {
         libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-            static TARGET: std::sync::LazyLock<fn(&[u8])> =
+            static TARGET: std::sync::LazyLock<fn(&[u8]) -> bool> =
                 std::sync::LazyLock::new(|| $crate::named($name));
-            TARGET(bytes);
+            let _ = TARGET(bytes);
         });
     };
 }
@@ -44,7 +44,7 @@ macro_rules! target {
 ///
 /// # Panics
 /// There is none.
-pub fn named(name: &str) -> fn(&[u8]) {
+pub fn named(name: &str) -> fn(&[u8]) -> bool {
     let found = strait::fuzz::TARGETS.iter().find(|(one, _)| *one == name);
     found.unwrap_or_else(|| panic!("no target {name}")).1
 }

@@ -21,29 +21,30 @@ static SERVER: LazyLock<Option<Arc<ServerConfig>>> = LazyLock::new(|| {
 });
 
 /// The first bytes of a connection: whatever name they ask for, the handshake goes on, or ends.
-pub(crate) fn client_hello(bytes: &[u8]) {
+pub(crate) fn client_hello(bytes: &[u8]) -> bool {
     let mut input = bytes;
     let mut acceptor = Acceptor::default();
     while !input.is_empty() {
         if acceptor.read_tls(&mut input).is_err() {
-            return;
+            return false;
         }
         match acceptor.accept() {
             Ok(None) => {}
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
                 assert!(hello.server_name().is_none_or(|name| name.len() <= 255));
-                let Some(server) = SERVER.clone() else { return };
+                let Some(server) = SERVER.clone() else { return false };
                 if let Ok(mut connection) = accepted.into_connection(server) {
                     let _ = connection.read_tls(&mut input);
                     let _ = connection.process_new_packets();
                     assert!(connection.peer_certificates().is_none(), "nothing is proved yet");
                 }
-                return;
+                return true;
             }
-            Err(_) => return,
+            Err(_) => return false,
         }
     }
+    false
 }
 
 /// Hellos as clients of ours say them, to several names.

@@ -227,8 +227,8 @@ fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Rem
 
 /// Takes any bytes as a file of the state directory, and as what a file holds under a head that is right.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(bytes: &[u8]) {
-    files::fuzz(bytes);
+pub(crate) fn fuzz(bytes: &[u8]) -> bool {
+    files::fuzz(bytes)
 }
 
 /// Files of the state directory as we write them.

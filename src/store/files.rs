@@ -404,12 +404,13 @@ fn document_at(text: &str, line: u64) -> usize {
 
 /// Takes any bytes as a file of manifests. What is good of it is named.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(super) fn fuzz(bytes: &[u8]) -> bool {
     let objects = match parse("fuzz.yaml", bytes, "strait-system") {
         Ok((objects, _)) => objects,
         Err(bad) => bad.good,
     };
     assert!(objects.iter().all(|(key, _)| !key.kind.is_empty() && !key.name.name.is_empty()));
+    !objects.is_empty()
 }
 
 #[cfg(test)]

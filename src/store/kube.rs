@@ -620,15 +620,16 @@ impl Found {
 
 /// Takes any bytes as the answer to a list of the kind that the first byte says.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    fn read<T: Object>(bytes: &[u8])
+pub(super) fn fuzz(bytes: &[u8]) -> bool {
+    fn read<T: Object>(bytes: &[u8]) -> bool
     where
         Found: From<T>,
     {
-        let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return };
-        objects.into_iter().map(Found::from).for_each(drop);
+        let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return false };
+        let is_usable = |found: Found| !matches!(found, Found::Unusable(..));
+        objects.into_iter().map(Found::from).map(is_usable).fold(false, |any, one| any | one)
     }
-    let Some((first, bytes)) = bytes.split_first() else { return };
+    let Some((first, bytes)) = bytes.split_first() else { return false };
     match first % 4 {
         0 => read::<SecretObject>(bytes),
         1 => read::<ConfigMapObject>(bytes),

@@ -144,17 +144,17 @@ impl fmt::Display for Warning {
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz {
     /// A file of manifests.
-    pub(crate) fn manifests(bytes: &[u8]) {
-        super::files::fuzz(bytes);
+    pub(crate) fn manifests(bytes: &[u8]) -> bool {
+        super::files::fuzz(bytes)
     }
 
     /// What the config cluster answers: a byte that says of which kind and how, then the answer.
-    pub(crate) fn kubernetes(bytes: &[u8]) {
-        super::kube::fuzz(bytes);
+    pub(crate) fn kubernetes(bytes: &[u8]) -> bool {
+        super::kube::fuzz(bytes)
     }
 
     /// What an MCP server answers: gRPC messages, each a discovery response.
-    pub(crate) fn mcp(bytes: &[u8]) {
-        super::mcp::fuzz(bytes);
+    pub(crate) fn mcp(bytes: &[u8]) -> bool {
+        super::mcp::fuzz(bytes)
     }
 }

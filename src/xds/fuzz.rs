@@ -12,13 +12,13 @@ use super::session::{Form, Session};
 use crate::push::interest::Dirty;
 
 /// Frames: the first byte says in pieces of which length they arrive.
-pub(crate) fn http2(bytes: &[u8]) {
-    http2::fuzz(bytes);
+pub(crate) fn http2(bytes: &[u8]) -> bool {
+    http2::fuzz(bytes)
 }
 
 /// Blocks of headers, two on one connection: the first byte says where the first ends.
-pub(crate) fn hpack(bytes: &[u8]) {
-    let Some((first, bytes)) = bytes.split_first() else { return };
+pub(crate) fn hpack(bytes: &[u8]) -> bool {
+    let Some((first, bytes)) = bytes.split_first() else { return false };
     let (one, other) = bytes.split_at(usize::from(*first).min(bytes.len()));
     let mut decoder = http2::hpack::Decoder::default();
     for block in [one, other] {
@@ -27,36 +27,38 @@ pub(crate) fn hpack(bytes: &[u8]) {
         // A byte may stand for what is in the table, which is bounded.
         assert!(size <= block.len().max(1) * (64 << 10), "{size} of {}", block.len());
         if read.is_err() {
-            return;
+            return false;
         }
     }
+    true
 }
 
 /// The body of a call, in pieces: the first byte says of which length.
-pub(crate) fn grpc(bytes: &[u8]) {
-    grpc::fuzz(bytes);
+pub(crate) fn grpc(bytes: &[u8]) -> bool {
+    grpc::fuzz(bytes)
 }
 
 /// A stream of the Delta form: requests as they come in a body, with what is said to them.
-pub(crate) fn discovery_delta(bytes: &[u8]) {
-    converse(Form::Delta, bytes);
+pub(crate) fn discovery_delta(bytes: &[u8]) -> bool {
+    converse(Form::Delta, bytes)
 }
 
 /// A stream of the state-of-the-world form.
-pub(crate) fn discovery_sotw(bytes: &[u8]) {
-    converse(Form::Sotw, bytes);
+pub(crate) fn discovery_sotw(bytes: &[u8]) -> bool {
+    converse(Form::Sotw, bytes)
 }
 
-fn converse(form: Form, bytes: &[u8]) {
+fn converse(form: Form, bytes: &[u8]) -> bool {
+    let mut answered = false;
     let mut session = Session::new(form);
     let mut mesh = Few::default();
     let now = SystemTime::UNIX_EPOCH;
     for (turn, content) in grpc::messages(bytes).into_iter().enumerate() {
-        let Ok(request) = Request::read(form, &content) else { return };
+        let Ok(request) = Request::read(form, &content) else { return answered };
         // As when the mesh is complete, and as when it isn't yet.
         let source = (turn % 4 != 3).then_some(&mut mesh as &mut dyn ResourceSource);
         if session.on_request(request, source, now).is_err() {
-            return;
+            return answered;
         }
         session.rewatched();
         if turn % 3 == 2 {
@@ -68,12 +70,14 @@ fn converse(form: Form, bytes: &[u8]) {
             let Some(response) = session.next_response(&mut mesh, 1 << 10, now) else { break };
             assert_eq!(response.to_bytes().len(), response.encoded_len());
             assert!(answers < 10_000, "it never ends");
+            answered = true;
         }
         while let Some(nothing) = session.next_nothing() {
             drop(nothing);
         }
     }
     let _ = (session.progress(), session.held());
+    answered
 }
 
 /// A mesh of a few resources of each type.

@@ -111,8 +111,8 @@ pub(super) fn messages(body: &[u8]) -> Vec<Vec<u8>> {
 
 /// Takes any bytes as a body, in pieces of the length that the first byte says: they mean what they mean in one.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    let Some((first, bytes)) = bytes.split_first() else { return };
+pub(super) fn fuzz(bytes: &[u8]) -> bool {
+    let Some((first, bytes)) = bytes.split_first() else { return false };
     let (mut buffer, mut found) = (Vec::new(), Vec::new());
     'pieces: for piece in bytes.chunks(usize::from(*first).max(1)) {
         buffer.extend_from_slice(piece);
@@ -125,6 +125,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
         }
     }
     assert_eq!(found, messages(bytes));
+    !found.is_empty()
 }
 
 /// Why a request is no call, as an answer; `None` where it is one.

@@ -277,17 +277,19 @@ mod tests {
 
 /// Takes any bytes as a peer's, in pieces of the length that the first byte says, and answers what calls there are.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
-    let Some((first, bytes)) = bytes.split_first() else { return };
+pub(super) fn fuzz(bytes: &[u8]) -> bool {
+    let Some((first, bytes)) = bytes.split_first() else { return false };
     let mut protocol = Protocol::new();
-    let mut calls = Vec::new();
+    let (mut calls, mut called) = (Vec::new(), false);
     for piece in bytes.chunks(usize::from(*first).max(1)) {
         if let Err(reason) = protocol.receive(piece) {
-            return protocol.fail(reason);
+            protocol.fail(reason);
+            return called;
         }
         while let Some((request, stream)) = protocol.accept() {
             assert!(request.headers().len() <= bytes.len());
             calls.push(stream);
+            called = true;
         }
         assert!(calls.len() <= bytes.len() / 9, "a call takes a frame at least");
         calls.retain(|&stream| {
@@ -311,4 +313,5 @@ pub(super) fn fuzz(bytes: &[u8]) {
         let sent = protocol.output.len();
         protocol.output.drop_first(sent);
     }
+    called
 }
