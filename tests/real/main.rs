@@ -82,6 +82,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
     ("http_requests_reach_both_clusters_in_their_shares", Mesh(scenarios::http_shares)),
     ("http_over_few_connections_reaches_every_pod", Mesh(scenarios::few_connections)),
+    ("pod_reaches_its_own_service_as_its_only_endpoint", Mesh(scenarios::own_service)),
     ("server_in_the_other_network_sees_who_the_client_is", Mesh(scenarios::client_identity)),
     ("delta_and_sotw_end_with_the_same_configuration", Mesh(scenarios::delta_equals_sotw)),
     ("node_that_contradicts_its_certificate_is_denied", Mesh(scenarios::contradicting_node)),

@@ -24,7 +24,7 @@ impl Netns {
         let netns = Self::try_create("probe")
             .map_err(|fact| format!("network namespaces can't be made here: {fact}"))?;
         netns
-            .try_iptables(SIDECAR_RULES)
+            .try_iptables(&sidecar_rules())
             .map_err(|fact| format!("iptables does not redirect here: {fact}"))
     }
 
@@ -77,7 +77,7 @@ impl Netns {
     /// Redirects as a mesh's init container does: all that goes out to 15001, all that comes in to 15006, except
     /// what Envoy itself sends.
     pub(crate) fn redirect_to_sidecar(&self) {
-        self.iptables(SIDECAR_RULES);
+        self.iptables(&sidecar_rules());
     }
 
     /// A bridge with an address. Its MAC is given: else it is the lowest of its ports', and each pod that is plugged
@@ -165,21 +165,16 @@ impl Drop for Netns {
     }
 }
 
-const SIDECAR_RULES: &str = "*nat
-:MESH_IN - [0:0]
-:MESH_OUT - [0:0]
--A PREROUTING -p tcp -j MESH_IN
--A MESH_IN -p tcp -j REDIRECT --to-ports 15006
--A OUTPUT -p tcp -j MESH_OUT
--A MESH_OUT -o lo -s 127.0.0.6/32 -j RETURN
--A MESH_OUT ! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN
--A MESH_OUT -o lo -m owner ! --uid-owner 1337 -j RETURN
--A MESH_OUT -m owner --uid-owner 1337 -j RETURN
--A MESH_OUT -m owner --gid-owner 1337 -j RETURN
--A MESH_OUT -d 127.0.0.1/32 -j RETURN
--A MESH_OUT -p tcp -j REDIRECT --to-ports 15001
-COMMIT
-";
+/// The rules that deploy/examples/sidecar.yaml ships, in the form of iptables-save.
+fn sidecar_rules() -> String {
+    let example = include_str!("../../deploy/examples/sidecar.yaml");
+    let documents = example.split("\n---\n");
+    let documents = documents.map(|text| serde_saphyr::from_str::<Value>(text).expect("YAML"));
+    let rules = documents
+        .filter(|one| one["kind"] == "ConfigMap")
+        .find_map(|one| one["data"]["rules"].as_str().map(str::to_owned));
+    rules.expect("the example has a ConfigMap with rules")
+}
 
 /// Runs to the end; stdout on success, else what it said.
 fn succeed(command: &mut Command, input: &str) -> Result<String, String> {

@@ -11,8 +11,9 @@ use crate::helper::{Answers, Caller, HTTP_PORT, Load};
 use crate::kube::{endpoint_slice, service};
 use crate::netns::Netns;
 use crate::process::Process;
+use crate::rig_check::ask;
 use crate::wait;
-use crate::world::{ECHO_PODS, ECHO_VIP, GRACE, IMPOSTER_VIP, World, vip};
+use crate::world::{ECHO_PODS, ECHO_VIP, GRACE, IMPOSTER_VIP, SOLO_POD, SOLO_VIP, World, vip};
 
 /// A share may be off by so many points of a hundred.
 const TOLERANCE: f64 = 5.0;
@@ -58,6 +59,19 @@ fn assert_http_shares(answers: &Answers) {
 pub(crate) fn few_connections(world: &mut World) {
     for connections in [1, 3] {
         assert_http_shares(&world.ask(&http(1000).over(connections)));
+    }
+}
+
+/// The redirection of a pod lets its sidecar reach the pod itself.
+pub(crate) fn own_service(world: &mut World) {
+    let host = "solo.shop.svc.cluster.local";
+    for load in [
+        Load::http(&format!("{SOLO_VIP}:80"), host, 20),
+        Load::tcp(&format!("{SOLO_VIP}:9000"), 20),
+    ] {
+        let answers = ask(world.pod(&format!("a/{}", SOLO_POD.0)), &load);
+        assert_eq!(answers.failures, BTreeMap::new());
+        assert_eq!(answers.by.keys().collect::<Vec<_>>(), ["a/solo-1"]);
     }
 }
 

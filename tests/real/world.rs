@@ -37,6 +37,10 @@ pub(crate) const ECHO_PODS: [(&str, &[(&str, &str)]); 2] = [
     ("b", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2")]),
 ];
 
+/// The service with one pod, which calls it itself.
+pub(crate) const SOLO_VIP: &str = "10.91.0.12";
+pub(crate) const SOLO_POD: (&str, &str) = ("solo-1", "10.10.1.12");
+
 const OLD_CLIENT: (&str, &str) = ("client-old", "10.10.0.12");
 
 /// Ports of every application.
@@ -140,6 +144,9 @@ impl World {
             }
         }
         self.start_imposter(host);
+        let (name, ip) = SOLO_POD;
+        self.start_sidecar(host, "a", name, "solo", ip, "delta");
+        self.start_echo(host, "a", name);
         self.start_sidecar(host, "a", "client", "client", "10.10.0.10", "delta");
         self.start_sidecar(host, "a", "client-sotw", "client", "10.10.0.11", "sotw");
         if let Some(program) = host.envoy_old.clone() {
@@ -297,6 +304,7 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         objects.extend(application("imposter", vip(cluster, 11), imposters));
         if cluster == "a" {
             objects.push(istio_kind("WorkloadEntry", "workloadentries"));
+            objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {
                 objects.push(pod("shop", name, "client", ip, &pod_labels("client")));
