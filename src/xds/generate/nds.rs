@@ -32,12 +32,15 @@ impl Names<'_> {
     /// The table, as the one resource of its type, which has no name.
     pub(super) fn table(&self) -> Resource {
         let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
+        let services = self.addresses.services.iter();
+        let in_full: BTreeSet<&str> =
+            services.map(|(service, _)| service.hostname().as_str()).collect();
         for (service, vips) in &self.addresses.services {
             if service.primary.resolution == Resolution::Headless {
-                self.add_pods(service, &mut hosts);
+                self.add_pods(service, &in_full, &mut hosts);
             } else {
                 let known = vips.iter().filter(|vip| self.given || !is_given(vip));
-                self.add(service, "", known.copied().collect(), &mut hosts);
+                self.add(service, "", known.copied().collect(), &in_full, &mut hosts);
             }
         }
         // One by one, since a map of a message has no order.
@@ -50,7 +53,12 @@ impl Names<'_> {
     }
 
     /// The pods of a headless service: under its name, and those that have one below that by their own.
-    fn add_pods(&self, service: &MergedService, hosts: &mut BTreeMap<Arc<str>, NameInfo>) {
+    fn add_pods(
+        &self,
+        service: &MergedService,
+        in_full: &BTreeSet<&str>,
+        hosts: &mut BTreeMap<Arc<str>, NameInfo>,
+    ) {
         let pods = service
             .shards
             .iter()
@@ -58,7 +66,7 @@ impl Names<'_> {
         let told = pods.filter(|(shard, pod, network)| self.is_told(service, shard, *pod, network));
         let told: Vec<_> = told.map(|(shard, pod, _)| (&shard.key.cluster, pod)).collect();
         let all: BTreeSet<IpAddr> = told.iter().map(|(_, pod)| pod.address).collect();
-        self.add(service, "", all.into_iter().collect(), hosts);
+        self.add(service, "", all.into_iter().collect(), in_full, hosts);
 
         // Of pods of one name in several clusters, those of one: its own, else the first.
         let mut named: BTreeMap<String, (&ClusterId, BTreeSet<IpAddr>)> = BTreeMap::new();
@@ -73,7 +81,7 @@ impl Names<'_> {
             }
         }
         for (name, (_, addresses)) in named {
-            self.add(service, &format!("{name}."), addresses.into_iter().collect(), hosts);
+            self.add(service, &format!("{name}."), addresses.into_iter().collect(), in_full, hosts);
         }
     }
 
@@ -109,6 +117,7 @@ impl Names<'_> {
         service: &MergedService,
         prefix: &str,
         ips: Vec<IpAddr>,
+        in_full: &BTreeSet<&str>,
         hosts: &mut BTreeMap<Arc<str>, NameInfo>,
     ) {
         if ips.is_empty() {
@@ -118,7 +127,10 @@ impl Names<'_> {
         let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
         let in_kubernetes = service.shards.first().is_some_and(of_cluster);
         // The agent completes short names by the domains that a pod's resolver searches.
-        let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET);
+        let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
+        // One that another host has in full is not to be taken for this.
+        let is_short =
+            in_kubernetes && !host.ends_with(CLUSTER_SET) && !in_full.contains(&*short_form);
         let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
         let info = NameInfo {
             ips: ips.iter().map(ToString::to_string).collect(),

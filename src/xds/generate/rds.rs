@@ -95,6 +95,14 @@ fn of_port(
     let searched = searched_domains(dns_domain);
     // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
     let mut taken = BTreeSet::new();
+    let has_port =
+        |service: &MergedService| routed_ports(service).any(|port| port.number == number);
+    let in_full: BTreeSet<String> = addresses
+        .services
+        .iter()
+        .filter(|(service, _)| has_port(service))
+        .map(|(service, _)| service.hostname().as_str().to_ascii_lowercase())
+        .collect();
     let mut hosts = Vec::new();
     for (service, vips) in &addresses.services {
         let Some(port) = routed_ports(service).find(|port| port.number == number) else {
@@ -105,6 +113,12 @@ fn of_port(
         let names = [hostname].into_iter().chain(aliases);
         let mut domains: Vec<String> =
             names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
+        // A name that a host has in full is that host's, whoever is older: the short form of another is
+        // only a guess of what is meant.
+        domains.retain(|domain| {
+            let lower = domain.to_ascii_lowercase();
+            !in_full.contains(&lower) || lower == hostname.as_str().to_ascii_lowercase()
+        });
         if service.primary.resolution == Resolution::Headless {
             // Each pod has a name below the service's.
             domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));

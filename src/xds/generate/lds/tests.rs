@@ -616,11 +616,26 @@ fn a_domain_belongs_to_the_older_service() {
         domains(&context, &client(), "80"),
         [
             "web.ns.svc.cluster.local:80: web.ns.svc.cluster.local web.ns.svc.cluster.local. web \
-             web.ns web.ns.svc",
-            "WEB.ns:80: WEB.ns.",
+             web.ns.svc",
+            "WEB.ns:80: WEB.ns WEB.ns.",
             "allow_any: *",
         ]
     );
+}
+
+#[test]
+fn a_name_in_full_is_never_the_short_form_of_another() {
+    let entry = service("x.ns").created(9).with(|it| it.hostname = "web.ns".into());
+    let (older, vip) = (service("web.ns").created(1).vip("10.1.0.1"), "10.1.0.1");
+    let context = context(vec![east(vec![(older, vec![]), (entry, vec![])])]);
+    let lines = domains(&context, &client(), "80");
+    assert_eq!(
+        lines[0],
+        format!(
+            "web.ns.svc.cluster.local:80: web.ns.svc.cluster.local web.ns.svc.cluster.local. web web.ns.svc {vip}"
+        )
+    );
+    assert_eq!(lines[1], "web.ns:80: web.ns web.ns.");
 }
 
 #[test]
