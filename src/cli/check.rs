@@ -241,7 +241,7 @@ fn of_process(push: &Value) -> Vec<Value> {
             "of {limit} file descriptors none was free for a connection that came, {ago} s ago"
         )),
         _ if number("open") > Some(at_most) => {
-            tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])))
+            tell(format!("{} of {limit} file descriptors are in use", text(&held["open"])));
         }
         _ if number("neededByMembers") > Some(at_most) => tell(format!(
             "the members need some {} of {limit} file descriptors, which leaves proxies none",

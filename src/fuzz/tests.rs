@@ -81,7 +81,7 @@ fn mutate(bytes: &[u8], other: &[u8], random: &mut StdRng) -> Vec<u8> {
             }
             // Lengths and counts are where readers go wrong.
             5 if at < bytes.len() => {
-                bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.random_range(0..5)]
+                bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.random_range(0..5)];
             }
             6 if at < bytes.len() => bytes[at] = bytes[at].wrapping_add(1),
             _ if at < bytes.len() => bytes[at] ^= 1 << random.random_range(0..8),

@@ -435,7 +435,10 @@ mod tests {
         mesh.apply(Event::Registry(of_consul("10.0.0.2")));
         let (moved, _) = mesh.next_version().expect("there is one");
         assert_eq!(kept_of(&moved), "10.0.0.2");
-        assert_eq!(deltas(&taken, &moved).into_keys().collect::<Vec<_>>(), [dc.clone()]);
+        assert_eq!(
+            deltas(&taken, &moved).into_keys().collect::<Vec<_>>(),
+            std::slice::from_ref(&dc)
+        );
 
         let shard = ShardKey::service_entries();
         let change = Change::Reset(Contents::default());

@@ -230,51 +230,6 @@ impl Drop for Answer {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::io::{AsyncReadExt, BufWriter};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn what_the_stream_holds_back_is_sent_as_the_peer_reads() {
-        let (ours, mut theirs) = tokio::io::duplex(8);
-        // It takes all at once, as TLS does, and passes it on in small pieces.
-        let mut served = Connection::new(BufWriter::new(ours));
-        let drive = poll_fn(|context| {
-            served.poll_transmit(context).expect("sent");
-            Poll::<()>::Pending
-        });
-        // Our settings, and the window of the connection.
-        let mut hello = [0; 9 + 4 * 6 + 9 + 4];
-        tokio::select! {
-            () = drive => {}
-            read = tokio::time::timeout(Duration::from_secs(5), theirs.read_exact(&mut hello)) => {
-                read.expect("in time").expect("all of it");
-            }
-        }
-    }
-    /// Answers that are not made yet are of the newest state; what TLS has encrypted can't be taken back.
-    #[tokio::test]
-    async fn there_is_no_room_while_the_stream_holds_something_back() {
-        let (ours, mut theirs) = tokio::io::duplex(8);
-        let mut served = Connection::new(BufWriter::new(ours));
-        let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;
-        assert!(!transmitted.expect("sent"));
-        assert!(!served.shared.protocol().has_room());
-        let mut hello = [0; 9 + 4 * 6 + 9 + 4];
-        let (mut read, mut freed) = (0, false);
-        while read < hello.len() {
-            read += theirs.read(&mut hello[read..]).await.expect("open");
-            let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;
-            freed |= transmitted.expect("sent");
-        }
-        assert!(freed && served.shared.protocol().has_room());
-    }
-}
-
 /// Takes any bytes as a peer's, in pieces of the length that the first byte says, and answers what calls there are.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
@@ -314,4 +269,50 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
         protocol.output.drop_first(sent);
     }
     called
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, BufWriter};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_stream_holds_back_is_sent_as_the_peer_reads() {
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        // It takes all at once, as TLS does, and passes it on in small pieces.
+        let mut served = Connection::new(BufWriter::new(ours));
+        let drive = poll_fn(|context| {
+            served.poll_transmit(context).expect("sent");
+            Poll::<()>::Pending
+        });
+        // Our settings, and the window of the connection.
+        let mut hello = [0; 9 + 4 * 6 + 9 + 4];
+        tokio::select! {
+            () = drive => {}
+            read = tokio::time::timeout(Duration::from_secs(5), theirs.read_exact(&mut hello)) => {
+                read.expect("in time").expect("all of it");
+            }
+        }
+    }
+
+    /// Answers that are not made yet are of the newest state; what TLS has encrypted can't be taken back.
+    #[tokio::test]
+    async fn there_is_no_room_while_the_stream_holds_something_back() {
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        let mut served = Connection::new(BufWriter::new(ours));
+        let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;
+        assert!(!transmitted.expect("sent"));
+        assert!(!served.shared.protocol().has_room());
+        let mut hello = [0; 9 + 4 * 6 + 9 + 4];
+        let (mut read, mut freed) = (0, false);
+        while read < hello.len() {
+            read += theirs.read(&mut hello[read..]).await.expect("open");
+            let transmitted = poll_fn(|context| Poll::Ready(served.poll_transmit(context))).await;
+            freed |= transmitted.expect("sent");
+        }
+        assert!(freed && served.shared.protocol().has_room());
+    }
 }

@@ -189,7 +189,13 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
     let targets = inbound_targets(&context, &proxy, &served);
     assert!(!targets.is_empty());
     let clients = trust_domains_of_clients(&context);
-    let made = inbound::listener(&settings, (view.ipv4, view.ipv6), Secrets::of(&proxy), &clients, &targets);
+    let made = inbound::listener(
+        &settings,
+        (view.ipv4, view.ipv6),
+        Secrets::of(&proxy),
+        &clients,
+        &targets,
+    );
     let made = made.expect("a family");
     let listener = to_json(ResourceType::Listener.url(), &made.body).expect("a message");
     assert!(listener.to_string().contains("/dev/stdout"));
