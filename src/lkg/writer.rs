@@ -398,7 +398,9 @@ pub(super) fn shards<'a>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Origin;
     use super::*;
+    use crate::clusters::status::State;
     use crate::fixtures::{endpoint, service, settings, shard};
     use crate::push::event_loop::{Event, Mesh};
     use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
@@ -445,5 +447,121 @@ mod tests {
         mesh.apply(Event::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
         let (back, _) = mesh.next_version().expect("there is one");
         assert_eq!(kept_of(&back), "10.0.0.2");
+    }
+
+    fn status(id: &str) -> ClusterStatus {
+        ClusterStatus {
+            id: id.to_owned(),
+            secret: Some(format!("strait-system/{id}")),
+            state: State::Live,
+            reason: None,
+            since: None,
+            network: None,
+            trust_domain: "cluster.local".to_owned(),
+            last_contact: None,
+            services: 1,
+            endpoints: 1,
+            withheld: 0,
+            withheld_by: BTreeMap::new(),
+            objects: 1,
+            relists: 0,
+            errors: 0,
+            sync_took: None,
+            ignored_claims: Vec::new(),
+            kept: Some(Kept { uid: None }),
+        }
+    }
+
+    /// Of two clusters that can't be written for a while, and of the one of which nothing else is wrong, what is
+    /// read is what was said last: not what was appended before, with what was written afterwards.
+    #[test]
+    fn a_source_that_could_not_be_written_is_written_whole_and_holds_up_no_other() {
+        let origin = Origin {
+            domain: "cluster.local".into(),
+            trust_domain: "cluster.local".into(),
+            system_namespace: "strait-system".into(),
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("lkg");
+        let mut store = Store::open(&path, origin.clone());
+        let mut mesh = Mesh::new(settings());
+        mesh.apply(Event::CompleteWithoutNames);
+        let says = |mesh: &mut Mesh, cluster: &str, name: &str, address: &str, first: bool| {
+            let word = shard(cluster, 1).with(service(name), vec![endpoint(address)]);
+            let word = if first { word } else { word.update() };
+            mesh.apply(Event::Registry(word.said()));
+        };
+        for cluster in ["east", "west"] {
+            says(&mut mesh, cluster, "web.ns", "10.0.0.1", true);
+        }
+        let (_sender, lines) = watch::channel(Default::default());
+        let (_stores, stores) = watch::channel(None);
+        let (_stand_ins, stand_ins) = watch::channel(Arc::default());
+        let mut others = Others { lines, stores, stand_ins };
+        let statuses = Arc::new(vec![status("east"), status("west")]);
+        let mut written = Written::default();
+        let mut write = |mesh: &mut Mesh, store: &mut Store| {
+            let now = mesh.next_version().map(|(now, _)| now);
+            let now = now.or_else(|| written.context.clone()).expect("a version");
+            let work = Work {
+                before: written.clone(),
+                now: Arc::clone(&now),
+                statuses: Arc::clone(&statuses),
+                others: others.now(),
+                mesh: None,
+                thorough: false,
+            };
+            let done = work.carry_out(store);
+            written = done.written;
+            (now, done.trouble.is_ok())
+        };
+        let holds = |now: &PushContext, cluster: &str| {
+            let read = Store::open(&path, origin.clone()).read::<Shard>(cluster).0;
+            let id = ClusterId::from(cluster);
+            let wanted = shards(now, [(&id, None)].into_iter()).pop();
+            assert_eq!(read, wanted, "{cluster}");
+        };
+        let (now, fine) = write(&mut mesh, &mut store);
+        assert!(fine);
+        holds(&now, "east");
+        holds(&now, "west");
+
+        // Appended, and then neither appended nor written.
+        says(&mut mesh, "east", "web.ns", "10.0.0.2", false);
+        assert!(write(&mut mesh, &mut store).1);
+        let away = directory.path().join("away");
+        std::fs::rename(&path, &away).expect("renamed");
+        std::fs::write(&path, "in the way").expect("written");
+        says(&mut mesh, "east", "web.ns", "10.0.0.3", false);
+        says(&mut mesh, "east", "db.ns", "10.0.0.9", false);
+        assert!(!write(&mut mesh, &mut store).1);
+        // Back to what it was: between what is on disk and now nothing differs of this one.
+        says(&mut mesh, "east", "web.ns", "10.0.0.2", false);
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::rename(&away, &path).expect("renamed");
+        let (now, fine) = write(&mut mesh, &mut store);
+        assert!(fine);
+        holds(&now, "east");
+        holds(&now, "west");
+
+        // Of one source alone.
+        let journal = |cluster: &str| {
+            let names = std::fs::read_dir(&path).expect("there").flatten();
+            let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+            let newest = names
+                .filter(|name| name.starts_with(&format!("cluster-{cluster}.")))
+                .filter(|name| name.ends_with(".lkg"))
+                .max();
+            path.join(newest.expect("a file").replace(".lkg", ".journal"))
+        };
+        std::fs::create_dir(journal("west")).expect("in the way");
+        for cluster in ["east", "west"] {
+            says(&mut mesh, cluster, "web.ns", "10.0.0.7", false);
+        }
+        let (now, fine) = write(&mut mesh, &mut store);
+        assert!(fine, "written whole at once");
+        assert!(journal("east").is_file() && !journal("west").exists());
+        holds(&now, "east");
+        holds(&now, "west");
     }
 }

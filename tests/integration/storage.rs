@@ -22,10 +22,8 @@ fn strait(arguments: &[&str]) -> Output {
 const FULL: &str = r#"
 mount -t tmpfs -o size=64k strait-test "$1" || exit 99
 head -c 1000000 /dev/zero > "$1/fill" 2> /dev/null
-serve() {
-    timeout 60 "$2" serve --xds-address 127.0.0.1:0 --admin-address 127.0.0.1:0 --config-dir "$3" --state-dir "$1"
-}
-echo "== serve on a full disk"; serve "$@" 2>&1; echo "exit $?"
+flags="--xds-address 127.0.0.1:0 --admin-address 127.0.0.1:0"
+echo "== serve on a full disk"; timeout 60 "$2" serve $flags --config-dir "$3" --state-dir "$1" 2>&1; echo "exit $?"
 echo "== init on a full disk"; "$2" certs init "$1/made" 2>&1; echo "exit $?"
 echo "== left"; ls -A "$1"
 rm "$1/fill"
@@ -38,7 +36,8 @@ head -c 1000000 /dev/zero > "$1/fill" 2> /dev/null
 echo "== issue on a full disk"; issue "$@" 2>&1; echo "exit $?"
 echo "== issued"; ls -A "$1/out"; cat "$1/out/"* | cksum | cmp - "$3.before" && echo same
 rm "$1/fill"
-echo "== serve with room"; serve "$@" 2> /dev/null & server=$!
+echo "== serve with room"
+timeout 60 "$2" serve $flags --config-dir "$3" --state-dir "$1" > /dev/null 2>&1 & server=$!
 tries=0
 until [ -s "$1/admin-token" ] && [ -s "$1/ca/ca-key.pem" ] || [ $tries = 600 ]; do sleep 0.1; tries=$((tries + 1)); done
 kill $server; wait $server
