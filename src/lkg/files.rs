@@ -493,7 +493,7 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
 
     let origin = Origin {
         domain: "cluster.local".into(),
-        trust_domain: "cluster.local".into(),
+        trust_domain: "example.org".into(),
         system_namespace: "strait-system".into(),
     };
     fn held<T: Stored>(bytes: &[u8], origin: &Origin) -> bool {
@@ -504,6 +504,8 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
         }
         open_file::<T>(bytes, origin).is_ok()
     }
+    // Of a record of a journal.
+    let _ = super::delta::Delta::read(&mut Decoder::new(bytes));
     let read = [held::<Shard>, held::<Datacentre>, held::<StoredObjects>, held::<Members>];
     read.map(|read| read(bytes, &origin)).contains(&true)
 }
