@@ -112,7 +112,7 @@ pub struct Status {
     pub replaced: bool,
     /// What it says of itself, once it has been asked.
     pub own: Option<Own>,
-    /// About how much memory all takes that is held of it, of lists that are being read too.
+    /// About how much memory all takes that is held of it, as last weighed: after each list at least.
     pub memory_bytes: usize,
     /// When it is asked again, while it is left alone for answering with nonsense or too much.
     pub next_attempt: Option<SystemTime>,

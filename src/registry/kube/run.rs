@@ -46,7 +46,8 @@ const DOUBTED_PERCENT: usize = 50;
 const DOUBTED_MIN: usize = 20;
 /// The second list must be asked for so long after the first one came, or later.
 const CONFIRM_AFTER: Duration = Duration::from_secs(2);
-/// What is held is weighed anew when so many bytes have come since, or, where there is no more room, so many events.
+/// What is held is weighed anew when so many bytes have come since and half of the room is used up, or, where there
+/// is no more room, so many events.
 const WEIGHED_AFTER: usize = 4 << 20;
 const WEIGHED_EVENTS: usize = 1000;
 /// How often to look whether a server has another version of the multi-cluster services API, and how long to
@@ -323,9 +324,12 @@ impl Held {
         self.since = self.since.saturating_sub(bytes);
     }
 
-    /// Whether it is time to weigh: when much has come, or all seems used up and may have become free since.
+    /// Whether it is time to weigh: when much has come and half of the room is used up, or all of it seems to be
+    /// and some may have become free since.
     fn is_stale(&self, most: usize) -> bool {
-        self.since > WEIGHED_AFTER || (self.bytes() > most && self.events >= WEIGHED_EVENTS)
+        let bytes = self.bytes();
+        (self.since > WEIGHED_AFTER && bytes > most / 2)
+            || (bytes > most && self.events >= WEIGHED_EVENTS)
     }
 
     fn weighed(&mut self, bytes: usize) {
@@ -579,8 +583,8 @@ impl Member {
 
     /// Puts what is held into the status.
     fn count(&mut self) {
-        // Rounded: each change is told, and not of interest to the byte.
-        self.status.memory_bytes = self.client.account().total() >> 16 << 16;
+        // As last weighed: else each change would be a new status.
+        self.status.memory_bytes = self.held.weighed;
 
         self.status.services = self.index.service_count();
         self.status.endpoints = self.index.endpoint_count();
