@@ -468,6 +468,8 @@ mod tests {
             errors: 0,
             sync_took: None,
             ignored_claims: Vec::new(),
+            memory_bytes: 0,
+            next_attempt: None,
             kept: Some(Kept { uid: None }),
         }
     }
