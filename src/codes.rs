@@ -577,11 +577,14 @@ its API server answers. While no API server answers at all, nothing is withdrawn
 that is cut off.";
 
     /// Quarantine.
-    MASS_WITHDRAWAL = "STR0606", "many endpoints have gone at once, which waits to be confirmed",
+    MASS_WITHDRAWAL = "STR0606", "most of what there was has gone at once, which waits to be confirmed",
         "If it is meant, wait for the time named. See: strait cluster get ID", "\
 A list without most of what the one before had is more often a fault (a backup restored, a right lost) than a
-wish. What was there before stays until the time is over, or until the endpoints are back. Without a rule only
-fresh lists are held back, never what a watch tells; massWithdrawal in the policy file holds back both.";
+wish. So it is read again, some 3 s later, and what was there before stays until a second list says the same:
+of a member, of the config cluster's Secrets, ConfigMaps and entries, of a directory, of an MCP server, and
+of the first lists after a restart or with a new credential. Where most endpoints of a member have gone in
+such a first list they stay for 30 s more, or until they are back. What a watch tells is believed;
+massWithdrawal in the policy file holds that back, too.";
 
     /// check: policy.
     POLICY_UNKNOWN_CLUSTER = "STR0607", "policy names a cluster that is no member",

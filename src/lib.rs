@@ -34,6 +34,7 @@ pub mod fuzz;
 mod hash;
 pub mod identity;
 pub mod lkg;
+pub mod mass_deletion;
 pub mod mesh;
 pub mod metrics;
 pub mod model;

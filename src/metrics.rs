@@ -255,6 +255,12 @@ impl Metrics {
         for cluster in &holders {
             family.sample(&[("cluster", &cluster.id)], cluster.memory_bytes)?;
         }
+        let help =
+            "Lists that lacked most of what was known, and were read again before they counted.";
+        let mut family = Family::counter(out, "strait_cluster_doubted_lists_total", help)?;
+        for cluster in &holders {
+            family.sample(&[("cluster", &cluster.id)], cluster.doubts)?;
+        }
         let help = "How long it took to read everything for the first time.";
         let mut family = Family::gauge(out, "strait_cluster_sync_duration_seconds", help)?;
         for cluster in &holders {
@@ -285,20 +291,27 @@ impl Metrics {
         let figures = self.board.figures();
         let name = "strait_source_state";
         let mut family = Family::gauge(out, name, "1 for the state that a source is in.")?;
-        for (source, state, ..) in &figures {
-            family.sample(&[("source", source), ("state", state.as_str())], 1)?;
+        for (source, figures) in &figures {
+            family.sample(&[("source", source), ("state", figures.state.as_str())], 1)?;
         }
         let name = "strait_source_last_contact_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a source last said something usable.")?;
-        for (source, .., contact) in &figures {
-            if let Some(at) = contact.and_then(seconds) {
+        for (source, figures) in &figures {
+            if let Some(at) = figures.last_contact.and_then(seconds) {
                 family.sample(&[("source", source)], at)?;
             }
         }
         let name = "strait_source_failures_total";
         let mut family = Family::counter(out, name, "How often a source could not be read.")?;
-        for (source, _, failures, _) in &figures {
-            family.sample(&[("source", source)], failures)?;
+        for (source, figures) in &figures {
+            family.sample(&[("source", source)], figures.failures)?;
+        }
+        let name = "strait_source_doubted_answers_total";
+        let help =
+            "Answers that lacked most of what was known, and were read again before they counted.";
+        let mut family = Family::counter(out, name, help)?;
+        for (source, figures) in &figures {
+            family.sample(&[("source", source)], figures.doubts)?;
         }
         Ok(())
     }

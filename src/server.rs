@@ -240,8 +240,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
 
     let (store, restored) = last_known_good(args, state_dir).await;
-    let store::kube::Watched { objects, unread, contact } =
-        source.objects(args, &restored.stores, &tasks);
+    let store::kube::Watched { objects, unread, contact } = source.objects(args, &restored, &tasks);
     let remembered = restored.is_enough().then(|| restored.mesh.clone());
     let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
     let mesh_problems = mesh_source.problems();

@@ -44,6 +44,8 @@ pub struct Facts {
     pub trouble: Option<Trouble>,
     /// How often it could not be read.
     pub failures: u64,
+    /// Answers that lacked most of what was known, and were asked for again.
+    pub doubts: u64,
     /// Services held.
     pub services: usize,
     /// Endpoints held.
@@ -98,6 +100,7 @@ impl Facts {
             last_contact: None,
             trouble: None,
             failures: 0,
+            doubts: 0,
             services: 0,
             endpoints: 0,
             objects: 0,
@@ -211,6 +214,19 @@ impl State {
     }
 }
 
+/// How a source fares, in figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// The state it is in.
+    pub state: State,
+    /// How often it could not be read.
+    pub failures: u64,
+    /// How many of its answers lacked most of what was known, and were asked for again.
+    pub doubts: u64,
+    /// When it last said something that made sense.
+    pub last_contact: Option<SystemTime>,
+}
+
 /// One entry of `/debug/sources`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -300,13 +316,14 @@ impl Board {
         waiting.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// How often each could not be read, when it last could, and what state it is in.
-    pub fn figures(&self) -> Vec<(Arc<str>, State, u64, Option<SystemTime>)> {
+    /// How each fares, in figures, by name.
+    pub fn figures(&self) -> Vec<(Arc<str>, Figures)> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
         let figures = lines.iter().map(|(name, facts)| {
             let state = facts.state(now, self.patience);
-            (Arc::clone(name), state, facts.failures, facts.last_contact)
+            let Facts { failures, doubts, last_contact, .. } = *facts;
+            (Arc::clone(name), Figures { state, failures, doubts, last_contact })
         });
         figures.collect()
     }

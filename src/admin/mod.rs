@@ -214,8 +214,8 @@ async fn readyz(
             text.push_str(&format!("[-] {STATE_DIRECTORY}: {code}: {fact}\n"));
         }
         let figures = sources.board.figures().into_iter();
-        for (source, state, ..) in figures.filter(|(source, ..)| **source != *STATE_DIRECTORY) {
-            text.push_str(&format!("[+] source {source}: {}\n", state.as_str()));
+        for (source, figures) in figures.filter(|(source, ..)| **source != *STATE_DIRECTORY) {
+            text.push_str(&format!("[+] source {source}: {}\n", figures.state.as_str()));
         }
     }
     text.push_str(if readiness.ready { "ready\n" } else { "not ready\n" });

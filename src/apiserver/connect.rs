@@ -4,6 +4,7 @@
 //! no file is read, no program run, no proxy taken from the environment, no redirect followed, no
 //! compression asked for.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -60,8 +61,8 @@ pub struct Client {
     /// Counts up when a probe finds the server back, for readers that wait, for the end of a pause or for
     /// news, and for those that will when they have done what they are at.
     pub(super) revived: Arc<watch::Sender<u64>>,
-    /// Counts up when readers shall list anew what they watch.
-    pub(super) again: Arc<watch::Sender<u64>>,
+    /// How often readers were to list anew what they watch, by plural.
+    pub(super) again: Arc<watch::Sender<BTreeMap<&'static str, u64>>>,
     /// What is held of what it says.
     pub(super) account: Arc<Account>,
 }
@@ -135,10 +136,9 @@ impl Client {
         self.http.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets all readers list anew what they watch, after a short pause: to confirm what is hard to
-    /// believe.
-    pub fn list_again(&self) {
-        self.again.send_modify(|count| *count += 1);
+    /// Lets all readers of a kind list it anew, after a short pause: to confirm what is hard to believe.
+    pub fn list_again(&self, plural: &'static str) {
+        self.again.send_modify(|counts| *counts.entry(plural).or_default() += 1);
     }
 
     /// What is held of what it says.

@@ -4,6 +4,7 @@
 //! and what is kept of it is all that a list costs. Data is only ever replaced as a whole: what was
 //! gathered of a list that breaks off is dropped, and readers keep what they had.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -20,13 +21,12 @@ use super::lines::TooLong;
 use super::object::{AsIs, Keyed as _, Kind};
 use super::request::{Answer, SILENCE_LIMIT, percent_encode};
 use super::{Client, Error, Key, Object, Odd};
+use crate::mass_deletion::ASK_AGAIN;
 
 /// What noting that an object is gone, or makes no sense, takes.
 const GONE_BYTES: usize = 128;
 /// How many objects are asked for in one page.
 const PAGE_OBJECTS: usize = 500;
-/// Before a list that is to confirm another.
-const CONFIRM_PAUSE: Duration = Duration::from_secs(3);
 /// How long a watch lasts that begins with everything.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(300);
 /// How much longer than asked for a watch may last before we end it.
@@ -162,6 +162,7 @@ impl Client {
         K: Kind,
         E: From<Told<K>>,
     {
+        let again = Again::new(self.again.subscribe(), selection.plural);
         let mut reader = Reader {
             client: self,
             kind,
@@ -170,7 +171,7 @@ impl Client {
             limits,
             sink: Sink { sender: sink, answering: false, told: PhantomData },
             course: Course::new(),
-            again: self.again.subscribe(),
+            again,
             revived: self.revived.subscribe(),
             gathered: Gathered::new(),
             share: Share::of(&self.account),
@@ -213,14 +214,47 @@ struct Reader<'a, K: Kind, E> {
     limits: Limits,
     sink: Sink<'a, K, E>,
     course: Course,
-    /// Changes when a fresh list is wanted.
-    again: watch::Receiver<u64>,
+    again: Again,
     /// Changes when the server is back. What has been seen of it is no reason to ask again: that was
     /// before this question, or before its answer.
     revived: watch::Receiver<u64>,
     gathered: Gathered<K>,
     /// What of the server's account is this reader's.
     share: Share,
+}
+
+/// Whether a fresh list is wanted.
+struct Again {
+    /// How often one was, by plural.
+    wanted: watch::Receiver<BTreeMap<&'static str, u64>>,
+    plural: &'static str,
+    /// How often one was taken up.
+    seen: u64,
+}
+
+impl Again {
+    fn new(wanted: watch::Receiver<BTreeMap<&'static str, u64>>, plural: &'static str) -> Self {
+        let mut again = Self { wanted, plural, seen: 0 };
+        again.seen = again.count();
+        again
+    }
+
+    fn count(&mut self) -> u64 {
+        self.wanted.borrow_and_update().get(self.plural).copied().unwrap_or_default()
+    }
+
+    /// Waits until one is.
+    async fn wanted(&mut self) {
+        loop {
+            let count = self.count();
+            if std::mem::replace(&mut self.seen, count) != count {
+                return;
+            }
+            if self.wanted.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
 }
 
 /// Where a watch begins.
@@ -391,9 +425,9 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                 Ok(()) = self.revived.changed() => {
                     Err(self.broken("the server was away meanwhile"))
                 }
-                Ok(()) = self.again.changed(), if !initial => {
+                () = self.again.wanted(), if !initial => {
                     self.course.start_over();
-                    return Ok(CONFIRM_PAUSE);
+                    return Ok(ASK_AGAIN);
                 }
             };
             let piece = match piece {

@@ -84,6 +84,7 @@ mod tests {
             withheld_by: BTreeMap::new(),
             objects: 0,
             relists: 0,
+            doubts: 0,
             errors: 0,
             sync_took: id.chars().all(char::is_uppercase).then_some(QUIET),
             ignored_claims: Vec::new(),

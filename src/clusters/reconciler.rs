@@ -493,8 +493,8 @@ impl Reconciler {
             },
         };
         let how = How { access: access.clone(), limits, trust_domain, own_mesh };
-        let passed = member.passed.clone();
-        member.align(&how, || start_run(&self.context, id, &how, &passed));
+        let (passed, held) = (member.passed.clone(), member.last.held);
+        member.align(&how, || start_run(&self.context, id, &how, &passed, held));
     }
 
     /// The trust domain of the workloads of a cluster: its Secret's word, else its own where it may name
@@ -696,6 +696,7 @@ impl Reconciler {
             withheld_by: BTreeMap::new(),
             objects: status.objects,
             relists: status.relists,
+            doubts: status.doubts,
             errors: status.errors,
             sync_took: status.sync_took,
             ignored_claims: Vec::new(),

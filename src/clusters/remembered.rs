@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::plan::{Cluster, Hold};
 use crate::model::{Mode, NetworkId};
 use crate::registry::Contents;
-use crate::registry::kube::Status;
+use crate::registry::kube::{ObjectCounts, Status};
 use crate::store::ObjectName;
 
 /// A member as it was last known. It counts until the member's API server has told all anew.
@@ -52,7 +52,8 @@ impl Remembered {
         self.holder().as_ref() == Some(secret)
     }
 
-    fn holder(&self) -> Option<ObjectName> {
+    /// The Secret that held it; none for the config cluster.
+    pub fn holder(&self) -> Option<ObjectName> {
         let (namespace, name) = self.secret.as_deref()?.split_once('/')?;
         Some(ObjectName { namespace: namespace.into(), name: name.into() })
     }
@@ -63,6 +64,7 @@ impl Remembered {
             last_contact: self.last_contact,
             services: self.services,
             endpoints: self.endpoints,
+            held: ObjectCounts::at_least(&self.contents),
             ..Status::starting()
         }
     }

@@ -53,6 +53,9 @@ pub struct ClusterStatus {
     pub objects: usize,
     /// Full lists after the first.
     pub relists: u64,
+    /// Lists that lacked most of what was known, and were asked for again; for the metrics.
+    #[serde(skip)]
+    pub doubts: u64,
     /// Questions to its API server that failed; for the metrics.
     #[serde(skip)]
     pub errors: u64,
@@ -210,7 +213,10 @@ pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
     if let Some(successor) = facts.successor {
         let why = match trouble(successor) {
             Some((_, code, text)) => format!("{code}: {text}"),
-            None => "it has not synced yet".to_owned(),
+            None => match &successor.doubted {
+                Some(doubted) => format!("{}: {doubted}", codes::MASS_WITHDRAWAL),
+                None => "it has not synced yet".to_owned(),
+            },
         };
         reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
     }

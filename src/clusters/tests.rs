@@ -45,7 +45,7 @@ impl Mesh {
         let access = kubeconfig::parse(hub.kubeconfig().as_bytes(), None, Loopback::Allowed);
         let (_renew, access) = watch::channel(access.expect("the simulator's kubeconfig is good"));
         let (updates, words) = mpsc::channel(100);
-        let known = Arc::default();
+        let known = store::Known::default();
         let objects = store::kube::watch(access.clone(), SYSTEM.to_owned(), known, &tasks).objects;
         let config = Config {
             objects,

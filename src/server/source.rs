@@ -10,9 +10,11 @@ use tracing::warn;
 use super::ServeError;
 use super::authority_secret::SecretStore;
 use crate::apiserver::{Access, Loopback};
+use crate::clusters::Remembered;
 use crate::clusters::reconciler::{self, CONFIGURATION_WAIT};
 use crate::config::ServeArgs;
 use crate::identity::{AuthorityPem, authority::load_or_create};
+use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, Problem, Source, Watcher};
 use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
 use crate::model::{ClusterId, NamespaceFilter};
@@ -20,7 +22,7 @@ use crate::sources::{Board, Facts, RememberedStores};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
-use crate::store::{self, CONFIG_MAPS, Objects};
+use crate::store::{self, CONFIG_MAPS, ObjectName, Objects};
 use crate::task::Supervisor;
 
 /// Where configuration comes from.
@@ -42,23 +44,27 @@ impl ConfigSource {
         Ok(Self::Cluster { id, access: own.access, in_pod: own.in_pod })
     }
 
-    /// `stores` is what stores of objects are known to have held. With the objects comes how their API server
-    /// is reached.
+    /// `restored` is what was known before the start. With the objects comes how their API server is reached.
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
-        stores: &RememberedStores,
+        restored: &lkg::Restored,
         tasks: &Supervisor,
     ) -> store::kube::Watched {
+        let entries = restored.stores.get(&combined::own_name(combined::OWN_CLUSTER));
+        let names = CONFIG_MAPS.map(|name| ObjectName::new(&args.namespace, name));
+        let known = store::Known {
+            secrets: restored.clusters.values().filter_map(Remembered::holder).collect(),
+            config_maps: restored.mesh.iter().flat_map(|_| names.clone()).collect(),
+            entries: entries.map(|known| Arc::clone(&known.held)).unwrap_or_default(),
+        };
         match self {
             Self::Directory(path) => store::kube::Watched {
-                objects: store::files::watch(path.clone(), args.namespace.clone(), tasks),
+                objects: store::files::watch(path.clone(), args.namespace.clone(), known, tasks),
                 unread: watch::channel(None).1,
                 contact: watch::channel(Facts::starting(combined::OWN_CLUSTER, "")).1,
             },
             Self::Cluster { access, .. } => {
-                let known = stores.get(&combined::own_name(combined::OWN_CLUSTER));
-                let known = known.map(|known| Arc::clone(&known.held)).unwrap_or_default();
                 store::kube::watch(access.clone(), args.namespace.clone(), known, tasks)
             }
         }

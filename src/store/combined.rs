@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Objects, Warning, files, mcp};
+use super::{Known, Objects, Warning, files, mcp};
 use crate::model::{Labels, NamespaceFilter};
 use crate::sources::{Board, Facts, RememberedStores, WARNINGS_MAX};
 use crate::task::Supervisor;
@@ -161,6 +161,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             own_facts.last_contact = contact.last_contact.or(own_facts.last_contact);
             own_facts.trouble.clone_from(&contact.trouble);
             own_facts.failures = contact.failures;
+            own_facts.doubts = contact.doubts;
         }
         let filter = Arc::clone(&config.namespaces.borrow_and_update());
         let own = own.map(|own| match config.own_kind.0 {
@@ -290,7 +291,9 @@ fn read(
     match store {
         Store::Own => {}
         Store::Directory(path) => {
-            let objects = files::watch(path.clone(), config.system_namespace.clone(), tasks);
+            let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
+            let known = Known { entries: known.unwrap_or_default(), ..Known::default() };
+            let objects = files::watch(path.clone(), config.system_namespace.clone(), known, tasks);
             let address = path.display().to_string();
             let follow = move || follow(objects.clone(), line.clone(), address.clone());
             tasks.spawn_restarting("config source", Duration::from_secs(1), follow);

@@ -3,15 +3,16 @@
 //! Owns what was last good of each file: a file that can't be read, or in which any document is wrong,
 //! keeps the objects it had before, and a warning says where and why. One that was never good since the start
 //! gives what documents of it are good, and what is not among them may be there nevertheless. Not recursive; hidden files are
-//! left alone, so that a ConfigMap volume (`..data`, swapped as a whole) reads as its files.
+//! left alone, so that a ConfigMap volume (`..data`, swapped as a whole) reads as its files. A look that finds hardly
+//! anything of what was there, as where a volume is not mounted, counts when the next one finds the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use notify::RecommendedWatcher;
 use serde_json::Value;
@@ -20,8 +21,10 @@ use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use super::object::{self, Key, Object, Unusable};
-use super::{Objects, Warning};
+use super::{Known, Objects, Warning};
+use crate::codes;
 use crate::folder;
+use crate::mass_deletion::MassDeletionGuard;
 use crate::task::Supervisor;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
@@ -31,15 +34,17 @@ const POLL: Duration = Duration::from_secs(2);
 /// How long a burst of changes may go on before we look; a writer that doesn't rename gets to finish.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Watches `directory`. The value is `None` until it has been read once; an empty directory is read.
+/// Watches `directory`. The value is `None` until it has been read once; an empty directory is read. `known` is what
+/// it held before this process started.
 pub fn watch(
     directory: PathBuf,
     system_namespace: String,
+    known: Known,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     tasks.spawn_restarting("config-dir", Duration::from_secs(1), move || {
-        run(directory.clone(), system_namespace.clone(), sender.clone())
+        run(directory.clone(), system_namespace.clone(), known.clone(), sender.clone())
     });
     receiver
 }
@@ -47,23 +52,25 @@ pub fn watch(
 /// What `directory` holds now; one that can't be read holds nothing but the warning.
 pub fn read_once(directory: &Path, system_namespace: &str) -> Objects {
     let mut files = Files::new(system_namespace.to_owned());
-    files.look(directory).unwrap_or_else(|| files.objects())
+    files.look(directory, Instant::now()).unwrap_or_else(|| files.objects())
 }
 
 async fn run(
     directory: PathBuf,
     system_namespace: String,
+    known: Known,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
     // One place: a full channel means that a look is due already.
     let (poke, mut poked) = mpsc::channel(1);
     let _watcher = watcher(&directory, poke);
     let mut files = Files::new(system_namespace);
+    files.expect(&known);
     loop {
         let looked = {
             let directory = directory.clone();
             tokio::task::spawn_blocking(move || {
-                let changed = files.look(&directory);
+                let changed = files.look(&directory, Instant::now());
                 (files, changed)
             })
             .await
@@ -115,14 +122,17 @@ fn report(before: Option<&Objects>, now: &Objects) {
 /// What is known of the files of a directory.
 struct Files {
     system_namespace: String,
-    files: BTreeMap<String, File>,
+    files: BTreeMap<String, Arc<File>>,
+    /// What was there before this process started, until it is looked for.
+    expected: BTreeSet<Key>,
+    guard: MassDeletionGuard<()>,
     /// Why the directory itself can't be read.
     failure: Option<Warning>,
     read_once: bool,
 }
 
 /// One file.
-#[derive(Default)]
+#[derive(Default, Clone, PartialEq)]
 struct File {
     /// Changes whenever the content may have.
     stamp: Option<Stamp>,
@@ -157,11 +167,24 @@ impl Stamp {
 
 impl Files {
     fn new(system_namespace: String) -> Self {
-        Self { system_namespace, files: BTreeMap::new(), failure: None, read_once: false }
+        Self {
+            system_namespace,
+            files: BTreeMap::new(),
+            expected: BTreeSet::new(),
+            guard: MassDeletionGuard::default(),
+            failure: None,
+            read_once: false,
+        }
+    }
+
+    /// Takes what was known of the directory before it is looked at.
+    fn expect(&mut self, known: &Known) {
+        let entries = known.entries.iter().filter_map(|object| Key::of(object));
+        self.expected = known.secrets.iter().map(Key::secret).chain(entries).collect();
     }
 
     /// Reads what has changed; `None` when nothing has.
-    fn look(&mut self, directory: &Path) -> Option<Objects> {
+    fn look(&mut self, directory: &Path, now: Instant) -> Option<Objects> {
         let names = match names(directory) {
             Ok(names) => names,
             Err(error) => {
@@ -181,38 +204,64 @@ impl Files {
             }
         };
         let mut changed = self.failure.take().is_some() || !self.read_once;
-        let before = self.files.len();
-        self.files.retain(|name, _| names.contains(name));
-        changed |= self.files.len() != before;
+        let mut found = BTreeMap::new();
         for name in names {
-            changed |= self.look_at(directory, &name);
+            let before = self.files.get(&name);
+            let Some(file) = self.look_at(directory, &name) else { continue };
+            changed |= before.is_none_or(|before| !Arc::ptr_eq(before, &file));
+            found.insert(name, file);
         }
+        changed |= found.len() != self.files.len();
+        let was_doubted = self.guard.waiting().next().is_some();
+        changed |= was_doubted;
+        if !changed {
+            return None;
+        }
+        if !self.admits(&found, now) {
+            // A doubt that is there already is no news.
+            return (!was_doubted && self.read_once).then(|| self.objects());
+        }
+        self.files = found;
+        self.expected.clear();
         self.read_once = true;
-        changed.then(|| self.objects())
+        Some(self.objects())
     }
 
-    /// Reads one file if its stamp has changed; returns whether it had.
-    fn look_at(&mut self, directory: &Path, name: &str) -> bool {
-        let known = self.files.get(name).and_then(|file| file.stamp);
-        let read = match read(&directory.join(name), known) {
-            Ok(None) => return false,
+    /// Whether these files count; else they are to be looked at again.
+    fn admits(&mut self, found: &BTreeMap<String, Arc<File>>, now: Instant) -> bool {
+        let keys = |files: &BTreeMap<String, Arc<File>>| -> BTreeSet<Key> {
+            files.values().flat_map(|file| &file.objects).map(|(key, _)| key.clone()).collect()
+        };
+        let there = keys(found);
+        let (known, found) = if self.read_once {
+            (keys(&self.files).len(), there.len())
+        } else if found.values().all(|file| file.was_good) {
+            (self.expected.len(), self.expected.intersection(&there).count())
+        } else {
+            // What is not good yet may be there all the same.
+            (0, 0)
+        };
+        self.guard.admits((), known, found, now)
+    }
+
+    /// Reads one file if its stamp has changed; `None` where it has gone.
+    fn look_at(&self, directory: &Path, name: &str) -> Option<Arc<File>> {
+        let before = self.files.get(name);
+        let read = match read(&directory.join(name), before.and_then(|file| file.stamp)) {
+            Ok(None) => return before.cloned(),
             // Gone between listing and opening.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.files.remove(name).is_some();
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Ok(Some((stamp, bytes))) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
             Err(error) => {
                 let wrong = warning(name, None, &format!("can't be read ({error})"));
                 (None, Err(Bad { wrong, good: Vec::new() }))
             }
         };
-        let file = self.files.entry(name.to_owned()).or_default();
+        let mut file = before.map(|file| File::clone(file)).unwrap_or_default();
         file.stamp = read.0;
-        let before = file.warnings.clone();
         match read.1 {
             Ok((objects, warnings)) => {
                 (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
-                true
             }
             Err(Bad { mut wrong, good }) => {
                 let fate = if file.was_good {
@@ -223,15 +272,25 @@ impl Files {
                 };
                 wrong.text = format!("STR0219: {}; {fate}", wrong.text);
                 file.warnings = vec![wrong];
-                !file.was_good || file.warnings != before
+                // The same again, as of one that can't be opened.
+                if let Some(before) = before.filter(|before| ***before == file) {
+                    return Some(Arc::clone(before));
+                }
             }
         }
+        Some(Arc::new(file))
     }
 
     /// All objects; of two with the same name the one in the first file (by name) counts.
     fn objects(&self) -> Objects {
         let mut all: BTreeMap<&Key, (&str, &Object)> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
+        warnings.extend(self.guard.waiting().map(|((), doubt)| Warning {
+            source: "the directory".to_owned(),
+            document: None,
+            line: None,
+            text: format!("{}: it {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL),
+        }));
         for (name, file) in &self.files {
             warnings.extend(file.warnings.iter().cloned());
             for (key, object) in &file.objects {

@@ -2,13 +2,14 @@
 //! ConfigMaps of the mesh, both in the system namespace, the entries of all namespaces, and the labels of
 //! these.
 //!
-//! Owns what was last known of them: while the API server is away, everything stays.
+//! Owns what was last known of them: while the API server is away, everything stays, and a list that lacks most of it
+//! is asked for again before it counts.
 
 mod contact;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,14 +19,15 @@ use tracing::warn;
 use super::combined::OWN_CLUSTER;
 use super::object::{self, Unusable};
 use super::{
-    CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, Namespace, ObjectName, Objects, SECRET_LABEL,
-    Secret, Warning,
+    CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, Known, Namespace, ObjectName, Objects,
+    SECRET_LABEL, Secret, Warning,
 };
 use crate::apiserver::{
     Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, cluster_uid, look,
     null_as_default, sameness,
 };
 use crate::codes;
+use crate::mass_deletion::{Doubt, MassDeletionGuard};
 use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
 use crate::sources::Facts;
 use crate::task::Supervisor;
@@ -53,11 +55,11 @@ pub struct Watched {
 }
 
 /// Watches the config cluster. A new `access` (a mounted token that was renewed) is taken up without
-/// forgetting anything. `known` are the entries that it held before.
+/// forgetting anything. `known` is what it held before.
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
-    known: Arc<Vec<Arc<Value>>>,
+    known: Known,
     tasks: &Supervisor,
 ) -> Watched {
     let (objects, objects_seen) = watch::channel(None);
@@ -65,7 +67,7 @@ pub fn watch(
     let (contact, contact_seen) = watch::channel(Facts::starting(OWN_CLUSTER, ""));
     let told = Told { objects, unread, contact };
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
-        run(access.clone(), system_namespace.clone(), Arc::clone(&known), told.clone())
+        run(access.clone(), system_namespace.clone(), known.clone(), told.clone())
     });
     Watched { objects: objects_seen, unread: unread_seen, contact: contact_seen }
 }
@@ -80,10 +82,10 @@ struct Told {
 async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
-    known: Arc<Vec<Arc<Value>>>,
+    known: Known,
     told: Told,
 ) {
-    let mut index = Index::knowing(&known);
+    let mut index = Index::knowing(&told.last().unwrap_or(known));
     // The cluster that was read first, where that may be known.
     let mut uid: Option<String> = None;
     loop {
@@ -117,7 +119,12 @@ async fn run(
                         if matches!(input.event, Event::Answered | Event::Restarted { .. }) {
                             same.doubt();
                         }
-                        news = index.apply(input).or(news);
+                        news = index.apply(input, Instant::now()).or(news);
+                        index.to_list_again().for_each(|plural| client.list_again(plural));
+                        let doubts = index.guard.doubted();
+                        told.contact.send_if_modified(|facts| {
+                            std::mem::replace(&mut facts.doubts, doubts) != doubts
+                        });
                     }
                     found = &mut learn, if learning => {
                         learning = false;
@@ -163,7 +170,14 @@ async fn run(
             () = renewed(&mut access) => {}
         }
         // What the other one said is forgotten.
-        index = Index::default();
+        index = told.last().map_or_else(Index::default, |known| Index::knowing(&known));
+    }
+}
+
+impl Told {
+    /// What was told last.
+    fn last(&self) -> Option<Known> {
+        self.objects.borrow().as_deref().map(Known::of)
     }
 }
 
@@ -285,6 +299,17 @@ impl Reader {
             Self::ServiceEntries => "serviceentries",
             Self::WorkloadEntries => "workloadentries",
             Self::Namespaces => "namespaces",
+        }
+    }
+
+    /// Whose lists together are all there is of something.
+    fn group(self) -> &'static [Self] {
+        match self {
+            Self::IstioSecrets | Self::Secrets => &[Self::IstioSecrets, Self::Secrets],
+            Self::ConfigMap | Self::IstioConfigMap => &[Self::ConfigMap, Self::IstioConfigMap],
+            Self::ServiceEntries => &[Self::ServiceEntries],
+            Self::WorkloadEntries => &[Self::WorkloadEntries],
+            Self::Namespaces => &[Self::Namespaces],
         }
     }
 
@@ -445,12 +470,19 @@ struct Index {
     warnings: BTreeMap<(Reader, Option<ObjectName>), Warning>,
     /// Readers that can't read, and why.
     failing: BTreeMap<Reader, (&'static str, String)>,
+    /// What was known of before anything was read, and who has not found most of it yet: by the first reader of
+    /// a group. A first list is held against it.
+    expected: BTreeMap<Reader, BTreeSet<ObjectName>>,
+    /// Lists that were hard to believe.
+    guard: MassDeletionGuard<Reader>,
+    /// The kinds that are to be listed again, by plural.
+    again: BTreeSet<&'static str>,
 }
 
 impl Index {
-    /// An index in which these entries are held, of a cluster that has not been read since.
-    fn knowing(entries: &[Arc<Value>]) -> Self {
-        let held = entries.iter().filter_map(|object| {
+    /// An index of a cluster that is known to have held this, and has not been read since. The entries count.
+    fn knowing(known: &Known) -> Self {
+        let held = known.entries.iter().filter_map(|object| {
             let text = |path| object.pointer(path)?.as_str();
             let kind = text("/kind");
             let reader =
@@ -458,11 +490,23 @@ impl Index {
             let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
             Some(((reader, name), Arc::clone(object)))
         });
-        Self { entries: held.collect(), ..Self::default() }
+        let entries: BTreeMap<(Reader, ObjectName), _> = held.collect();
+        let namespaces = entries.keys().map(|(_, name)| &name.namespace);
+        let namespaces = namespaces.map(|name| ObjectName::new("", name)).collect();
+        let expected = [
+            (Reader::IstioSecrets, known.secrets.clone()),
+            (Reader::ConfigMap, known.config_maps.clone()),
+            (Reader::Namespaces, namespaces),
+        ];
+        Self { entries, expected: expected.into(), ..Self::default() }
     }
 
     /// Takes an event in. Returns all objects if they may have changed and have all been read once.
-    fn apply(&mut self, Input { reader, event }: Input) -> Option<Objects> {
+    fn apply(&mut self, Input { reader, event }: Input, now: Instant) -> Option<Objects> {
+        if matches!(event, Event::Failed(Error::Gone(_) | Error::VersionAhead(_))) {
+            // Versions grow old; it is listed anew.
+            return None;
+        }
         if !matches!(event, Event::Failed(_)) && self.failing.remove(&reader).is_none() {
             // Nothing is new by that alone.
             if matches!(event, Event::Answered) {
@@ -475,6 +519,9 @@ impl Index {
                 let odd_names = odd.iter().filter_map(|odd| odd.key.as_ref()).map(name_of);
                 let names: BTreeSet<_> =
                     objects.iter().map(Found::name).cloned().chain(odd_names).collect();
+                if !self.admits(reader, &names, now) {
+                    return self.complete();
+                }
                 self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.entries.retain(|(of, name), _| *of != reader || names.contains(name));
@@ -489,6 +536,7 @@ impl Index {
                     self.odd(reader, odd);
                 }
                 self.read.insert(reader, ());
+                self.find_expected(reader, now);
             }
             Event::Applied(object) => self.take(reader, object),
             Event::Deleted(key) => {
@@ -504,7 +552,78 @@ impl Index {
             Event::Odd(odd) => self.odd(reader, odd),
             Event::Failed(error) => self.failed(reader, &error),
         }
+        self.complete()
+    }
+
+    /// All objects, once all have been read.
+    fn complete(&self) -> Option<Objects> {
         Reader::ALL.iter().all(|reader| self.read.contains_key(reader)).then(|| self.objects())
+    }
+
+    /// What a reader has found.
+    fn held_by(&self, reader: Reader) -> impl Iterator<Item = &ObjectName> {
+        fn of<T>(
+            map: &BTreeMap<(Reader, ObjectName), T>,
+            reader: Reader,
+        ) -> impl Iterator<Item = &ObjectName> {
+            map.keys().filter(move |(of, _)| *of == reader).map(|(_, name)| name)
+        }
+        let namespaces = self.namespaces.keys().filter(move |_| reader == Reader::Namespaces);
+        of(&self.secrets, reader)
+            .chain(of(&self.config_maps, reader))
+            .chain(of(&self.entries, reader))
+            .chain(namespaces)
+    }
+
+    /// Whether a list of these counts; else it is to be asked for again.
+    fn admits(&mut self, reader: Reader, names: &BTreeSet<ObjectName>, now: Instant) -> bool {
+        let (mut known, mut found) = (0, 0);
+        for name in self.held_by(reader) {
+            known += 1;
+            found += usize::from(names.contains(name));
+        }
+        // A first list that lacks something takes nothing away that isn't held.
+        if known == 0 {
+            return true;
+        }
+        self.guarded(reader, known, found, now)
+    }
+
+    /// Looks whether what was known before is among the first lists of all that read such things; if not, all of
+    /// them are to be asked for again before they count as read.
+    fn find_expected(&mut self, reader: Reader, now: Instant) {
+        let group = reader.group();
+        let Some(first) = group.first().copied() else { return };
+        if !group.iter().all(|one| self.read.contains_key(one)) {
+            return;
+        }
+        let Some(expected) = self.expected.remove(&first) else { return };
+        let held: BTreeSet<_> = group.iter().flat_map(|one| self.held_by(*one)).collect();
+        let found = expected.iter().filter(|name| held.contains(name)).count();
+        if !self.guarded(first, expected.len(), found, now) {
+            self.read.retain(|one, ()| !group.contains(one));
+            self.expected.insert(first, expected);
+        }
+    }
+
+    fn guarded(&mut self, reader: Reader, known: usize, found: usize, now: Instant) -> bool {
+        let before = self.guard.doubted();
+        let admitted = self.guard.admits(reader, known, found, now);
+        if !admitted {
+            self.again.insert(reader.plural());
+        }
+        if self.guard.doubted() > before {
+            let doubts = self.guard.waiting().filter(|(one, _)| **one == reader);
+            doubts.for_each(
+                |(reader, doubt)| warn!(warning = %doubted(*reader, doubt), "not taken at once"),
+            );
+        }
+        admitted
+    }
+
+    /// The kinds that are to be listed again.
+    fn to_list_again(&mut self) -> impl Iterator<Item = &'static str> {
+        std::mem::take(&mut self.again).into_iter()
     }
 
     fn take(&mut self, reader: Reader, object: Found) {
@@ -543,6 +662,8 @@ impl Index {
     fn failed(&mut self, reader: Reader, error: &Error) {
         let refused = matches!(error, Error::Forbidden(_) | Error::NotFound(_));
         if refused && reader.is_optional() {
+            // Nobody can look for it.
+            reader.group().iter().for_each(|one| drop(self.expected.remove(one)));
             let first = self.read.insert(reader, ()).is_none();
             if first && matches!(error, Error::NotFound(_)) {
                 // What was known from before was of a kind that is there no more.
@@ -589,7 +710,9 @@ impl Index {
         // Found by two readers; while a change has reached one of them only, either will do.
         secrets.dedup_by(|a, b| a.name == b.name);
         let failures = self.failing.iter().map(|(reader, trouble)| failure(*reader, trouble));
-        let mut warnings: Vec<_> = self.warnings.values().cloned().chain(failures).collect();
+        let doubts = self.guard.waiting().map(|(reader, doubt)| doubted(*reader, doubt));
+        let warnings = self.warnings.values().cloned();
+        let mut warnings: Vec<_> = warnings.chain(failures).chain(doubts).collect();
         warnings.sort();
         warnings.dedup();
         Objects {
@@ -601,6 +724,12 @@ impl Index {
             ..Objects::default()
         }
     }
+}
+
+fn doubted(reader: Reader, doubt: &Doubt) -> Warning {
+    let text =
+        format!("{}: its list {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL);
+    Warning { source: reader.all(), document: None, line: None, text }
 }
 
 fn failure(reader: Reader, (code, fact): &(&str, String)) -> Warning {
@@ -641,6 +770,7 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mass_deletion::ASK_AGAIN;
 
     fn secret(name: &str, data: &str) -> Found {
         let json = format!(
@@ -664,18 +794,30 @@ mod tests {
         objects.secrets.iter().map(|secret| secret.name.name.as_ref()).collect()
     }
 
+    impl Index {
+        fn tell(&mut self, input: Input) -> Option<Objects> {
+            self.apply(input, Instant::now())
+        }
+
+        /// Tells a list, and so much later the same again.
+        fn tell_twice(&mut self, input: impl Fn() -> Input) -> Option<Objects> {
+            self.apply(input(), Instant::now());
+            self.apply(input(), Instant::now() + ASK_AGAIN)
+        }
+    }
+
     /// An index that has read everything once.
     fn read(secrets: Vec<Found>) -> (Index, Objects) {
         let mut index = Index::default();
-        assert_eq!(index.apply(listed(Reader::IstioSecrets, secrets)), None);
-        assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
-        assert_eq!(index.apply(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
-        assert_eq!(index.apply(listed(Reader::IstioConfigMap, vec![])), None);
-        assert_eq!(index.apply(listed(Reader::ServiceEntries, vec![])), None);
-        assert_eq!(index.apply(not_found(Reader::WorkloadEntries)), None);
+        assert_eq!(index.tell(listed(Reader::IstioSecrets, secrets)), None);
+        assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
+        assert_eq!(index.tell(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
+        assert_eq!(index.tell(listed(Reader::IstioConfigMap, vec![])), None);
+        assert_eq!(index.tell(listed(Reader::ServiceEntries, vec![])), None);
+        assert_eq!(index.tell(not_found(Reader::WorkloadEntries)), None);
         let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
         let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
-        let objects = index.apply(listed(Reader::Namespaces, vec![shop])).expect("all is read");
+        let objects = index.tell(listed(Reader::Namespaces, vec![shop])).expect("all is read");
         assert_eq!(objects.namespaces[0].labels["mesh"], "on");
         (index, objects)
     }
@@ -696,27 +838,28 @@ mod tests {
             let object = serde_json::from_str::<EntryObject>(&json).expect("an entry");
             Input { reader: Reader::WorkloadEntries, event: Event::Applied(object.into()) }
         };
-        let first = index.apply(entry("1", "10.0.0.1")).expect("all is read").others;
+        let first = index.tell(entry("1", "10.0.0.1")).expect("all is read").others;
         assert_eq!(first[0]["kind"], "WorkloadEntry");
         assert_eq!(first[0]["spec"]["address"], "10.0.0.1");
-        let again = index.apply(entry("2", "10.0.0.1")).expect("all is read").others;
+        let again = index.tell(entry("2", "10.0.0.1")).expect("all is read").others;
         assert!(Arc::ptr_eq(&first[0], &again[0]), "nothing that means anything changed");
-        let other = index.apply(entry("3", "10.0.0.2")).expect("all is read").others;
+        let other = index.tell(entry("3", "10.0.0.2")).expect("all is read").others;
         assert_eq!(other[0]["spec"]["address"], "10.0.0.2");
-        let none = index.apply(listed(Reader::WorkloadEntries, vec![])).expect("all is read");
-        assert!(none.others.is_empty());
+        let none = index.tell_twice(|| listed(Reader::WorkloadEntries, vec![]));
+        assert!(none.expect("all is read").others.is_empty());
     }
 
     #[test]
     fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() {
-        let known: Vec<_> = [("ServiceEntry", "a"), ("WorkloadEntry", "b")]
+        let entries: Vec<_> = [("ServiceEntry", "a"), ("WorkloadEntry", "b")]
             .map(|(kind, name)| json!({"kind": kind, "metadata": {"namespace": "shop", "name": name}}))
             .map(Arc::new)
             .into();
-        let left = |services: Input, workloads: Input| {
+        let known = Known { entries: Arc::new(entries), ..Known::default() };
+        let left = |services: &dyn Fn() -> Input, workloads: &dyn Fn() -> Input| {
             let mut index = Index::knowing(&known);
-            index.apply(services);
-            index.apply(workloads);
+            index.tell_twice(services);
+            index.tell_twice(workloads);
             let names = index.objects().others;
             names.iter().map(|one| one["metadata"]["name"].to_string()).collect::<Vec<_>>()
         };
@@ -726,9 +869,10 @@ mod tests {
         };
         let empty = |reader| listed(reader, vec![]);
         let (services, workloads) = (Reader::ServiceEntries, Reader::WorkloadEntries);
-        assert_eq!(left(forbidden(services), forbidden(workloads)), ["\"a\"", "\"b\""]);
-        assert_eq!(left(empty(services), forbidden(workloads)), ["\"b\""]);
-        assert_eq!(left(forbidden(services), not_found(workloads)), ["\"a\""]);
+        let [a, b] = ["\"a\"", "\"b\""];
+        assert_eq!(left(&|| forbidden(services), &|| forbidden(workloads)), [a, b]);
+        assert_eq!(left(&|| empty(services), &|| forbidden(workloads)), [b]);
+        assert_eq!(left(&|| forbidden(services), &|| not_found(workloads)), [a]);
     }
 
     #[test]
@@ -748,17 +892,17 @@ mod tests {
             reader,
             event: Event::Failed(Error::Forbidden("configmaps is forbidden".to_owned())),
         };
-        assert_eq!(index.apply(forbidden(Reader::ConfigMap)), None);
-        assert_eq!(index.apply(forbidden(Reader::IstioConfigMap)), None);
-        assert_eq!(index.apply(not_found(Reader::ServiceEntries)), None);
-        assert_eq!(index.apply(not_found(Reader::WorkloadEntries)), None);
-        assert_eq!(index.apply(forbidden(Reader::Namespaces)), None);
-        assert_eq!(index.apply(listed(Reader::Secrets, vec![])), None);
+        assert_eq!(index.tell(forbidden(Reader::ConfigMap)), None);
+        assert_eq!(index.tell(forbidden(Reader::IstioConfigMap)), None);
+        assert_eq!(index.tell(not_found(Reader::ServiceEntries)), None);
+        assert_eq!(index.tell(not_found(Reader::WorkloadEntries)), None);
+        assert_eq!(index.tell(forbidden(Reader::Namespaces)), None);
+        assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
         assert_eq!(index.unread(), None);
-        assert_eq!(index.apply(forbidden(Reader::IstioSecrets)), None);
+        assert_eq!(index.tell(forbidden(Reader::IstioSecrets)), None);
         let unread = index.unread().expect("it stands in the way");
         assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
-        let objects = index.apply(listed(Reader::IstioSecrets, vec![])).expect("all is read");
+        let objects = index.tell(listed(Reader::IstioSecrets, vec![])).expect("all is read");
         assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
     }
 
@@ -766,30 +910,30 @@ mod tests {
     fn a_secret_with_both_labels_is_there_once_and_goes_with_the_last() {
         let (mut index, _) = read(vec![secret("a", "{}")]);
         let event = Event::Applied(secret("a", "{}"));
-        let objects = index.apply(Input { reader: Reader::Secrets, event }).expect("all is read");
+        let objects = index.tell(Input { reader: Reader::Secrets, event }).expect("all is read");
         assert_eq!(names(&objects), ["a"]);
         let gone = |reader| {
             let key = Key { namespace: "strait-system".into(), name: "a".into() };
             Input { reader, event: Event::Deleted(key) }
         };
-        assert_eq!(names(&index.apply(gone(Reader::IstioSecrets)).expect("read")), ["a"]);
-        assert_eq!(names(&index.apply(gone(Reader::Secrets)).expect("read")), Vec::<&str>::new());
+        assert_eq!(names(&index.tell(gone(Reader::IstioSecrets)).expect("read")), ["a"]);
+        assert_eq!(names(&index.tell(gone(Reader::Secrets)).expect("read")), Vec::<&str>::new());
     }
 
     #[test]
     fn a_relist_replaces_and_a_failure_keeps() {
         let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}")]);
         let away = Event::Failed(Error::Unreachable("connection refused".to_owned()));
-        let objects = index.apply(Input { reader: Reader::IstioSecrets, event: away });
+        let objects = index.tell(Input { reader: Reader::IstioSecrets, event: away });
         let objects = objects.expect("all is read");
         assert_eq!(names(&objects), ["a", "b"]);
         assert!(objects.warnings[0].text.contains("connection refused"));
         assert_eq!(index.unread(), None, "all has been read once");
         let answered = |reader| Input { reader, event: Event::Answered };
-        let objects = index.apply(answered(Reader::IstioSecrets)).expect("contact is news");
+        let objects = index.tell(answered(Reader::IstioSecrets)).expect("contact is news");
         assert_eq!(objects.warnings, []);
-        assert_eq!(index.apply(answered(Reader::IstioSecrets)), None, "and then no more");
-        let objects = index.apply(listed(Reader::IstioSecrets, vec![secret("b", "{}")]));
+        assert_eq!(index.tell(answered(Reader::IstioSecrets)), None, "and then no more");
+        let objects = index.tell(listed(Reader::IstioSecrets, vec![secret("b", "{}")]));
         let objects = objects.expect("all is read");
         assert_eq!(names(&objects), ["b"]);
         assert_eq!(objects.warnings, []);
@@ -800,11 +944,101 @@ mod tests {
         let (mut index, _) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
         for bad in [r#"{"east": "canary!"}"#, r#"{"east": 1}"#, r#""canary""#] {
             let event = Event::Applied(secret("a", bad));
-            let objects = index.apply(Input { reader: Reader::IstioSecrets, event });
+            let objects = index.tell(Input { reader: Reader::IstioSecrets, event });
             let objects = objects.expect("all is read");
             assert_eq!(objects.secrets[0].data["east"].reveal(), b"old");
             assert!(!objects.warnings.is_empty());
             assert!(!format!("{:?}", objects.warnings).contains("canary"));
         }
+    }
+
+    fn entry(name: &str) -> Found {
+        let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
+        serde_json::from_str::<EntryObject>(&json).expect("an entry").into()
+    }
+
+    #[test]
+    fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same() {
+        let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")]);
+        index.tell(listed(Reader::ServiceEntries, vec![entry("x")]));
+        let before = index.objects();
+        let start = Instant::now();
+        let empty =
+            [Reader::IstioSecrets, Reader::ConfigMap, Reader::ServiceEntries, Reader::Namespaces];
+        for (number, reader) in empty.into_iter().enumerate() {
+            let told = index.apply(listed(reader, vec![]), start).expect("all is read");
+            let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
+            assert_eq!(told, held, "{reader:?}");
+            assert_eq!(index.to_list_again().collect::<Vec<_>>(), [reader.plural()]);
+            assert_eq!(told.warnings.len(), number + 1);
+            assert!(
+                told.warnings.iter().all(|one| one.text.starts_with("STR0606: its list has 0"))
+            );
+        }
+        // One was right, the others were not.
+        let later = start + ASK_AGAIN;
+        index.apply(listed(Reader::ConfigMap, vec![config_map("strait")]), later);
+        index.apply(listed(Reader::Namespaces, vec![]), later);
+        index.apply(listed(Reader::ServiceEntries, vec![entry("x")]), later);
+        let secrets = || vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")];
+        let told =
+            index.apply(listed(Reader::IstioSecrets, secrets()), later).expect("all is read");
+        assert_eq!(told, Objects { namespaces: Vec::new(), ..before });
+        // Most of them is as good as all; of half of them nobody is surprised.
+        let few = |count| secrets().into_iter().take(count).collect();
+        let told = index.apply(listed(Reader::IstioSecrets, few(1)), later).expect("all is read");
+        assert_eq!(names(&told), ["a", "b", "c"]);
+        let told = index.apply(listed(Reader::IstioSecrets, few(2)), later).expect("all is read");
+        assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
+    }
+
+    #[test]
+    fn a_first_list_is_held_against_what_was_known_before_the_start() {
+        let set = |names: &[&str]| -> BTreeSet<ObjectName> {
+            names.iter().map(|name| ObjectName::new("strait-system", name)).collect()
+        };
+        let known = || Known {
+            secrets: set(&["a", "b", "c"]),
+            config_maps: set(&["strait", "istio"]),
+            entries: Arc::new(Vec::new()),
+        };
+        let (start, mut index) = (Instant::now(), Index::knowing(&known()));
+        let mut tell = |reader, objects, now| index.apply(listed(reader, objects), now);
+        let config_map = || vec![config_map("istio")];
+        for reader in [Reader::ServiceEntries, Reader::WorkloadEntries, Reader::Namespaces] {
+            assert_eq!(tell(reader, vec![], start), None);
+        }
+        assert_eq!(tell(Reader::ConfigMap, vec![], start), None);
+        assert_eq!(tell(Reader::IstioConfigMap, config_map(), start), None);
+        // Which Secrets carry which label isn't known: both lists together have too few.
+        assert_eq!(tell(Reader::IstioSecrets, vec![secret("a", "{}")], start), None);
+        assert_eq!(tell(Reader::Secrets, vec![], start), None);
+        // The one that is asked again first can't speak for the other.
+        let later = start + ASK_AGAIN;
+        assert_eq!(tell(Reader::Secrets, vec![], later), None);
+        let both = || vec![secret("a", "{}"), secret("b", "{}")];
+        let told = tell(Reader::IstioSecrets, both(), later).expect("most of them are there");
+        assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
+
+        let mut index = Index::knowing(&known());
+        for reader in Reader::ALL {
+            assert_eq!(index.apply(listed(reader, vec![]), start), None);
+        }
+        let again: Vec<_> = index.to_list_again().collect();
+        assert_eq!(again, ["configmaps", "secrets"]);
+        let group = [Reader::ConfigMap, Reader::IstioConfigMap, Reader::Secrets];
+        for reader in group {
+            assert_eq!(index.apply(listed(reader, vec![]), later), None);
+        }
+        let told = index.apply(listed(Reader::IstioSecrets, vec![]), later).expect("it is so");
+        assert_eq!((told.secrets.len(), told.config_maps.len()), (0, 0));
+    }
+
+    #[test]
+    fn that_a_version_has_grown_old_is_no_warning() {
+        let (mut index, objects) = read(vec![secret("a", "{}")]);
+        let gone = Event::Failed(Error::Gone("too old resource version".to_owned()));
+        assert_eq!(index.tell(Input { reader: Reader::IstioSecrets, event: gone }), None);
+        assert_eq!(index.objects(), objects);
     }
 }

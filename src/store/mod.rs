@@ -13,7 +13,7 @@ pub mod mcp;
 mod object;
 pub mod own_cluster;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,6 +48,28 @@ pub struct Objects {
     /// What of several stores counts for nothing, since a store before has it: each with the hosts that it
     /// names, in words.
     pub shadowed: Vec<(Vec<Arc<str>>, String)>,
+}
+
+/// What a store was known to hold before it is read. Of it first answers must have most, or be repeated.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// The Secrets that held members.
+    pub secrets: BTreeSet<ObjectName>,
+    /// The ConfigMaps of the mesh, one of which was there.
+    pub config_maps: BTreeSet<ObjectName>,
+    /// The objects of other kinds.
+    pub entries: Arc<Vec<Arc<serde_json::Value>>>,
+}
+
+impl Known {
+    /// All that was read.
+    fn of(objects: &Objects) -> Self {
+        Self {
+            secrets: objects.secrets.iter().map(|secret| secret.name.clone()).collect(),
+            config_maps: objects.config_maps.iter().map(|map| map.name.clone()).collect(),
+            entries: Arc::new(objects.others.clone()),
+        }
+    }
 }
 
 /// A namespace and a name in it.

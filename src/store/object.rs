@@ -27,6 +27,22 @@ pub(super) struct Key {
     pub(super) name: ObjectName,
 }
 
+impl Key {
+    /// Of a Secret.
+    pub(super) fn secret(name: &ObjectName) -> Self {
+        Self { group: String::new(), kind: "Secret".to_owned(), name: name.clone() }
+    }
+
+    /// Of an object that is kept as it is.
+    pub(super) fn of(object: &Value) -> Option<Self> {
+        let text = |path| object.pointer(path).and_then(Value::as_str);
+        let group = text("/apiVersion")?.split_once('/').map_or("", |(group, _)| group);
+        let namespace = text("/metadata/namespace").unwrap_or_default();
+        let name = ObjectName::new(namespace, text("/metadata/name")?);
+        Some(Self { group: group.to_owned(), kind: text("/kind")?.to_owned(), name })
+    }
+}
+
 /// Why a document is no object that can be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unusable {

@@ -16,7 +16,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("address", &[]),
     ("process", &[]),
     ("descriptors", &["codes", "process"]),
-    ("apiserver", &["address", "codes", "descriptors", "task"]),
+    ("mass_deletion", &[]),
+    ("apiserver", &["address", "codes", "descriptors", "mass_deletion", "task"]),
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
     ("sources", &["codes"]),
@@ -25,10 +26,25 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "registry::consul",
         &["model", "registry", "apiserver", "address", "sources", "task", "codes"],
     ),
-    ("registry::kube", &["model", "mesh", "registry", "apiserver", "task", "codes"]),
+    (
+        "registry::kube",
+        &["model", "mesh", "registry", "apiserver", "mass_deletion", "task", "codes"],
+    ),
     ("registry::service_entry", &["model", "registry", "address"]),
     ("identity", &["model", "codes", "durable", "task"]),
-    ("store", &["model", "apiserver", "identity", "sources", "folder", "task", "codes"]),
+    (
+        "store",
+        &[
+            "model",
+            "apiserver",
+            "identity",
+            "sources",
+            "folder",
+            "mass_deletion",
+            "task",
+            "codes",
+        ],
+    ),
     (
         "clusters",
         &[

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use serde_json::json;
+use strait::sources::FRESH_WAIT;
 use strait::xds::client::Client;
 use strait::xds::resource::ResourceType;
-use strait_sim::SimCluster;
-use strait_sim::objects;
+use strait_sim::{Family, Fault, Gone, Refusal, SimCluster, objects};
 
 use super::mesh::{
     Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, holds, replace, wait_until,
@@ -252,6 +252,177 @@ async fn after_a_restart_of_strait_alone_nobody_sees_the_past() {
         seen.push(shown);
     }
     panic!("the past was seen each time: {seen:?}");
+}
+
+/// Lets the next lists of an API server be empty, of one kind or of all, and watches begin with one.
+fn empty_lists(api: &SimCluster, resource: Option<&str>) {
+    api.fault(Fault::EmptyLists { resource: resource.map(str::to_owned) });
+    api.fault(Fault::Gone { how: Gone::Status, times: Some(20) });
+    api.fault(Fault::CloseWatches { after_ms: 1 });
+}
+
+#[tokio::test]
+async fn an_empty_list_of_the_config_cluster_takes_nothing_away() {
+    let (east, west) = members().await;
+    let hub = SimCluster::start("hub", Default::default()).await.expect("a free port");
+    hub.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+    hub.enable(Family::Istio);
+    let apply = |object| hub.store().apply(object).expect("a valid object");
+    for object in [objects::namespace(SYSTEM), east.secret(), west.secret()] {
+        apply(object);
+    }
+    let networks = "networks: { n3: { endpoints: [{ fromCidr: 10.3.0.0/16 }], gateways: [{ address: 198.18.0.9, port: 15443 }] } }";
+    apply(json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": "strait", "namespace": SYSTEM },
+        "data": { "mesh": "connectTimeout: 3s", "meshNetworks": networks },
+    }));
+    apply(json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "ServiceEntry",
+        "metadata": { "name": "db", "namespace": "shop" },
+        "spec": {
+            "hosts": ["db.example.com"],
+            "ports": [{ "name": "tcp", "number": 5432, "protocol": "TCP" }],
+            "resolution": "STATIC",
+            "endpoints": [{ "address": "10.4.0.1" }],
+        },
+    }));
+    let setup = Setup::new();
+    let server = setup.start_as(setup.arguments_with(&hub)).await;
+    server.ready().await;
+    for id in ["config", "east", "west"] {
+        server.cluster_in(id, "live").await;
+    }
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "cart", CART).await;
+    let before = quiet(&server, &client).await;
+    let networks = server.admin.json("/debug/networks").await;
+    let doubts = async || {
+        let sources = server.admin.json("/debug/sources").await;
+        let all = sources.as_array().expect("a list").clone();
+        let own = all.into_iter().find(|one| one["name"] == "config cluster").expect("it is there");
+        own["warnings"].as_array().map_or(0, |warnings| {
+            warnings.iter().filter(|one| one.to_string().contains("STR0606")).count()
+        })
+    };
+
+    empty_lists(&hub, None);
+    // Secrets, ConfigMaps, ServiceEntries, Namespaces.
+    wait_until(SOON, async || {
+        let doubts = doubts().await;
+        holds(doubts >= 4, doubts)
+    })
+    .await;
+    hub.heal();
+    hub.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+    wait_until(SOON, async || {
+        let doubts = doubts().await;
+        holds(doubts == 0, doubts)
+    })
+    .await;
+    for id in ["config", "east", "west"] {
+        server.cluster_in(id, "live").await;
+    }
+    assert_eq!(server.admin.json("/debug/networks").await, networks);
+    let after = quiet(&server, &client).await;
+    assert_eq!(after.resources, before.resources, "nothing was sent meanwhile");
+
+    // Meant it is when it is said twice.
+    empty_lists(&hub, Some("secrets"));
+    server.cluster_in("east", "draining").await;
+    let told = server.admin.text("/metrics").await.1;
+    let told = told.lines().find(|line| line.starts_with("strait_source_doubted_answers_total"));
+    assert!(told.is_some_and(|line| !line.ends_with(" 0")), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_first_list_after_a_restart_or_of_another_run_is_asked_again_too() {
+    let (east, west) = members().await;
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let first = setup.start_ready().await;
+    given(&setup, &first).await;
+    first.shut_down().await;
+
+    let lacking = |api: &SimCluster| {
+        api.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+        api.fault(Fault::EmptyLists { resource: Some("endpointslices".to_owned()) });
+    };
+    lacking(&west.api);
+    let second = setup.start_ready().await;
+    let client = second.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "cart", CART).await;
+    let entry = second.cluster_in("west", "quarantined").await;
+    let reason = entry["reason"].as_str().expect("a reason");
+    assert!(reason.contains("STR0606") && reason.contains("endpointslices has 0"), "{reason}");
+    let before = quiet(&second, &client).await;
+    west.api.heal();
+    second.cluster_in("west", "live").await;
+    let held = |client: &Client| client.held().resources;
+    assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
+
+    // Another run reads the same cluster: its first list lacks the same.
+    lacking(&west.api);
+    let mut secret = west.secret();
+    secret["metadata"]["annotations"]["strait.dev/trust-domain"] = json!("cluster.local");
+    setup.put("west", &secret);
+    let doubted = |entry: &serde_json::Value| entry["reason"].to_string().contains("STR0606");
+    second.cluster_until("west", doubted).await;
+    west.api.heal();
+    second.cluster_until("west", |entry| entry["state"] == "live" && !doubted(entry)).await;
+    assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
+}
+
+/// Copies the state directory of a setup.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let to = to.join(entry.file_name());
+        match entry.file_type().expect("a type").is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+/// Which of two tasks is first at a start is up to the machine: so a hundred starts, some at a time, from copies of
+/// one state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_a_hundred_restarts_none_shows_what_is_on_disk_before_its_clusters_had_their_moment() {
+    const AT_ONCE: usize = 10;
+    let (east, west) = members().await;
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let first = setup.start_ready().await;
+    given(&setup, &first).await;
+    first.shut_down().await;
+    let state = setup.path("state");
+    for round in 0..10 {
+        let starts = (0..AT_ONCE).map(|number| {
+            let mut arguments = setup.arguments();
+            let at = arguments.iter().position(|one| *one == state.display().to_string());
+            let own = setup.path(&format!("state-{round}-{number}"));
+            copy(&state, &own);
+            arguments[at.expect("it is given")] = own.display().to_string();
+            let setup = &setup;
+            async move {
+                let began = Instant::now();
+                let server = setup.start_as(arguments).await;
+                let mut readiness = server.bound.readiness.clone();
+                readiness.wait_for(|readiness| readiness.ready).await.expect("it goes on");
+                let took = began.elapsed();
+                let clusters = server.admin.json("/debug/clusters").await;
+                let all = clusters.as_array().expect("a list").iter();
+                let live = all.filter(|one| one["state"] == "live").count();
+                assert!(live == 2 || took >= FRESH_WAIT, "after {took:?}: {clusters}");
+                server.shut_down().await;
+            }
+        });
+        futures::future::join_all(starts).await;
+    }
 }
 
 #[tokio::test]

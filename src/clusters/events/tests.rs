@@ -26,6 +26,7 @@ fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
         withheld_by: BTreeMap::new(),
         objects: 0,
         relists: 0,
+        doubts: 0,
         errors: 0,
         sync_took: None,
         ignored_claims: Vec::new(),

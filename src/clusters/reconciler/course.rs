@@ -13,24 +13,31 @@ use crate::clusters::guard::{Guard, Holding, Passed};
 use crate::clusters::status;
 use crate::model::ClusterId;
 use crate::registry::RegistryUpdate;
-use crate::registry::kube::{self, Status};
+use crate::registry::kube::{self, ObjectCounts, Status};
 
 /// How long one of the first syncs counts: a slow or dead one must not keep the others waiting.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
 
 /// Starts a run of the registry of `id`.
-pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passed: &Passed) -> Run {
+/// `held` is what a run before it held.
+pub(super) fn start_run(
+    context: &Arc<Context>,
+    id: &ClusterId,
+    how: &How,
+    passed: &Passed,
+    held: ObjectCounts,
+) -> Run {
     let tasks = context.tasks.child();
-    let (status, status_seen) = watch::channel(Status::starting());
+    let (status, status_seen) = watch::channel(Status { held, ..Status::starting() });
     let (gate, gate_seen) = watch::channel(false);
     let (delivered, delivered_seen) = watch::channel(false);
-    let (held, held_seen) = watch::channel(None);
+    let (holding, holding_seen) = watch::channel(None);
     let shared = Arc::clone(context);
     let (id, run_how, passed) = (id.clone(), how.clone(), passed.clone());
     tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
         // After a panic the data passed on is still there, but nothing keeps it up to date.
         delivered.send_replace(false);
-        held.send_replace(None);
+        holding.send_replace(None);
         status.send_modify(|status| {
             (status.synced, status.reached) = (false, false);
             status.contact = kube::Contact::Connecting;
@@ -59,7 +66,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
             status: status.subscribe(),
             id: id.clone(),
             guard: Guard::new(passed.clone()),
-            held: held.clone(),
+            held: holding.clone(),
         };
         course.run(config, words)
     });
@@ -69,7 +76,7 @@ pub(super) fn start_run(context: &Arc<Context>, id: &ClusterId, how: &How, passe
         status: status_seen,
         gate,
         delivered: delivered_seen,
-        held: held_seen,
+        held: holding_seen,
     }
 }
 

@@ -69,6 +69,11 @@ impl Contacts {
         !self.answered.is_empty()
     }
 
+    /// Whether a kind has been listed.
+    pub(super) fn is_listed(&self, kind: Kind) -> bool {
+        self.listed.contains(&kind)
+    }
+
     /// A kind was listed. Returns whether that was not the first time.
     pub(super) fn listed(&mut self, kind: Kind) -> bool {
         !self.listed.insert(kind)

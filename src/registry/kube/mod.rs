@@ -33,14 +33,16 @@ mod write_back;
 pub use own_mesh::{Own, OwnMesh};
 pub use run::run;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Epoch, RegistryUpdate};
+use self::index::Kind;
+use super::{Contents, Epoch, RegistryUpdate, ServiceRecord};
 use crate::apiserver::{Access, Limits};
-use crate::model::{ClusterId, EndpointMetadata, Mcs, NamespaceFilter, SharedServices};
+use crate::model::{ClusterId, EndpointMetadata, Mcs, NamespaceFilter, SharedServices, Workloads};
 
 /// What one run of a cluster's registry needs.
 pub struct Config {
@@ -105,6 +107,11 @@ pub struct Status {
     pub degraded: Vec<String>,
     /// What it said that is hard to believe, and is asked again before it counts.
     pub doubted: Option<String>,
+    /// How often it said such a thing.
+    pub doubts: u64,
+    /// What it held last; until it has synced, what a run before it did. A first list that lacks most of that is
+    /// asked for again.
+    pub held: ObjectCounts,
     /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
     pub cluster_uid: Option<String>,
     /// Another cluster than the one that was read first answers now. Nothing of it has been told, and nothing
@@ -116,6 +123,43 @@ pub struct Status {
     pub memory_bytes: usize,
     /// When it is asked again, while it is left alone for answering with nonsense or too much.
     pub next_attempt: Option<SystemTime>,
+}
+
+/// How many objects of each kind a run held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ObjectCounts([usize; Kind::ALL.len()]);
+
+impl ObjectCounts {
+    /// What a run held at least that said this.
+    pub fn at_least(contents: &Contents) -> Self {
+        let records = || contents.services.values().flatten();
+        let name = |record: &ServiceRecord| {
+            (record.service.namespace.clone(), Arc::clone(&record.service.name))
+        };
+        let services: BTreeSet<_> = records().map(name).collect();
+        let with_endpoints = records().filter(|record| !record.endpoints.is_empty());
+        let slices: BTreeSet<_> = with_endpoints.map(name).collect();
+        let namespaces: BTreeSet<_> = services.iter().map(|(namespace, _)| namespace).collect();
+        let facts = contents.facts.as_ref();
+        Self(Kind::ALL.map(|kind| match kind {
+            Kind::Services => services.len(),
+            Kind::EndpointSlices => slices.len(),
+            Kind::Pods => contents.workloads.as_ref().map_or(0, Workloads::len),
+            Kind::Nodes => facts.map_or(0, |facts| facts.localities.len()),
+            Kind::Namespaces => namespaces.len(),
+            Kind::Gateways => facts.map_or(0, |facts| facts.gateways.len()),
+            Kind::WorkloadEntries => facts.map_or(0, |facts| facts.entries.len()),
+            Kind::ServiceExports | Kind::ServiceImports => 0,
+        }))
+    }
+
+    fn count(&self, kind: Kind) -> usize {
+        Kind::ALL
+            .into_iter()
+            .zip(self.0)
+            .find(|(one, _)| *one == kind)
+            .map_or(0, |(_, count)| count)
+    }
 }
 
 /// Objects that were left out.
@@ -161,6 +205,8 @@ impl Status {
             skipped: Skipped::default(),
             degraded: Vec::new(),
             doubted: None,
+            doubts: 0,
+            held: ObjectCounts::default(),
             cluster_uid: None,
             replaced: false,
             own: None,

@@ -4,7 +4,6 @@
 //! remembered as the names it touched, and sent as full values when there is room. However slow the
 //! receiver, the cost is a name for each thing that changed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,11 +22,12 @@ use super::scope::{COMMON, Scope, Settings};
 use super::service::KubeService;
 use super::workload_entry::Entry;
 use super::write_back::{self, WriteBack};
-use super::{Config, Contact, Own, OwnMesh, Status, own_mesh};
+use super::{Config, Contact, ObjectCounts, Own, OwnMesh, Status, own_mesh};
 use crate::apiserver::{
     Backoff, Client, Error, Event, Key, Keyed as _, Limits, Probed, Sameness, Selection, look,
     sameness,
 };
+use crate::mass_deletion::MassDeletionGuard;
 use crate::model::{
     DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
     NamespaceFilter,
@@ -40,12 +40,6 @@ const ENTRY_BYTES_MAX: usize = 256 << 10;
 const EVENTS_MAX: usize = 1024;
 /// Events that are taken before what they touched is sent.
 const BATCH: usize = 256;
-/// A list that lacks more than so many of a hundred objects, and so many at least, is confirmed by a second
-/// one; one that is empty where there was anything always is.
-const DOUBTED_PERCENT: usize = 50;
-const DOUBTED_MIN: usize = 20;
-/// The second list must be asked for so long after the first one came, or later.
-const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 /// What is held is weighed anew when so many bytes have come since and half of the room is used up, or, where there
 /// is no more room, so many events.
 const WEIGHED_AFTER: usize = 4 << 20;
@@ -90,6 +84,8 @@ pub async fn run(config: Config) {
     let (wish, wishes) = watch::channel(Vec::new());
     let (version, version_seen) = watch::channel(None);
     let (sameness, doubts) = sameness();
+    let held = config.status.borrow().held;
+    let status = Status { held, ..Status::starting() };
     let member = Member {
         write_back: WriteBack::new(cluster.clone(), config.shared, wish),
         index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
@@ -97,13 +93,13 @@ pub async fn run(config: Config) {
         pending: Touched::default(),
         patience: Patience::default(),
         sameness,
-        doubts: BTreeMap::new(),
+        guard: MassDeletionGuard::default(),
         limits,
         over_budget: None,
         held: Held::default(),
         client: client.clone(),
         trust,
-        status: Status::starting(),
+        status,
         began: Instant::now(),
         published: config.status,
     };
@@ -347,8 +343,8 @@ struct Member {
     patience: Patience,
     /// Whether all of it is about the cluster that was read first.
     sameness: Sameness,
-    /// Lists that were hard to believe, since when, and what about them.
-    doubts: BTreeMap<Kind, (Instant, String)>,
+    /// Lists that were hard to believe.
+    guard: MassDeletionGuard<Kind>,
     limits: Limits,
     write_back: WriteBack,
     /// That a watch told of more than may be held, where it did.
@@ -452,7 +448,7 @@ impl Member {
             Event::Answered => self.sameness.doubt(),
             Event::Restarted { objects, .. } => {
                 self.sameness.doubt();
-                if self.doubts(T::KIND, objects.count()) {
+                if !self.admits(T::KIND, objects.count()) {
                     return self.heard();
                 }
                 if self.contacts.listed(T::KIND) {
@@ -477,28 +473,18 @@ impl Member {
         self.client.account().hold(self.held.bytes());
     }
 
-    /// Whether a list with so many objects of a kind is hard to believe; then it is asked for again.
-    fn doubts(&mut self, kind: Kind, count: usize) -> bool {
-        let held = self.index.count(kind);
-        let lost = held.saturating_sub(count);
-        let is_much = lost >= DOUBTED_MIN && lost * 100 > held * DOUBTED_PERCENT;
-        if lost == 0 || !(count == 0 || is_much) {
-            self.doubts.remove(&kind);
-            return false;
+    /// Whether a list with so many objects of a kind counts; else it is asked for again. A first list is held
+    /// against what the run before this one had.
+    fn admits(&mut self, kind: Kind, count: usize) -> bool {
+        let known = match self.contacts.is_listed(kind) {
+            true => self.index.count(kind),
+            false => self.status.held.count(kind),
+        };
+        let admitted = self.guard.admits(kind, known, count, Instant::now());
+        if !admitted {
+            self.client.list_again(kind.plural());
         }
-        let (since, _) = self.doubts.entry(kind).or_insert_with(|| {
-            let fact = format!(
-                "the list of {} has {count} where {held} were known; asked again before it counts",
-                kind.plural()
-            );
-            (Instant::now(), fact)
-        });
-        if since.elapsed() >= CONFIRM_AFTER {
-            self.doubts.remove(&kind);
-            return false;
-        }
-        self.client.list_again();
-        true
+        admitted
     }
 
     /// Holds no more of a kind, and of all together, than may be, however it came: a list that is too long is
@@ -523,7 +509,7 @@ impl Member {
             && self.over_budget.take_if(|(kind, _)| *kind == T::KIND).is_some()
         {
             // There is room for what was left out.
-            self.client.list_again();
+            self.client.list_again(T::KIND.plural());
         }
     }
 
@@ -560,7 +546,10 @@ impl Member {
         self.status.reached = self.contacts.reached();
         let is_trouble = matches!(self.status.contact, Contact::Misbehaving(_));
         self.status.next_attempt = self.client.account().again().filter(|_| is_trouble);
-        self.status.doubted = self.doubts.values().next().map(|(_, fact)| fact.clone());
+        let doubted = self.guard.waiting().next();
+        self.status.doubted =
+            doubted.map(|(kind, doubt)| format!("the list of {} {doubt}", kind.plural()));
+        self.status.doubts = self.guard.doubted();
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
         self.status.own = self.trust.own.borrow().clone();
@@ -591,5 +580,8 @@ impl Member {
         self.status.objects = self.index.object_count();
         self.status.skipped = self.index.skipped();
         self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
+        if self.status.synced {
+            self.status.held = ObjectCounts(Kind::ALL.map(|kind| self.index.count(kind)));
+        }
     }
 }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::mass_deletion::ASK_AGAIN;
+use crate::store::ObjectName;
 
 /// A directory, and what is held of it.
 struct Fixture {
@@ -34,7 +36,16 @@ impl Fixture {
     }
 
     fn look(&mut self) -> bool {
-        let changed = self.files.look(self.directory.path());
+        self.look_at(Instant::now())
+    }
+
+    /// Looks long after what was seen last.
+    fn look_later(&mut self) -> bool {
+        self.look_at(Instant::now() + ASK_AGAIN)
+    }
+
+    fn look_at(&mut self, now: Instant) -> bool {
+        let changed = self.files.look(self.directory.path(), now);
         let news = changed.is_some();
         self.objects = changed.unwrap_or_else(|| self.objects.clone());
         news
@@ -225,7 +236,7 @@ fn a_directory_that_vanishes_takes_nothing_with_it() {
 #[test]
 fn a_directory_that_was_never_there_is_not_an_empty_one() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.files.look(&fixture.directory.path().join("nowhere")), None);
+    assert_eq!(fixture.files.look(&fixture.directory.path().join("nowhere"), Instant::now()), None);
     assert!(!fixture.files.read_once);
 }
 
@@ -254,7 +265,7 @@ async fn changes_are_seen_without_being_asked_for() {
     let fixture = Fixture::new();
     let tasks = Supervisor::new();
     let path = fixture.directory.path().to_owned();
-    let mut objects = watch(path, "strait-system".to_owned(), &tasks);
+    let mut objects = watch(path, "strait-system".to_owned(), Known::default(), &tasks);
     let mut names = async |wanted: &[&str]| {
         let held = objects.wait_for(|objects| {
             objects.as_deref().is_some_and(|objects| {
@@ -275,4 +286,48 @@ async fn changes_are_seen_without_being_asked_for() {
     fs::remove_file(fixture.directory.path().join("a.yaml")).expect("removed");
     names(&["b"]).await;
     assert!(tasks.shut_down(Duration::from_secs(5)).await);
+}
+
+#[test]
+fn a_directory_that_is_suddenly_as_good_as_empty_is_looked_at_again() {
+    let all = format!("{}---\n{}---\n{}", secret("a", ""), secret("b", ""), secret("c", ""));
+    let mut fixture = Fixture::with(&[("all.yaml", &all)]);
+    let before = fixture.secrets();
+    let file = fixture.directory.path().join("all.yaml");
+    // As where a volume is not there, or a writer has only begun.
+    for step in [
+        |file: &Path, _: &str| fs::remove_file(file).expect("gone"),
+        |file: &Path, all: &str| {
+            fs::write(file, &all[..all.find("---").expect("a marker")]).expect("written");
+        },
+    ] {
+        step(&file, &all);
+        assert!(fixture.look(), "it is told");
+        assert_eq!(fixture.secrets(), before);
+        assert!(fixture.warnings()[0].contains("STR0606"), "{:?}", fixture.warnings());
+        assert!(!fixture.look(), "once");
+        fixture.write("all.yaml", &all);
+        assert!(fixture.look());
+        assert_eq!((fixture.secrets(), fixture.warnings().len()), (before.clone(), 0));
+    }
+    fs::remove_file(&file).expect("gone");
+    fixture.look();
+    assert!(fixture.look_later());
+    assert_eq!((fixture.secrets().len(), fixture.warnings().len()), (0, 0));
+}
+
+#[test]
+fn a_directory_that_lacks_what_was_known_before_the_start_is_looked_at_again() {
+    let mut fixture = Fixture::new();
+    let secrets = [ObjectName::new("strait-system", "a")].into();
+    fixture.files.expect(&Known { secrets, ..Known::default() });
+    assert!(!fixture.look() && !fixture.files.read_once, "it is not read yet");
+    fixture.write("a.yaml", &secret("a", ""));
+    assert!(fixture.look());
+    let mut empty = Fixture::new();
+    empty.files.expect(&Known {
+        secrets: [ObjectName::new("strait-system", "a")].into(),
+        ..Known::default()
+    });
+    assert!(!empty.look() && empty.look_later() && empty.files.read_once);
 }

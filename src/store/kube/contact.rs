@@ -31,6 +31,8 @@ pub(super) async fn probe(client: &Client, facts: &watch::Sender<Facts>) {
 pub(super) fn note(facts: &watch::Sender<Facts>, Input { reader, event }: &Input) {
     match event {
         _ if reader.is_optional() => {}
+        // Versions grow old; it is listed anew.
+        Event::Failed(Error::Gone(_) | Error::VersionAhead(_)) => {}
         Event::Failed(error) => failed(facts, error),
         _ => heard(facts, |_| true),
     }

@@ -17,10 +17,11 @@ use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, ServiceExt as _};
 use tracing::{info, warn};
 
-use super::state::State;
+use super::state::{State, Taken};
 use super::{Node, Server, Tls};
 use crate::apiserver::{Backoff, Error, one_line, tcp_to_named};
 use crate::codes::{self, Code};
+use crate::mass_deletion::ASK_AGAIN;
 use crate::sources::Facts;
 use crate::store::combined::Line;
 
@@ -70,7 +71,12 @@ pub(in crate::store) async fn run(
         facts.failed(SystemTime::now(), ended.fact, ended.code);
         line.tell(&facts);
         failures.held(began.elapsed());
-        tokio::time::sleep(failures.pause(rand::random())).await;
+        let doubts = state.doubts();
+        let pause = match std::mem::replace(&mut facts.doubts, doubts) == doubts {
+            true => failures.pause(rand::random()),
+            false => ASK_AGAIN,
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -120,7 +126,11 @@ async fn stream(
             Ok(None) => return unreachable("the server ended the stream".into()),
             Err(status) => return unreachable(format!("the stream broke: {}", status.message())),
         };
-        if let Some(request) = state.answer(&response) {
+        let taken = state.answer(&response, Instant::now());
+        if let Taken::Doubtful(fact) = taken {
+            return Ended { fact, code: &codes::MASS_WITHDRAWAL };
+        }
+        if let Taken::Yes(request) = taken {
             if facts.trouble.is_some() {
                 info!(server = server.address, "the stream is back");
             }

@@ -50,7 +50,7 @@ pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
     use prost::Message as _;
     use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryResponse;
 
-    let mut state = state::State::knowing(&[]);
+    let mut state = state::State::default();
     state.begin();
     while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
         let [_, length @ ..] = *head;
@@ -58,8 +58,8 @@ pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
         let (message, rest) = rest.split_at(length.min(rest.len()));
         bytes = rest;
         let Ok(response) = DiscoveryResponse::decode(message) else { continue };
-        let said = state.answer(&response);
-        assert!(said.is_none_or(|said| said.response_nonce == response.nonce));
+        let said = state.answer(&response, std::time::Instant::now());
+        assert!(!matches!(said, state::Taken::Yes(said) if said.response_nonce != response.nonce));
     }
     state.settle();
     let _ = state.warnings();

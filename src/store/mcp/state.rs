@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::Value;
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
 
 use super::convert::{self, Bad};
+use crate::mass_deletion::MassDeletionGuard;
 use crate::sources::WARNINGS_MAX;
 
 /// Far more objects of a kind than any mesh has.
@@ -73,6 +75,18 @@ pub(super) struct ObjectKey {
 #[derive(Debug, Default)]
 pub(super) struct State {
     types: BTreeMap<Type, Held>,
+    guard: MassDeletionGuard<Type>,
+}
+
+/// What becomes of an answer.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// It is of a type that wasn't asked for.
+    Not,
+    /// It was taken as far as it can be; this is to be said to it.
+    Yes(DiscoveryRequest),
+    /// It lacks most of what is held, which stays. A new stream is to ask for all again.
+    Doubtful(String),
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +114,7 @@ impl State {
                 held.objects.insert(key, Arc::clone(object));
             }
         }
-        Self { types }
+        Self { types, guard: MassDeletionGuard::default() }
     }
 
     /// A stream begins: what to ask for. What is held stays until its type is answered.
@@ -114,10 +128,16 @@ impl State {
         requests.collect()
     }
 
-    /// Takes an answer in. Returns what to say to it: that it is accepted, or what of it is not. `None`
-    /// for a type that wasn't asked for.
-    pub(super) fn answer(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
-        let asked = Type::all().find(|one| one.url() == response.type_url)?;
+    /// How many answers were not believed at first.
+    pub(super) fn doubts(&self) -> u64 {
+        self.guard.doubted()
+    }
+
+    /// Takes an answer in. It is accepted, or told what of it is not.
+    pub(super) fn answer(&mut self, response: &DiscoveryResponse, now: Instant) -> Taken {
+        let Some(asked) = Type::all().find(|one| one.url() == response.type_url) else {
+            return Taken::Not;
+        };
         let held = self.types.entry(asked).or_default();
         let mut bad: Vec<Bad> = Vec::new();
         if response.resources.len() > OBJECTS_MAX {
@@ -139,10 +159,17 @@ impl State {
             // be it.
             let nameless = bad.iter().any(|bad| bad.key.is_none());
             let faulty: BTreeSet<_> = bad.iter().filter_map(|bad| bad.key.as_ref()).collect();
-            for (key, before) in std::mem::take(&mut held.objects) {
-                if nameless || faulty.contains(&key) {
-                    objects.entry(key).or_insert(before);
+            for (key, before) in &held.objects {
+                if nameless || faulty.contains(key) {
+                    objects.entry(key.clone()).or_insert_with(|| Arc::clone(before));
                 }
+            }
+            let kept = held.objects.keys().filter(|key| objects.contains_key(key)).count();
+            if !self.guard.admits(asked, held.objects.len(), kept, now) {
+                let doubts = self.guard.waiting().filter(|(one, _)| **one == asked);
+                let doubts =
+                    doubts.map(|(one, doubt)| format!("its list of {} {doubt}", one.url()));
+                return Taken::Doubtful(doubts.collect());
             }
             held.objects = objects;
         }
@@ -158,7 +185,7 @@ impl State {
         if error_detail.is_none() {
             held.accepted.clone_from(&response.version_info);
         }
-        Some(DiscoveryRequest {
+        Taken::Yes(DiscoveryRequest {
             type_url: response.type_url.clone(),
             version_info: held.accepted.clone(),
             response_nonce: response.nonce.clone(),
@@ -222,6 +249,7 @@ mod tests {
     use strait_proto::istio::networking::{ServiceEntry, ServicePort, WorkloadEntry};
 
     use super::*;
+    use crate::mass_deletion::ASK_AGAIN;
 
     fn any(url: &str, value: Vec<u8>) -> Any {
         Any { type_url: url.to_owned(), value }
@@ -255,6 +283,16 @@ mod tests {
         }
     }
 
+    impl State {
+        fn take(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
+            match self.answer(response, Instant::now()) {
+                Taken::Yes(request) => Some(request),
+                Taken::Not => None,
+                Taken::Doubtful(fact) => panic!("{fact}"),
+            }
+        }
+    }
+
     fn hosts(state: &State) -> Vec<String> {
         let objects = state.objects();
         let entries = objects.iter().filter(|one| one["kind"] == "ServiceEntry");
@@ -268,19 +306,19 @@ mod tests {
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
         assert_eq!(asked.len(), 4);
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
-        let said = state.answer(&response("v1/ServiceEntry", "1", two)).expect("asked for");
+        let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("asked for");
         assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
         assert!(said.error_detail.is_none() && !state.is_heard());
-        state.answer(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
+        state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
         assert!(state.is_heard(), "each kind by one of its versions");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         let object = &state.objects()[0];
         assert_eq!(object["spec"]["resolution"], "STATIC");
         assert_eq!(object["spec"]["location"], "MESH_EXTERNAL");
         assert_eq!(object["metadata"]["namespace"], "shop");
-        state.answer(&response("v1/ServiceEntry", "2", vec![entry("shop/b", "b.example")]));
+        state.take(&response("v1/ServiceEntry", "2", vec![entry("shop/b", "b.example")]));
         assert_eq!(hosts(&state), ["b.example"]);
-        assert!(state.answer(&response("v1/Gateway", "1", vec![])).is_none());
+        assert!(state.take(&response("v1/Gateway", "1", vec![])).is_none());
     }
 
     #[test]
@@ -288,7 +326,7 @@ mod tests {
         let mut state = State::default();
         state.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
-        state.answer(&response("v1/ServiceEntry", "1", two));
+        state.take(&response("v1/ServiceEntry", "1", two));
         let workload = WorkloadEntry::default().encode_to_vec();
         let url = "type.googleapis.com/istio.networking.v1.";
         for (bad, fact, kept) in [
@@ -304,15 +342,17 @@ mod tests {
         ] {
             let answer =
                 response("v1/ServiceEntry", "2", vec![bad, entry("shop/b", "new.example")]);
-            let said = state.answer(&answer).expect("asked for");
+            let said = state.take(&answer).expect("asked for");
             let refused = said.error_detail.expect("refused");
             assert!(refused.message.contains(fact), "{}", refused.message);
             assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n2"));
             assert_eq!(hosts(&state), ["a.example", "new.example"], "{fact}");
             assert_eq!(state.warnings().len(), usize::from(kept));
         }
-        let said = state.answer(&response("v1/ServiceEntry", "3", vec![])).expect("asked for");
-        assert!(said.error_detail.is_none() && hosts(&state).is_empty());
+        let none = vec![entry("shop/a", "a.example")];
+        let said = state.take(&response("v1/ServiceEntry", "3", none)).expect("asked for");
+        assert!(said.error_detail.is_none());
+        assert_eq!(hosts(&state), ["a.example"]);
         assert!(state.warnings().is_empty());
     }
 
@@ -320,13 +360,13 @@ mod tests {
     fn what_was_held_stays_until_a_new_stream_has_answered() {
         let mut state = State::default();
         state.begin();
-        state.answer(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
+        state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
         let again = state.begin();
         assert!(again.iter().all(|one| one.version_info.is_empty()), "all is asked for anew");
         assert!(!state.is_heard());
         assert_eq!(hosts(&state), ["a.example"]);
         // The new server knows an older version of the kind only.
-        state.answer(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/b", "b.example")]));
+        state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/b", "b.example")]));
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         state.settle();
         assert_eq!(hosts(&state), ["b.example"]);
@@ -337,12 +377,12 @@ mod tests {
         let mut first = State::default();
         first.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
-        first.answer(&response("v1/ServiceEntry", "1", two));
+        first.take(&response("v1/ServiceEntry", "1", two));
         let mut second = State::knowing(&first.objects());
         assert_eq!(second.objects(), first.objects());
         second.begin();
         let bad = resource("shop/a", "x/ServiceEntry", vec![0xff]);
-        second.answer(&response("v1/ServiceEntry", "2", vec![bad]));
+        second.take(&response("v1/ServiceEntry", "2", vec![bad]));
         assert_eq!(hosts(&second), ["a.example"]);
     }
 
@@ -350,8 +390,30 @@ mod tests {
     fn of_two_versions_of_an_object_the_newer_counts() {
         let mut state = State::default();
         state.begin();
-        state.answer(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/a", "old.example")]));
-        state.answer(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "new.example")]));
+        state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/a", "old.example")]));
+        state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "new.example")]));
         assert_eq!(hosts(&state), ["new.example"]);
+    }
+
+    #[test]
+    fn an_answer_without_most_of_what_was_held_counts_when_the_next_stream_has_the_same() {
+        let mut state = State::default();
+        state.begin();
+        let one = || vec![entry("shop/a", "a.example")];
+        state.take(&response("v1/ServiceEntry", "1", one()));
+        let start = Instant::now();
+        let empty = response("v1/ServiceEntry", "2", vec![]);
+        let Taken::Doubtful(fact) = state.answer(&empty, start) else { panic!("it is doubted") };
+        assert!(fact.contains("v1/ServiceEntry has 0 where 1 were known"), "{fact}");
+        state.begin();
+        assert!(matches!(
+            state.answer(&response("v1/ServiceEntry", "3", one()), start),
+            Taken::Yes(_)
+        ));
+        assert_eq!(hosts(&state), ["a.example"]);
+        assert!(matches!(state.answer(&empty, start), Taken::Doubtful(_)));
+        state.begin();
+        assert!(matches!(state.answer(&empty, start + ASK_AGAIN), Taken::Yes(_)));
+        assert_eq!((hosts(&state).len(), state.doubts()), (0, 2));
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::{Access, Credential, Limits, Loopback, Redacted};
 use crate::model::{ClusterId, Endpoint, Hostname, PodState};
-use crate::registry::kube::{Config, Contact, OwnMesh, Status, run};
+use crate::registry::kube::{Config, Contact, ObjectCounts, OwnMesh, Status, run};
 use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord};
 use crate::task::Supervisor;
 
@@ -635,6 +635,31 @@ async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
     member.until_cart(&[]).await;
     member.until(|status| status.doubted.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_new_run_whose_first_list_lacks_what_the_last_one_held_asks_again_before_it_speaks() {
+    let member = Member::begin(sim(Options::default()).await);
+    member.until_cart(&["1"]).await;
+    let held = member.until(|status| status.held != ObjectCounts::default()).await.held;
+    let Member { sim, .. } = member;
+    sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+    // What is behind a gateway is nothing without its pod, its namespace's label or its Service.
+    sim.fault(Fault::EmptyLists { resource: None });
+    let (access, doubted) = (access(&sim, &sim.url()), "where 1 were known");
+    let member = Member::reading_as(sim, access, |config| {
+        config.status.send_modify(|status| status.held = held);
+        config
+    });
+    let is_doubted =
+        |status: &Status| status.doubted.as_ref().is_some_and(|fact| fact.contains(doubted));
+    member.until(is_doubted).await;
+    assert_eq!(member.heard.borrow().resets, 0, "it has said nothing");
+    member.sim.heal();
+    let status = member.until(|status| status.synced).await;
+    assert!(status.doubted.is_none() && status.doubts > 0, "{status:?}");
+    member.until_cart(&["1"]).await;
+    assert_eq!(member.heard.borrow().resets, 1);
 }
 
 #[tokio::test]
