@@ -473,6 +473,13 @@ An operator asked for it: proxies get no endpoint of the cluster any more, and c
 are open may end by themselves. The cluster is still watched, so it is back at once when the
 annotation goes.";
 
+    /// explain: network.
+    NO_ADDRESS = "STR0429", "the endpoint has no address of its own",
+        "Give the WorkloadEntry an address, if proxies of its own network shall reach it.", "\
+A WorkloadEntry that names a network and no address stands for whatever the gateways of that network lead
+to: proxies of other networks are given those gateways. Where the network has none, and in the network
+itself, there is nothing that could be sent.";
+
     /// check: services.
     SERVICE_CONFLICT = "STR0430", "clusters disagree on a service",
         "Make the Services alike: strait service get HOST", "\

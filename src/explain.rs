@@ -413,6 +413,7 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::GatewayPending => {
             format!("withheld: no gateway of network {} can be dialled yet", quoted(network))
         }
+        Reason::NoAddress => "without an address of its own".into(),
         Reason::EndpointFamily => "of an address family the proxy does not speak".into(),
         Reason::GatewayFamily => {
             "behind gateways of an address family the proxy does not speak".into()
@@ -445,6 +446,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::NotExported | Reason::NotCarried => &codes::NOT_EXPORTED,
         Reason::ClusterLocal => &codes::CLUSTER_LOCAL,
         Reason::NodeLocal => &codes::NODE_LOCAL,
+        Reason::NoAddress => &codes::NO_ADDRESS,
         Reason::EndpointFamily => &codes::ENDPOINT_FAMILY,
     };
     code.id
@@ -698,6 +700,7 @@ impl Asked<'_> {
                 let fact = of_network.map_or("it takes HBONE alone", |one| &one.reason);
                 format!("no gateway of network {network} can be dialled yet: {fact}")
             }
+            Reason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, those of its own network do not".into(),
             Reason::EndpointFamily => {
                 format!("the proxy has no address of the family of {}", endpoint.address)
             }

@@ -20,7 +20,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterId, EndpointRef, Endpoints, Hostname, Kind, NetworkId, Packed, Port, Service, SortedMap,
+    ClusterId, EndpointRef, Endpoints, Hostname, Kind, NO_ADDRESS, NetworkId, Packed, Port, Service,
+    SortedMap,
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
@@ -276,8 +277,10 @@ impl ShardEndpoints {
             });
             u32::try_from(at).unwrap_or(u32::MAX)
         };
-        let is_strange =
-            |address| claims.is_some_and(|place| !place.may_use(&key.cluster, address));
+        let is_strange = |address| {
+            let refused = |place: &dyn Place| !place.may_use(&key.cluster, address);
+            address != NO_ADDRESS && claims.is_some_and(refused)
+        };
         // Once for each kind, where addresses don't matter to it. Kinds stand in the order in which
         // endpoints of them come, so networks do as well.
         let any = endpoints.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |one| one.address);

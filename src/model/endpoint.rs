@@ -1,15 +1,19 @@
 //! One address and port behind one service port.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::{Labels, NetworkId, WorkloadKey};
 
+/// The address of an endpoint that has none: what it stands for is behind the gateways of its network, and nobody is
+/// sent this.
+pub const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// An endpoint as one registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it listens.
+    /// Where it listens, or [`NO_ADDRESS`].
     pub address: IpAddr,
     /// The target port.
     pub port: u16,

@@ -220,6 +220,11 @@ impl<'a> Packed<'a> {
         self.row.bits & IPV6 == 0
     }
 
+    /// Whether it has an address of its own, and not [`NO_ADDRESS`](super::NO_ADDRESS).
+    pub fn has_address(self) -> bool {
+        !self.is_ipv4() || self.row.address != 0
+    }
+
     /// Its place in [`Endpoints::kinds`].
     pub fn kind(self) -> usize {
         self.row.kind as usize

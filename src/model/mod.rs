@@ -19,7 +19,7 @@ mod telemetry;
 mod workload;
 mod workloads;
 
-pub use endpoint::{Endpoint, Health, Locality, PodState, TLS_MODE_LABEL, TlsMode};
+pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
 pub use facts::ClusterFacts;
 pub use gateway::{

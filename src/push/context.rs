@@ -11,8 +11,8 @@ use imbl::OrdMap;
 use crate::aggregate::{Bar, MergedService, Place, Placed};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, EndpointMetadata, Hostname, KnownClusters, Locality, Namespace,
-    NetworkId, Proxy, Service, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, EndpointMetadata, Hostname, KnownClusters, Locality, NO_ADDRESS,
+    Namespace, NetworkId, Proxy, Service, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
@@ -125,7 +125,7 @@ impl PushContext {
         let placement = self.placement();
         if !shard.is_claimed() {
             None
-        } else if !placement.may_use(&shard.cluster, address) {
+        } else if address != NO_ADDRESS && !placement.may_use(&shard.cluster, address) {
             Some(Bar::Address)
         } else {
             (!placement.may_claim(&shard.cluster, network)).then_some(Bar::Network)

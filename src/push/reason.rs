@@ -83,6 +83,8 @@ pub enum Reason {
     NoGateway,
     /// The network has a gateway without an address yet.
     GatewayPending,
+    /// The endpoint has no address of its own: it is reached through the gateways of its network, from other networks.
+    NoAddress,
     /// The proxy doesn't speak the endpoint's address family.
     EndpointFamily,
     /// The proxy doesn't speak the address family of any gateway.
@@ -116,6 +118,7 @@ impl Reason {
             | Self::NetworkRefused
             | Self::ClusterLocal
             | Self::NodeLocal
+            | Self::NoAddress
             | Self::EndpointFamily => false,
         }
     }
@@ -133,6 +136,7 @@ impl Reason {
             Self::AddressRefused
             | Self::NetworkRefused
             | Self::NotSeen
+            | Self::NoAddress
             | Self::OtherNetwork
             | Self::HeadlessElsewhere => Step::Network,
             Self::NoGateway | Self::GatewayPending => Step::Gateway,

@@ -200,6 +200,8 @@ fn each_reason_withholds_at_its_own_step() {
         ),
         ("other family", endpoint("fd00::1"), "n2", Err(Reason::EndpointFamily)),
         ("other family behind a gateway", endpoint("fd00::1"), "n1", Ok(Some(1))),
+        ("without an address", endpoint("0.0.0.0"), "n2", Err(Reason::NoAddress)),
+        ("without an address behind a gateway", endpoint("0.0.0.0"), "n1", Ok(Some(1))),
     ];
     for (case, endpoint, network, expected) in cases {
         let context = context(two_networks(vec![], vec![endpoint]));

@@ -19,7 +19,8 @@ use super::weights::{fit, weigh};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
     ClusterId, Definition, Distribution, EndpointMetadata, EndpointRef, ExportTo, Health, Kind,
-    Locality, Mode, Namespace, NetworkId, Packed, PodState, Port, Proxy, Resolution, TlsMode,
+    Locality, Mode, NO_ADDRESS, Namespace, NetworkId, Packed, PodState, Port, Proxy, Resolution,
+    TlsMode,
 };
 use crate::network::ResolvedGateway;
 use crate::policy::Rank;
@@ -207,7 +208,8 @@ pub fn decide<'a>(
     let bar = context.bar(shard, network, endpoint.address);
     let reach = Reach::new(context, view, service, local, shard, (network, bar));
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
-    match reach.decide(Traits { health, pod, tls_mode, ipv4: address.is_ipv4(), node })? {
+    let (ipv4, located) = (address.is_ipv4(), address != NO_ADDRESS);
+    match reach.decide(Traits { health, pod, tls_mode, ipv4, located, node })? {
         Via::Direct => Ok(Way::Direct),
         Via::Gateways => Ok(Way::Gateways(reach.gateways)),
     }
@@ -263,6 +265,8 @@ struct Traits<'a> {
     pod: PodState,
     tls_mode: TlsMode,
     ipv4: bool,
+    /// Whether it has an address of its own.
+    located: bool,
     node: Option<&'a Arc<str>>,
 }
 
@@ -273,6 +277,7 @@ impl<'a> Traits<'a> {
             pod: kind.pod,
             tls_mode: kind.tls_mode,
             ipv4: endpoint.is_ipv4(),
+            located: endpoint.has_address(),
             node: endpoint.node(),
         }
     }
@@ -410,6 +415,7 @@ impl<'a, 'v> Reach<'a, 'v> {
             return Err(Reason::PlainText);
         }
         match way {
+            Via::Direct if !endpoint.located => Err(Reason::NoAddress),
             Via::Direct if !(if endpoint.ipv4 { self.ipv4 } else { self.ipv6 }) => {
                 Err(Reason::EndpointFamily)
             }

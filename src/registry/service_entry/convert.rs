@@ -105,6 +105,8 @@ pub(super) enum Address {
     Name(Arc<str>),
     /// The path of a socket on the client's own host.
     Socket(Arc<str>),
+    /// None: it is somewhere behind the gateways of its network.
+    Network,
 }
 
 impl Workload {
@@ -197,7 +199,8 @@ pub(super) fn service_entry(
     let endpoints = spec.field::<Vec<WorkloadForm>>("endpoints")?.into_iter().enumerate();
     let endpoints: Vec<Workload> = endpoints
         .map(|(index, form)| {
-            workload(None, &name.namespace, form, &format!("spec.endpoints[{index}]"))
+            let field = format!("spec.endpoints[{index}]");
+            workload(None, &name.namespace, form, &field)?.located(&field)
         })
         .collect::<Result<_, _>>()?;
     let selector: Option<SelectorForm> = spec.field("workloadSelector")?;
@@ -269,7 +272,7 @@ pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<Worklo
     if checked && !is_healthy(object) {
         workload.health = Health::Unhealthy;
     }
-    Ok(workload)
+    workload.located("spec")
 }
 
 /// Whether the condition `Healthy` is true; one that isn't there is not.
@@ -422,9 +425,7 @@ fn workload(
 ) -> Result<Workload, Fault> {
     let address = match form.address.parse() {
         Ok(address) => Address::Ip(address),
-        Err(_) if form.address.is_empty() => {
-            return Err(Fault::new(format!("{field}.address"), "is empty"));
-        }
+        Err(_) if form.address.is_empty() => Address::Network,
         Err(_) if form.address.starts_with("unix:") => {
             let path = form.address.strip_prefix(SOCKET);
             match path.filter(|path| path.len() > 1 && path.starts_with(['/', '@'])) {
@@ -463,6 +464,17 @@ fn workload(
 }
 
 impl Workload {
+    /// One without an address needs a network, whose gateways it stands for.
+    fn located(self, field: &str) -> Result<Self, Fault> {
+        match self.address {
+            Address::Network if self.network.is_none() => {
+                let fact = "is empty, which only one that names a network may be";
+                Err(Fault::new(format!("{field}.address"), fact))
+            }
+            _ => Ok(self),
+        }
+    }
+
     /// What fields leave open, labels may say.
     fn complete(&mut self, namespace: &Namespace) {
         let name = self.name.as_ref().map(|name| &*name.name).unwrap_or_default();

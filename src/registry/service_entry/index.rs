@@ -318,12 +318,18 @@ fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&Workload]) ->
         How::DnsRoundRobin => true,
     };
     let ready = workloads.iter().filter(|one| one.health == Health::Healthy);
-    let mut endpoints: Vec<_> = ready
-        .map(|workload| NamedEndpoint {
-            address: match &workload.address {
-                Address::Ip(address) => address.to_string().into(),
-                Address::Name(name) | Address::Socket(name) => Arc::clone(name),
-            },
+    // What has no address is in no upstream cluster that resolves names.
+    let named = ready.filter_map(|workload| {
+        let address = match &workload.address {
+            Address::Ip(address) => address.to_string().into(),
+            Address::Name(name) | Address::Socket(name) => Arc::clone(name),
+            Address::Network => return None,
+        };
+        Some((workload, address))
+    });
+    let mut endpoints: Vec<_> = named
+        .map(|(workload, address)| NamedEndpoint {
+            address,
             ports: ports_by_name(entry, |port| workload.port(port)),
             weight: workload.weight,
             locality: Arc::clone(&workload.locality),

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::convert::{self, Address, Fault, Workload};
 use crate::model::{
-    ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, Namespace, NetworkId,
-    PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
+    ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, NO_ADDRESS, Namespace,
+    NetworkId, PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
     labels_match,
 };
 use crate::registry::ServiceRecord;
@@ -93,7 +93,7 @@ impl Machine {
     pub fn address(&self) -> Option<IpAddr> {
         match self.workload.address {
             Address::Ip(address) => Some(address),
-            Address::Name(_) | Address::Socket(_) => None,
+            Address::Name(_) | Address::Socket(_) | Address::Network => None,
         }
     }
 
@@ -109,7 +109,7 @@ impl Machine {
 
     /// Whether Services can select it: it has labels, and an address that can be sent.
     fn is_offered(&self) -> bool {
-        !self.workload.labels.is_empty() && self.address().is_some()
+        !self.workload.labels.is_empty() && self.workload.sent_address().is_some()
     }
 }
 
@@ -292,6 +292,15 @@ fn port_of_service(workload: &Workload, port: &Port) -> Option<u16> {
 }
 
 impl Workload {
+    /// The address of its endpoints; `None` for one at a name.
+    fn sent_address(&self) -> Option<IpAddr> {
+        match self.address {
+            Address::Ip(address) => Some(address),
+            Address::Network => Some(NO_ADDRESS),
+            Address::Name(_) | Address::Socket(_) => None,
+        }
+    }
+
     /// Its endpoint for a port, at that number; `None` for one at a name, which is none of the addresses
     /// that a control plane could send.
     pub(super) fn endpoint(
@@ -301,7 +310,7 @@ impl Workload {
         external: bool,
         identity: Option<Arc<str>>,
     ) -> Option<Endpoint> {
-        let Address::Ip(address) = self.address else { return None };
+        let address = self.sent_address()?;
         Some(Endpoint {
             address,
             port: number,

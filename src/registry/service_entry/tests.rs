@@ -4,7 +4,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::Index;
-use crate::model::{Endpoint, ExportTo, Health, Resolution, TlsMode};
+use crate::model::{Endpoint, ExportTo, Health, NO_ADDRESS, Resolution, TlsMode};
 use crate::registry::{Contents, ServiceRecord};
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
@@ -451,4 +451,41 @@ fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
     assert_eq!(sockets(&one, "db.example.com"), ["10.0.0.2:5432"]);
     let none = index.apply(&[]).expect("something else");
     assert!(none.services.get("db.example.com").and_then(Option::as_ref).is_none());
+}
+
+#[test]
+fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
+    let machine = |name: &str, mut spec: Value| {
+        spec["labels"] = json!({ "app": "db" });
+        spec["serviceAccount"] = json!("db");
+        object("WorkloadEntry", name, spec)
+    };
+    let selecting =
+        json!({ "workloadSelector": { "labels": { "app": "db" } }, "location": "MESH_INTERNAL" });
+    let (contents, problems) = read(&[
+        entry("shop/db", database(selecting)),
+        machine("shop/nowhere", json!({})),
+        machine("shop/there", json!({ "network": "n2" })),
+    ]);
+    let empty = "is empty, which only one that names a network may be";
+    let expected =
+        format!("WorkloadEntry shop/nowhere: spec.address: {empty}; it counts for nothing");
+    assert_eq!(problems, [expected]);
+    let [there] = <[Endpoint; 1]>::try_from(endpoints(&contents, "db.example.com")).expect("one");
+    assert_eq!((there.address, there.network_label), (NO_ADDRESS, Some("n2".into())));
+    assert_eq!(there.tls_mode, TlsMode::Istio);
+
+    // In an entry itself as well; names are another matter.
+    let inline = |resolution: &str| {
+        let endpoints = json!([{ "network": "n2" }, { "address": "10.0.0.1" }]);
+        database(json!({ "resolution": resolution, "endpoints": endpoints }))
+    };
+    let (contents, problems) = read(&[entry("shop/db", inline("STATIC"))]);
+    assert_eq!(problems, Vec::<String>::new());
+    assert_eq!(sockets(&contents, "db.example.com"), ["0.0.0.0:5432", "10.0.0.1:5432"]);
+    let (contents, _) = read(&[entry("shop/db", inline("DNS"))]);
+    let Resolution::ByName(named) = &record(&contents, "db.example.com").service.resolution else {
+        panic!("by name")
+    };
+    assert_eq!(named.endpoints.len(), 1);
 }
