@@ -120,7 +120,7 @@ async fn run(
                             same.doubt();
                         }
                         news = index.apply(input, Instant::now()).or(news);
-                        index.to_list_again().for_each(|plural| client.list_again(plural));
+                        index.take_asked_again().for_each(|plural| client.list_again(plural));
                         let doubts = index.guard.doubted();
                         told.contact.send_if_modified(|facts| {
                             std::mem::replace(&mut facts.doubts, doubts) != doubts
@@ -622,7 +622,7 @@ impl Index {
     }
 
     /// The kinds that are to be listed again.
-    fn to_list_again(&mut self) -> impl Iterator<Item = &'static str> {
+    fn take_asked_again(&mut self) -> impl Iterator<Item = &'static str> {
         std::mem::take(&mut self.again).into_iter()
     }
 
@@ -969,7 +969,7 @@ mod tests {
             let told = index.apply(listed(reader, vec![]), start).expect("all is read");
             let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
             assert_eq!(told, held, "{reader:?}");
-            assert_eq!(index.to_list_again().collect::<Vec<_>>(), [reader.plural()]);
+            assert_eq!(index.take_asked_again().collect::<Vec<_>>(), [reader.plural()]);
             assert_eq!(told.warnings.len(), number + 1);
             assert!(
                 told.warnings.iter().all(|one| one.text.starts_with("STR0606: its list has 0"))
@@ -1024,7 +1024,7 @@ mod tests {
         for reader in Reader::ALL {
             assert_eq!(index.apply(listed(reader, vec![]), start), None);
         }
-        let again: Vec<_> = index.to_list_again().collect();
+        let again: Vec<_> = index.take_asked_again().collect();
         assert_eq!(again, ["configmaps", "secrets"]);
         let group = [Reader::ConfigMap, Reader::IstioConfigMap, Reader::Secrets];
         for reader in group {

@@ -139,7 +139,7 @@ async fn stream(
                 let code = &codes::MCP_ODD;
                 warn!(server = server.address, reason = refused.message, %code, next = code.next, "objects that make no sense are refused");
             }
-            if requests.send(request).await.is_err() {
+            if requests.send(*request).await.is_err() {
                 return unreachable("the server takes no requests any more".into());
             }
             // A first stream is heard out; later ones change what is there already.

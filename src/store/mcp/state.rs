@@ -84,7 +84,7 @@ pub(super) enum Taken {
     /// It is of a type that wasn't asked for.
     Not,
     /// It was taken as far as it can be; this is to be said to it.
-    Yes(DiscoveryRequest),
+    Yes(Box<DiscoveryRequest>),
     /// It lacks most of what is held, which stays. A new stream is to ask for all again.
     Doubtful(String),
 }
@@ -185,13 +185,13 @@ impl State {
         if error_detail.is_none() {
             held.accepted.clone_from(&response.version_info);
         }
-        Taken::Yes(DiscoveryRequest {
+        Taken::Yes(Box::new(DiscoveryRequest {
             type_url: response.type_url.clone(),
             version_info: held.accepted.clone(),
             response_nonce: response.nonce.clone(),
             error_detail,
             ..DiscoveryRequest::default()
-        })
+        }))
     }
 
     /// Whether each kind has been answered on this stream, by one of its versions at least.
@@ -286,7 +286,7 @@ mod tests {
     impl State {
         fn take(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
             match self.answer(response, Instant::now()) {
-                Taken::Yes(request) => Some(request),
+                Taken::Yes(request) => Some(*request),
                 Taken::Not => None,
                 Taken::Doubtful(fact) => panic!("{fact}"),
             }
