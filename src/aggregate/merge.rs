@@ -20,8 +20,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterId, EndpointRef, Endpoints, Hostname, Kind, NO_ADDRESS, NetworkId, Packed, Port, Service,
-    SortedMap,
+    ClusterId, EndpointRef, Endpoints, Hostname, Kind, NO_ADDRESS, NetworkId, Packed, Port,
+    Service, SortedMap,
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 

@@ -3,6 +3,7 @@
 //! Nothing here does I/O, knows Kubernetes, Envoy or Consul, or uses another module of Strait. Edges
 //! translate into these types and out of them.
 
+mod collection;
 mod endpoint;
 mod endpoints;
 mod facts;
@@ -19,6 +20,7 @@ mod telemetry;
 mod workload;
 mod workloads;
 
+pub use collection::{Collection, Difference, ObjectKey};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
 pub use facts::ClusterFacts;

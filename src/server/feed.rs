@@ -24,7 +24,7 @@ use crate::policy::Policy;
 use crate::push::PushContext;
 use crate::push::event_loop::Event;
 use crate::registry::service_entry;
-use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::registry::{Epoch, RegistryUpdate, ShardKey};
 use crate::sources::{Board, Facts, Lines, WARNINGS_MAX};
 use crate::store::Objects;
 use crate::task::{Heart, Supervisor};
@@ -296,7 +296,7 @@ impl Feeding {
         let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
         let before = self.entries.problems().to_vec();
         self.entries.shadowed(&objects.shadowed);
-        let contents = self.entries.apply(&objects.others);
+        let change = self.entries.apply(&objects.others);
         self.stand_ins.send_if_modified(|held| {
             let new = self.entries.stand_ins();
             // Equal ones too: which object of a store is meant is told by its place in memory.
@@ -304,20 +304,18 @@ impl Feeding {
             *held = Arc::new(new);
             differs
         });
-        let Some(contents) = contents else { return Ok(()) };
         let problems = self.entries.problems();
         for problem in problems.iter().filter(|problem| !before.contains(problem)) {
             let code = &codes::ENTRY;
             warn!(%problem, %code, next = code.next, "configuration not used as it is");
         }
-        self.faulty.send_replace(problems.len());
-        tell_problems(&self.board, problems);
-        // One run for as long as the process lives, whose words are all complete.
-        let update = RegistryUpdate {
-            shard: ShardKey::service_entries(),
-            epoch: Epoch(0),
-            change: Change::Reset(contents),
-        };
+        if before != problems {
+            self.faulty.send_replace(problems.len());
+            tell_problems(&self.board, problems);
+        }
+        let Some(change) = change else { return Ok(()) };
+        // One run for as long as the process lives, which begins with all there is.
+        let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
         let selections = Arc::clone(self.entries.selections());
         self.events.send(Event::Entries(update, selections)).await
     }

@@ -56,7 +56,7 @@ impl ConfigSource {
         let known = store::Known {
             secrets: restored.clusters.values().filter_map(Remembered::holder).collect(),
             config_maps: restored.mesh.iter().flat_map(|_| names.clone()).collect(),
-            entries: entries.map(|known| Arc::clone(&known.held)).unwrap_or_default(),
+            entries: entries.iter().flat_map(|known| known.held.iter().cloned()).collect(),
         };
         match self {
             Self::Directory(path) => store::kube::Watched {

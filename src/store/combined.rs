@@ -1,8 +1,8 @@
 //! Several stores of objects as one: Strait's own, further directories, servers of MCP over xDS.
 //!
 //! Of an object that several stores have, the first store's counts and the others are shadowed, which is
-//! shown. All is computed anew from what each store holds now, so the end of a winner uncovers the next,
-//! and a change of a shadowed object changes nothing. Secrets, ConfigMaps and Namespaces come from Strait's
+//! shown. That follows from what each store holds now, so the end of a winner uncovers the next, and a change of a
+//! shadowed object changes nothing. What comes of the first store is shared with it, and costs what the others hold. Secrets, ConfigMaps and Namespaces come from Strait's
 //! own store alone. A store that has not been read since the start holds what is remembered of it. Owns
 //! which further stores are read; never decides what an object means.
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Known, Objects, Warning, files, mcp};
-use crate::model::{Labels, NamespaceFilter};
+use crate::model::{Collection, Labels, NamespaceFilter};
 use crate::sources::{Board, Facts, RememberedStores, WARNINGS_MAX};
 use crate::task::Supervisor;
 
@@ -94,8 +94,11 @@ pub fn own_name(kind: &str) -> Arc<str> {
     format!("config {kind}").into()
 }
 
-/// What each store holds, by name. A store writes its own line.
+/// What each store holds that is to be remembered, by name.
 pub type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+
+/// What each store holds, by name. A store writes its own line.
+type Stored = BTreeMap<Arc<str>, Collection>;
 
 /// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
 /// add to it.
@@ -135,10 +138,11 @@ impl Drop for Reading {
 
 async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, tasks: Supervisor) {
     let own_name = config.own_name();
-    let held = Arc::new(watch::Sender::new(Held::new()));
+    let held = Arc::new(watch::Sender::new(Stored::new()));
     let mut held_seen = held.subscribe();
     let mut reading: Vec<(Store, Reading)> = Vec::new();
     let mut own_facts = config.facts(&Store::Own, &own_name);
+    let mut remembering = Remembering::default();
     loop {
         let stores = config.stores.borrow_and_update().clone();
         for (store, _) in reading.extract_if(.., |(store, _)| !stores.contains(store)) {
@@ -171,7 +175,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
         let further = held_seen.borrow_and_update().clone();
         let all = with_remembered(&config, &own_name, &stores, own.as_deref(), &further);
         let own_objects = own.clone().or_else(|| {
-            let others = Vec::clone(all.get(&own_name)?);
+            let others = all.get(&own_name)?.clone();
             Some(Arc::new(Objects { others, ..Objects::default() }))
         });
         if let Some(own_objects) = own_objects {
@@ -192,7 +196,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             // Only now: who is told that a source has been read must find what it said.
             further.keys().for_each(|name| config.board.synced(name));
         }
-        keep(&config.held, all);
+        remembering.keep(&config.held, all);
         let changed = tokio::select! {
             changed = config.own.changed() => changed,
             () = changed(&mut config.own_contact) => Ok(()),
@@ -230,11 +234,11 @@ fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
         .filter(|namespace| filter.admits(&labels(namespace)))
         .map(|namespace| &*namespace.name)
         .collect();
-    let others = own.others.iter().filter(|object| {
-        let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
-        namespace.is_none_or(|namespace| admitted.contains(namespace))
-    });
-    let others = others.cloned().collect();
+    let others = own
+        .others
+        .iter()
+        .filter(|(key, _)| key.namespace.is_empty() || admitted.contains(&*key.namespace));
+    let others = others.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
     Arc::new(Objects { others, ..Objects::clone(&own) })
 }
 
@@ -245,37 +249,47 @@ fn with_remembered(
     own_name: &Arc<str>,
     stores: &[Store],
     own: Option<&Objects>,
-    further: &Held,
-) -> Held {
-    let mut all = Held::new();
-    for name in stores.iter().map(|store| store.name(own_name)).chain([Arc::clone(own_name)]) {
-        if let Some(known) = config.remembered.get(&name) {
-            all.insert(name, Arc::clone(&known.held));
-        }
-    }
-    all.extend(further.iter().map(|(name, objects)| (Arc::clone(name), Arc::clone(objects))));
+    further: &Stored,
+) -> Stored {
+    let mut all = further.clone();
     if let Some(own) = own.filter(|_| config.own_kind.0 == OWN_CLUSTER) {
-        all.insert(Arc::clone(own_name), Arc::new(own.others.clone()));
+        all.insert(Arc::clone(own_name), own.others.clone());
+    }
+    for name in stores.iter().map(|store| store.name(own_name)).chain([Arc::clone(own_name)]) {
+        if let Some(known) = config.remembered.get(&name).filter(|_| !all.contains_key(&name)) {
+            all.insert(name, known.held.iter().cloned().collect());
+        }
     }
     all
 }
 
-fn keep(to: &watch::Sender<Option<Arc<Held>>>, mut all: Held) {
-    to.send_if_modified(|held| {
-        if let Some(before) = held {
+/// What stores hold, for whoever remembers it.
+#[derive(Default)]
+struct Remembering {
+    all: BTreeMap<Arc<str>, (Collection, Arc<Vec<Arc<Value>>>)>,
+}
+
+impl Remembering {
+    fn keep(&mut self, to: &watch::Sender<Option<Arc<Held>>>, all: Stored) {
+        let is_first = to.borrow().is_none();
+        let mut before = std::mem::take(&mut self.all);
+        let mut differs = false;
+        for (name, objects) in all {
             // The same value tells the writer that there is nothing to write.
-            for (name, objects) in &mut all {
-                if let Some(before) = before.get(name).filter(|before| *before == objects) {
-                    *objects = Arc::clone(before);
-                }
-            }
+            let held = before.remove(&name).filter(|(held, _)| *held == objects);
+            differs |= held.is_none();
+            let held = held.unwrap_or_else(|| {
+                let listed = Arc::new(objects.values().cloned().collect());
+                (objects, listed)
+            });
+            self.all.insert(name, held);
         }
-        let differs = held.as_deref() != Some(&all);
-        if differs {
-            *held = Some(Arc::new(all));
+        if differs || is_first || !before.is_empty() {
+            let listed =
+                self.all.iter().map(|(name, (_, held))| (Arc::clone(name), Arc::clone(held)));
+            to.send_replace(Some(Arc::new(listed.collect())));
         }
-        differs
-    });
+    }
 }
 
 /// Starts to read a further store.
@@ -283,7 +297,7 @@ fn read(
     store: &Store,
     own: &Arc<str>,
     config: &Config,
-    held: &Arc<watch::Sender<Held>>,
+    held: &Arc<watch::Sender<Stored>>,
     tasks: &Supervisor,
 ) {
     let name = store.name(own);
@@ -292,7 +306,8 @@ fn read(
         Store::Own => {}
         Store::Directory(path) => {
             let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
-            let known = Known { entries: known.unwrap_or_default(), ..Known::default() };
+            let entries = known.iter().flat_map(|known| known.iter().cloned()).collect();
+            let known = Known { entries, ..Known::default() };
             let objects = files::watch(path.clone(), config.system_namespace.clone(), known, tasks);
             let address = path.display().to_string();
             let follow = move || follow(objects.clone(), line.clone(), address.clone());
@@ -301,8 +316,8 @@ fn read(
         Store::Mcp(server) => {
             let (server, label) = (server.clone(), format!("config source {}", line.name));
             let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
-            let known = known.unwrap_or_default();
-            let run = move || mcp::run(server.clone(), line.clone(), Arc::clone(&known));
+            let known: Collection = known.iter().flat_map(|known| known.iter().cloned()).collect();
+            let run = move || mcp::run(server.clone(), line.clone(), known.clone());
             tasks.spawn_restarting(label, Duration::from_secs(1), run);
         }
     }
@@ -312,17 +327,17 @@ fn read(
 #[derive(Debug, Clone)]
 pub(super) struct Line {
     name: Arc<str>,
-    held: Arc<watch::Sender<Held>>,
+    held: Arc<watch::Sender<Stored>>,
     board: Board,
 }
 
 impl Line {
     /// What it holds now.
-    pub(super) fn hold(&self, objects: Vec<Arc<Value>>) {
+    pub(super) fn hold(&self, objects: Collection) {
         self.held.send_if_modified(|held| {
-            let differs = held.get(&self.name).is_none_or(|before| **before != objects);
+            let differs = held.get(&self.name).is_none_or(|before| *before != objects);
             if differs {
-                held.insert(Arc::clone(&self.name), Arc::new(objects));
+                held.insert(Arc::clone(&self.name), objects);
             }
             differs
         });
@@ -389,43 +404,36 @@ struct Combined {
 }
 
 /// The objects of all stores. Pure.
-fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Held) -> Combined {
-    let mut order: Vec<(Arc<str>, &[Arc<Value>])> = Vec::new();
-    if !stores.contains(&Store::Own) {
-        order.push((Arc::clone(own_name), &own.others));
-    }
-    for store in stores {
+fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Stored) -> Combined {
+    let own_first = (!stores.contains(&Store::Own)).then_some(&Store::Own);
+    let order = own_first.into_iter().chain(stores).filter_map(|store| {
         let name = store.name(own_name);
-        match store {
-            Store::Own => order.push((name, &own.others)),
-            _ => {
-                let objects = further.get(&name).map_or(&[][..], |objects| objects);
-                order.push((name, objects));
-            }
-        }
-    }
-    let mut all: BTreeMap<[&str; 4], (&Arc<str>, &Arc<Value>)> = BTreeMap::new();
+        let objects = match store {
+            Store::Own => &own.others,
+            _ => further.get(&name)?,
+        };
+        Some((name, objects))
+    });
+    let order: Vec<(Arc<str>, &Collection)> =
+        order.filter(|(_, objects)| !objects.is_empty()).collect();
+    let mut stores = order.iter();
+    let mut others =
+        stores.next().map(|(_, objects)| Collection::clone(objects)).unwrap_or_default();
     let mut shadowed = Vec::new();
-    for (store, objects) in &order {
-        for object in *objects {
-            let Some(key) = key(object) else { continue };
-            match all.get(&key) {
-                None => {
-                    all.insert(key, (store, object));
-                }
-                Some((winner, _)) => {
-                    let [kind, _, namespace, name] = key;
-                    shadowed.push(Shadowed {
-                        object: format!("{kind} {namespace}/{name}"),
-                        loser: Arc::clone(store),
-                        winner: Arc::clone(winner),
-                        hosts: hosts(object),
-                    });
-                }
+    for (at, (loser, objects)) in stores.enumerate() {
+        for (key, object) in objects.iter() {
+            let before = order.iter().take(at + 1);
+            match before.into_iter().find(|(_, objects)| objects.get(key).is_some()) {
+                None => others.insert(key.clone(), Arc::clone(object)),
+                Some((winner, _)) => shadowed.push(Shadowed {
+                    object: key.to_string(),
+                    loser: Arc::clone(loser),
+                    winner: Arc::clone(winner),
+                    hosts: hosts(object),
+                }),
             }
         }
     }
-    let others = all.into_values().map(|(_, object)| Arc::clone(object)).collect();
     shadowed.sort();
     let told = shadowed.iter().filter(|one| !one.hosts.is_empty());
     let told = told.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
@@ -437,17 +445,6 @@ fn hosts(object: &Value) -> Vec<Arc<str>> {
     let hosts = object.pointer("/spec/hosts").and_then(Value::as_array);
     let hosts = hosts.into_iter().flatten().filter_map(Value::as_str);
     hosts.map(|host| host.to_ascii_lowercase().into()).collect()
-}
-
-/// What tells objects apart, whatever the version of their API: kind, group, namespace, name.
-fn key(object: &Value) -> Option<[&str; 4]> {
-    let version = object.get("apiVersion")?.as_str()?;
-    let group = version.split_once('/').map_or("", |(group, _)| group);
-    let kind = object.get("kind")?.as_str()?;
-    let metadata = object.get("metadata")?;
-    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
-    let name = metadata.get("name")?.as_str()?;
-    Some([kind, group, namespace, name])
 }
 
 #[cfg(test)]
@@ -465,8 +462,12 @@ mod tests {
         }))
     }
 
+    fn held(objects: &[Arc<Value>]) -> Collection {
+        objects.iter().cloned().collect()
+    }
+
     fn own(objects: &[Arc<Value>]) -> Objects {
-        Objects { others: objects.to_vec(), ..Objects::default() }
+        Objects { others: objects.iter().cloned().collect(), ..Objects::default() }
     }
 
     fn server(address: &str) -> Store {
@@ -475,9 +476,9 @@ mod tests {
     }
 
     /// The hosts that count, and who shadows whom.
-    fn result(own: &Objects, stores: &[Store], further: &Held) -> (Vec<String>, Vec<String>) {
+    fn result(own: &Objects, stores: &[Store], further: &Stored) -> (Vec<String>, Vec<String>) {
         let combined = combine(own, &"own".into(), stores, further);
-        let hosts = combined.objects.others.iter().map(|one| one["spec"]["hosts"][0].to_string());
+        let hosts = combined.objects.others.values().map(|one| one["spec"]["hosts"][0].to_string());
         let shadowed =
             combined.shadowed.iter().map(|one| format!("{} over {}", one.winner, one.loser));
         (hosts.collect(), shadowed.collect())
@@ -487,9 +488,9 @@ mod tests {
     fn the_first_store_of_the_list_counts_and_its_end_uncovers_the_next() {
         let own = own(&[entry("v1", "db", "own")]);
         let (a, b) = (server("a:1"), server("b:1"));
-        let mut further: Held = [
-            ("xds://a:1".into(), Arc::new(vec![entry("v1alpha3", "db", "a")])),
-            ("xds://b:1".into(), Arc::new(vec![entry("v1", "db", "b"), entry("v1", "mq", "mq")])),
+        let mut further: Stored = [
+            ("xds://a:1".into(), held(&[entry("v1alpha3", "db", "a")])),
+            ("xds://b:1".into(), held(&[entry("v1", "db", "b"), entry("v1", "mq", "mq")])),
         ]
         .into();
         let hosts =
@@ -505,14 +506,12 @@ mod tests {
 
         // A shadowed object changes: nothing does.
         let before = combine(&own, &"own".into(), &all, &further).objects.others;
-        further.insert(
-            "xds://b:1".into(),
-            Arc::new(vec![entry("v1", "db", "c"), entry("v1", "mq", "mq")]),
-        );
+        further
+            .insert("xds://b:1".into(), held(&[entry("v1", "db", "c"), entry("v1", "mq", "mq")]));
         assert_eq!(combine(&own, &"own".into(), &all, &further).objects.others, before);
 
         // The winner goes, and the next one after it.
-        further.insert("xds://a:1".into(), Arc::default());
+        further.insert("xds://a:1".into(), Collection::default());
         assert_eq!(result(&own, &all, &further).0, hosts(&["own", "mq"]));
         let none = Objects::default();
         assert_eq!(result(&none, &all, &further).0, hosts(&["c", "mq"]));
@@ -542,7 +541,7 @@ mod tests {
     #[test]
     fn a_shadowed_objects_warning_names_both_stores() {
         let own = own(&[entry("v1", "db", "own")]);
-        let further = [("xds://a:1".into(), Arc::new(vec![entry("v1", "db", "a")]))].into();
+        let further = [("xds://a:1".into(), held(&[entry("v1", "db", "a")]))].into();
         let combined = combine(&own, &"config directory".into(), &[server("a:1")], &further);
         assert_eq!(
             combined.shadowed[0].to_string(),

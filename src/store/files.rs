@@ -179,7 +179,7 @@ impl Files {
 
     /// Takes what was known of the directory before it is looked at.
     fn expect(&mut self, known: &Known) {
-        let entries = known.entries.iter().filter_map(|object| Key::of(object));
+        let entries = known.entries.iter().map(|(key, _)| Key::of(key));
         self.expected = known.secrets.iter().map(Key::secret).chain(entries).collect();
     }
 
@@ -308,7 +308,7 @@ impl Files {
                 }
             }
         }
-        let mut objects = Objects::default();
+        let (mut objects, mut others) = (Objects::default(), Vec::new());
         for (name, object) in all.values() {
             match object {
                 Object::Secret(secret) if !secret.describes_clusters() => {}
@@ -325,9 +325,10 @@ impl Files {
                 Object::Secret(secret) => objects.secrets.push(Arc::clone(secret)),
                 Object::ConfigMap(config_map) => objects.config_maps.push(Arc::clone(config_map)),
                 Object::Namespace(namespace) => objects.namespaces.push(Arc::clone(namespace)),
-                Object::Other(other) => objects.others.push(Arc::clone(other)),
+                Object::Other(other) => others.push(Arc::clone(other)),
             }
         }
+        objects.others = others.into_iter().collect();
         warnings.sort();
         objects.warnings = warnings;
         let mut never_good = self.files.iter().filter(|(_, file)| !file.was_good);

@@ -11,12 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
 use super::combined::OWN_CLUSTER;
+use super::kinds::{self, Kind};
 use super::object::{self, Unusable};
 use super::{
     CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, Known, Namespace, ObjectName, Objects,
@@ -28,7 +30,7 @@ use crate::apiserver::{
 };
 use crate::codes;
 use crate::mass_deletion::{Doubt, MassDeletionGuard};
-use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
+use crate::model::{Collection, ObjectKey};
 use crate::sources::Facts;
 use crate::task::Supervisor;
 
@@ -40,8 +42,6 @@ const OBJECTS_MAX: usize = 10_000;
 const ENTRIES_MAX: usize = 200_000;
 /// The pause between two looks whether the cluster that is meant answers again.
 const BACK_PAUSE: Duration = Duration::from_secs(2);
-/// The version that is written into an entry that is kept, whichever it was read in: they say the same.
-const KEPT_VERSION: &str = "v1";
 
 /// What is told of the config cluster.
 #[derive(Debug, Clone)]
@@ -206,7 +206,10 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         fields: Some(format!("metadata.name={name}")),
         ..Selection::all("", "v1", "configmaps")
     };
-    let entries = |plural| Selection::in_best(ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, plural);
+    let kept = kinds::ALL.iter().map(|kind| {
+        let selection = Selection::in_best(kind.group, kind.versions, kind.plural);
+        pass_on::<KeptObject>(client, selection, Reader::Kept(kind), sink)
+    });
     let namespaces = Selection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
@@ -214,8 +217,7 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
         pass_on::<SecretObject>(client, secrets(SECRET_LABEL), Reader::Secrets, sink),
         pass_on::<ConfigMapObject>(client, config_map(ours), Reader::ConfigMap, sink),
         pass_on::<ConfigMapObject>(client, config_map(istios), Reader::IstioConfigMap, sink),
-        pass_on::<EntryObject>(client, entries("serviceentries"), Reader::ServiceEntries, sink),
-        pass_on::<EntryObject>(client, entries("workloadentries"), Reader::WorkloadEntries, sink),
+        join_all(kept),
         pass_on::<NamespaceObject>(client, namespaces, Reader::Namespaces, sink),
     );
 }
@@ -239,7 +241,7 @@ async fn pass_on<T>(
             }
         }
     };
-    let many = reader.entry_kind().is_some() || reader == Reader::Namespaces;
+    let many = matches!(reader, Reader::Kept(_) | Reader::Namespaces);
     let objects = if many { ENTRIES_MAX } else { OBJECTS_MAX };
     let limits = Limits { objects, ..Limits::default() };
     tokio::select! {
@@ -271,21 +273,22 @@ enum Reader {
     Secrets,
     ConfigMap,
     IstioConfigMap,
-    ServiceEntries,
-    WorkloadEntries,
+    Kept(&'static Kind),
     Namespaces,
 }
 
 impl Reader {
-    const ALL: [Self; 7] = [
+    const OF_CORE: [Self; 5] = [
         Self::IstioSecrets,
         Self::Secrets,
         Self::ConfigMap,
         Self::IstioConfigMap,
-        Self::ServiceEntries,
-        Self::WorkloadEntries,
         Self::Namespaces,
     ];
+
+    fn every() -> impl Iterator<Item = Self> {
+        Self::OF_CORE.into_iter().chain(kinds::ALL.iter().map(Self::Kept))
+    }
 
     /// Whether the mesh can do without it.
     fn is_optional(self) -> bool {
@@ -296,35 +299,23 @@ impl Reader {
         match self {
             Self::IstioSecrets | Self::Secrets => "secrets",
             Self::ConfigMap | Self::IstioConfigMap => "configmaps",
-            Self::ServiceEntries => "serviceentries",
-            Self::WorkloadEntries => "workloadentries",
+            Self::Kept(kind) => kind.plural,
             Self::Namespaces => "namespaces",
         }
     }
 
     /// Whose lists together are all there is of something.
-    fn group(self) -> &'static [Self] {
+    fn group(self) -> [Self; 2] {
         match self {
-            Self::IstioSecrets | Self::Secrets => &[Self::IstioSecrets, Self::Secrets],
-            Self::ConfigMap | Self::IstioConfigMap => &[Self::ConfigMap, Self::IstioConfigMap],
-            Self::ServiceEntries => &[Self::ServiceEntries],
-            Self::WorkloadEntries => &[Self::WorkloadEntries],
-            Self::Namespaces => &[Self::Namespaces],
+            Self::IstioSecrets | Self::Secrets => [Self::IstioSecrets, Self::Secrets],
+            Self::ConfigMap | Self::IstioConfigMap => [Self::ConfigMap, Self::IstioConfigMap],
+            Self::Kept(_) | Self::Namespaces => [self, self],
         }
     }
 
     /// All that it reads, in words.
     fn all(self) -> String {
         format!("{} of the config cluster", self.plural())
-    }
-
-    /// The kind that it reads, of those that are kept as they are.
-    fn entry_kind(self) -> Option<&'static str> {
-        match self {
-            Self::ServiceEntries => Some("ServiceEntry"),
-            Self::WorkloadEntries => Some("WorkloadEntry"),
-            _ => None,
-        }
     }
 }
 
@@ -339,7 +330,7 @@ enum Found {
     ConfigMap(ConfigMap),
     Namespace(ObjectName, Namespace),
     /// An object that is kept as it is, but for its kind, which a list doesn't say.
-    Entry(ObjectName, Value),
+    Kept(ObjectName, Value),
     Unusable(ObjectName, String),
 }
 
@@ -385,7 +376,7 @@ impl From<NamespaceObject> for Found {
 /// An object of the mesh's configuration. What it means others decide, so that one that is wrong keeps
 /// nobody from reading the rest.
 #[derive(Deserialize)]
-struct EntryObject {
+struct KeptObject {
     #[serde(default)]
     metadata: Metadata,
     #[serde(default)]
@@ -394,15 +385,15 @@ struct EntryObject {
     status: Value,
 }
 
-impl Object for EntryObject {
+impl Object for KeptObject {
     fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 }
 
-impl From<EntryObject> for Found {
+impl From<KeptObject> for Found {
     /// Leaves out what changes without meaning: versions, and who manages which field.
-    fn from(EntryObject { metadata, spec, status }: EntryObject) -> Self {
+    fn from(KeptObject { metadata, spec, status }: KeptObject) -> Self {
         let name = name_of(&metadata.key());
         let kept = json!({
             "name": metadata.name,
@@ -411,7 +402,7 @@ impl From<EntryObject> for Found {
             "annotations": metadata.annotations,
             "creationTimestamp": metadata.creation_timestamp,
         });
-        Self::Entry(name, json!({ "metadata": kept, "spec": spec, "status": status }))
+        Self::Kept(name, json!({ "metadata": kept, "spec": spec, "status": status }))
     }
 }
 
@@ -457,12 +448,16 @@ fn name_of(key: &Key) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
+fn name_of_key(key: &ObjectKey) -> ObjectName {
+    ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
+}
+
 /// What is known, by reader. Pure.
 #[derive(Default)]
 struct Index {
     secrets: BTreeMap<(Reader, ObjectName), Arc<Secret>>,
     config_maps: BTreeMap<(Reader, ObjectName), Arc<ConfigMap>>,
-    entries: BTreeMap<(Reader, ObjectName), Arc<Value>>,
+    kept: Collection,
     namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
     /// Readers that have listed once, or that may not and needn't.
     read: BTreeMap<Reader, ()>,
@@ -482,23 +477,18 @@ struct Index {
 impl Index {
     /// An index of a cluster that is known to have held this, and has not been read since. The entries count.
     fn knowing(known: &Known) -> Self {
-        let held = known.entries.iter().filter_map(|object| {
-            let text = |path| object.pointer(path)?.as_str();
-            let kind = text("/kind");
-            let reader =
-                Reader::ALL.into_iter().find(|one| kind.is_some() && one.entry_kind() == kind)?;
-            let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
-            Some(((reader, name), Arc::clone(object)))
-        });
-        let entries: BTreeMap<(Reader, ObjectName), _> = held.collect();
-        let namespaces = entries.keys().map(|(_, name)| &name.namespace);
+        let kept: Collection = (known.entries.iter())
+            .filter(|(key, _)| Kind::of(key).is_some())
+            .map(|(key, object)| (key.clone(), Arc::clone(object)))
+            .collect();
+        let namespaces = kept.iter().map(|(key, _)| &key.namespace);
         let namespaces = namespaces.map(|name| ObjectName::new("", name)).collect();
         let expected = [
             (Reader::IstioSecrets, known.secrets.clone()),
             (Reader::ConfigMap, known.config_maps.clone()),
             (Reader::Namespaces, namespaces),
         ];
-        Self { entries, expected: expected.into(), ..Self::default() }
+        Self { kept, expected: expected.into(), ..Self::default() }
     }
 
     /// Takes an event in. Returns all objects if they may have changed and have all been read once.
@@ -524,7 +514,7 @@ impl Index {
                 }
                 self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
-                self.entries.retain(|(of, name), _| *of != reader || names.contains(name));
+                self.forget_kept(reader, |key| !names.contains(&name_of_key(key)));
                 if reader == Reader::Namespaces {
                     self.namespaces.retain(|name, _| names.contains(name));
                 }
@@ -543,7 +533,9 @@ impl Index {
                 let name = name_of(&key);
                 self.secrets.remove(&(reader, name.clone()));
                 self.config_maps.remove(&(reader, name.clone()));
-                self.entries.remove(&(reader, name.clone()));
+                if let Reader::Kept(kind) = reader {
+                    self.kept.remove(&kind.key(&name.namespace, &name.name));
+                }
                 if reader == Reader::Namespaces {
                     self.namespaces.remove(&name);
                 }
@@ -557,22 +549,26 @@ impl Index {
 
     /// All objects, once all have been read.
     fn complete(&self) -> Option<Objects> {
-        Reader::ALL.iter().all(|reader| self.read.contains_key(reader)).then(|| self.objects())
+        Reader::every().all(|reader| self.read.contains_key(&reader)).then(|| self.objects())
     }
 
     /// What a reader has found.
-    fn held_by(&self, reader: Reader) -> impl Iterator<Item = &ObjectName> {
+    fn held_by(&self, reader: Reader) -> impl Iterator<Item = ObjectName> {
         fn of<T>(
             map: &BTreeMap<(Reader, ObjectName), T>,
             reader: Reader,
         ) -> impl Iterator<Item = &ObjectName> {
             map.keys().filter(move |(of, _)| *of == reader).map(|(_, name)| name)
         }
+        let is_kept =
+            move |key: &&ObjectKey| matches!(reader, Reader::Kept(kind) if kind.holds(key));
+        let kept = self.kept.iter().map(|(key, _)| key).filter(is_kept).map(name_of_key);
         let namespaces = self.namespaces.keys().filter(move |_| reader == Reader::Namespaces);
         of(&self.secrets, reader)
             .chain(of(&self.config_maps, reader))
-            .chain(of(&self.entries, reader))
             .chain(namespaces)
+            .cloned()
+            .chain(kept)
     }
 
     /// Whether a list of these counts; else it is to be asked for again.
@@ -580,7 +576,7 @@ impl Index {
         let (mut known, mut found) = (0, 0);
         for name in self.held_by(reader) {
             known += 1;
-            found += usize::from(names.contains(name));
+            found += usize::from(names.contains(&name));
         }
         // A first list that lacks something takes nothing away that isn't held.
         if known == 0 {
@@ -593,13 +589,13 @@ impl Index {
     /// them are to be asked for again before they count as read.
     fn find_expected(&mut self, reader: Reader, now: Instant) {
         let group = reader.group();
-        let Some(first) = group.first().copied() else { return };
+        let [first, _] = group;
         if !group.iter().all(|one| self.read.contains_key(one)) {
             return;
         }
         let Some(expected) = self.expected.remove(&first) else { return };
         let held: BTreeSet<_> = group.iter().flat_map(|one| self.held_by(*one)).collect();
-        let found = expected.iter().filter(|name| held.contains(name)).count();
+        let found = expected.intersection(&held).count();
         if !self.guarded(first, expected.len(), found, now) {
             self.read.retain(|one, ()| !group.contains(one));
             self.expected.insert(first, expected);
@@ -621,6 +617,14 @@ impl Index {
         admitted
     }
 
+    /// Drops what a reader has found, as far as it has gone.
+    fn forget_kept(&mut self, reader: Reader, has_gone: impl Fn(&ObjectKey) -> bool) {
+        let Reader::Kept(kind) = reader else { return };
+        let of_kind = self.kept.iter().map(|(key, _)| key).filter(|key| kind.holds(key));
+        let gone: Vec<_> = of_kind.filter(|key| has_gone(key)).cloned().collect();
+        gone.iter().for_each(|key| drop(self.kept.remove(key)));
+    }
+
     /// The kinds that are to be listed again.
     fn take_asked_again(&mut self) -> impl Iterator<Item = &'static str> {
         std::mem::take(&mut self.again).into_iter()
@@ -638,14 +642,10 @@ impl Index {
             Found::Namespace(name, namespace) => {
                 self.namespaces.insert(name, Arc::new(namespace));
             }
-            Found::Entry(name, mut object) => {
-                if let Some(kind) = reader.entry_kind() {
-                    object["apiVersion"] = format!("{ISTIO_NETWORKING}/{KEPT_VERSION}").into();
-                    object["kind"] = kind.into();
-                }
-                let held = self.entries.entry((reader, name)).or_default();
-                if **held != object {
-                    *held = Arc::new(object);
+            Found::Kept(name, mut object) => {
+                if let Reader::Kept(kind) = reader {
+                    kind.stamp(&mut object);
+                    self.kept.insert(kind.key(&name.namespace, &name.name), Arc::new(object));
                 }
             }
             // What it was before stays.
@@ -667,10 +667,10 @@ impl Index {
             let first = self.read.insert(reader, ()).is_none();
             if first && matches!(error, Error::NotFound(_)) {
                 // What was known from before was of a kind that is there no more.
-                self.entries.retain(|(of, _), _| *of != reader);
+                self.forget_kept(reader, |_| true);
             }
         }
-        if reader.entry_kind().is_some() && matches!(error, Error::NotFound(_)) {
+        if matches!((reader, error), (Reader::Kept(_), Error::NotFound(_))) {
             // Such objects are not installed there. We go on asking.
             return;
         }
@@ -719,7 +719,7 @@ impl Index {
             secrets,
             config_maps: self.config_maps.values().cloned().collect(),
             namespaces: self.namespaces.values().cloned().collect(),
-            others: self.entries.values().cloned().collect(),
+            others: self.kept.clone(),
             warnings,
             ..Objects::default()
         }
@@ -742,7 +742,7 @@ impl Found {
         match self {
             Self::Secret(secret) => &secret.name,
             Self::ConfigMap(config_map) => &config_map.name,
-            Self::Unusable(name, _) | Self::Entry(name, _) | Self::Namespace(name, _) => name,
+            Self::Unusable(name, _) | Self::Kept(name, _) | Self::Namespace(name, _) => name,
         }
     }
 }
@@ -763,7 +763,7 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
         0 => read::<SecretObject>(bytes),
         1 => read::<ConfigMapObject>(bytes),
         2 => read::<NamespaceObject>(bytes),
-        _ => read::<EntryObject>(bytes),
+        _ => read::<KeptObject>(bytes),
     }
 }
 
@@ -784,6 +784,14 @@ mod tests {
     fn config_map(name: &str) -> Found {
         let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system"}}}}"#);
         serde_json::from_str::<ConfigMapObject>(&json).expect("a ConfigMap").into()
+    }
+
+    fn services() -> Reader {
+        Reader::Kept(&kinds::ALL[0])
+    }
+
+    fn workloads() -> Reader {
+        Reader::Kept(&kinds::ALL[1])
     }
 
     fn listed(reader: Reader, objects: Vec<Found>) -> Input {
@@ -813,8 +821,8 @@ mod tests {
         assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
         assert_eq!(index.tell(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
         assert_eq!(index.tell(listed(Reader::IstioConfigMap, vec![])), None);
-        assert_eq!(index.tell(listed(Reader::ServiceEntries, vec![])), None);
-        assert_eq!(index.tell(not_found(Reader::WorkloadEntries)), None);
+        assert_eq!(index.tell(listed(services(), vec![])), None);
+        assert_eq!(index.tell(not_found(workloads())), None);
         let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
         let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
         let objects = index.tell(listed(Reader::Namespaces, vec![shop])).expect("all is read");
@@ -835,40 +843,44 @@ mod tests {
                 r#"{{"metadata": {{"name": "a", "namespace": "shop", "resourceVersion": "{version}",
                     "managedFields": [{{"time": "{version}"}}]}}, "spec": {{"address": "{address}"}}}}"#
             );
-            let object = serde_json::from_str::<EntryObject>(&json).expect("an entry");
-            Input { reader: Reader::WorkloadEntries, event: Event::Applied(object.into()) }
+            let object = serde_json::from_str::<KeptObject>(&json).expect("an entry");
+            Input { reader: workloads(), event: Event::Applied(object.into()) }
         };
-        let first = index.tell(entry("1", "10.0.0.1")).expect("all is read").others;
-        assert_eq!(first[0]["kind"], "WorkloadEntry");
-        assert_eq!(first[0]["spec"]["address"], "10.0.0.1");
-        let again = index.tell(entry("2", "10.0.0.1")).expect("all is read").others;
-        assert!(Arc::ptr_eq(&first[0], &again[0]), "nothing that means anything changed");
-        let other = index.tell(entry("3", "10.0.0.2")).expect("all is read").others;
-        assert_eq!(other[0]["spec"]["address"], "10.0.0.2");
-        let none = index.tell_twice(|| listed(Reader::WorkloadEntries, vec![]));
+        let mut told = |version, address| {
+            let objects = index.tell(entry(version, address)).expect("all is read");
+            Arc::clone(objects.others.values().next().expect("one"))
+        };
+        let first = told("1", "10.0.0.1");
+        assert_eq!(first["kind"], "WorkloadEntry");
+        assert_eq!(first["spec"]["address"], "10.0.0.1");
+        let again = told("2", "10.0.0.1");
+        assert!(Arc::ptr_eq(&first, &again), "nothing that means anything changed");
+        assert_eq!(told("3", "10.0.0.2")["spec"]["address"], "10.0.0.2");
+        let none = index.tell_twice(|| listed(workloads(), vec![]));
         assert!(none.expect("all is read").others.is_empty());
     }
 
     #[test]
     fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() {
-        let entries: Vec<_> = [("ServiceEntry", "a"), ("WorkloadEntry", "b")]
-            .map(|(kind, name)| json!({"kind": kind, "metadata": {"namespace": "shop", "name": name}}))
-            .map(Arc::new)
-            .into();
-        let known = Known { entries: Arc::new(entries), ..Known::default() };
+        let entries = [("ServiceEntry", "a"), ("WorkloadEntry", "b")].map(|(kind, name)| {
+            let metadata = json!({ "namespace": "shop", "name": name });
+            let version = "networking.istio.io/v1";
+            Arc::new(json!({ "apiVersion": version, "kind": kind, "metadata": metadata }))
+        });
+        let known = Known { entries: entries.into_iter().collect(), ..Known::default() };
         let left = |services: &dyn Fn() -> Input, workloads: &dyn Fn() -> Input| {
             let mut index = Index::knowing(&known);
             index.tell_twice(services);
             index.tell_twice(workloads);
             let names = index.objects().others;
-            names.iter().map(|one| one["metadata"]["name"].to_string()).collect::<Vec<_>>()
+            names.values().map(|one| one["metadata"]["name"].to_string()).collect::<Vec<_>>()
         };
         let forbidden = |reader| Input {
             reader,
             event: Event::Failed(Error::Forbidden("forbidden".to_owned())),
         };
         let empty = |reader| listed(reader, vec![]);
-        let (services, workloads) = (Reader::ServiceEntries, Reader::WorkloadEntries);
+        let (services, workloads) = (services(), workloads());
         let [a, b] = ["\"a\"", "\"b\""];
         assert_eq!(left(&|| forbidden(services), &|| forbidden(workloads)), [a, b]);
         assert_eq!(left(&|| empty(services), &|| forbidden(workloads)), [b]);
@@ -894,8 +906,8 @@ mod tests {
         };
         assert_eq!(index.tell(forbidden(Reader::ConfigMap)), None);
         assert_eq!(index.tell(forbidden(Reader::IstioConfigMap)), None);
-        assert_eq!(index.tell(not_found(Reader::ServiceEntries)), None);
-        assert_eq!(index.tell(not_found(Reader::WorkloadEntries)), None);
+        assert_eq!(index.tell(not_found(services())), None);
+        assert_eq!(index.tell(not_found(workloads())), None);
         assert_eq!(index.tell(forbidden(Reader::Namespaces)), None);
         assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
         assert_eq!(index.unread(), None);
@@ -954,17 +966,16 @@ mod tests {
 
     fn entry(name: &str) -> Found {
         let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
-        serde_json::from_str::<EntryObject>(&json).expect("an entry").into()
+        serde_json::from_str::<KeptObject>(&json).expect("an entry").into()
     }
 
     #[test]
     fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same() {
         let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")]);
-        index.tell(listed(Reader::ServiceEntries, vec![entry("x")]));
+        index.tell(listed(services(), vec![entry("x")]));
         let before = index.objects();
         let start = Instant::now();
-        let empty =
-            [Reader::IstioSecrets, Reader::ConfigMap, Reader::ServiceEntries, Reader::Namespaces];
+        let empty = [Reader::IstioSecrets, Reader::ConfigMap, services(), Reader::Namespaces];
         for (number, reader) in empty.into_iter().enumerate() {
             let told = index.apply(listed(reader, vec![]), start).expect("all is read");
             let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
@@ -979,7 +990,7 @@ mod tests {
         let later = start + ASK_AGAIN;
         index.apply(listed(Reader::ConfigMap, vec![config_map("strait")]), later);
         index.apply(listed(Reader::Namespaces, vec![]), later);
-        index.apply(listed(Reader::ServiceEntries, vec![entry("x")]), later);
+        index.apply(listed(services(), vec![entry("x")]), later);
         let secrets = || vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")];
         let told =
             index.apply(listed(Reader::IstioSecrets, secrets()), later).expect("all is read");
@@ -1000,12 +1011,12 @@ mod tests {
         let known = || Known {
             secrets: set(&["a", "b", "c"]),
             config_maps: set(&["strait", "istio"]),
-            entries: Arc::new(Vec::new()),
+            entries: Collection::default(),
         };
         let (start, mut index) = (Instant::now(), Index::knowing(&known()));
         let mut tell = |reader, objects, now| index.apply(listed(reader, objects), now);
         let config_map = || vec![config_map("istio")];
-        for reader in [Reader::ServiceEntries, Reader::WorkloadEntries, Reader::Namespaces] {
+        for reader in [services(), workloads(), Reader::Namespaces] {
             assert_eq!(tell(reader, vec![], start), None);
         }
         assert_eq!(tell(Reader::ConfigMap, vec![], start), None);
@@ -1021,7 +1032,7 @@ mod tests {
         assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 
         let mut index = Index::knowing(&known());
-        for reader in Reader::ALL {
+        for reader in Reader::every() {
             assert_eq!(index.apply(listed(reader, vec![]), start), None);
         }
         let again: Vec<_> = index.take_asked_again().collect();

@@ -7,6 +7,7 @@
 pub mod combined;
 mod exec;
 pub mod files;
+mod kinds;
 pub mod kube;
 pub mod kubeconfig;
 pub mod mcp;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::apiserver::Redacted;
+use crate::model::Collection;
 
 /// The label under which Istio keeps its remote Secrets.
 pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
@@ -38,8 +40,8 @@ pub struct Objects {
     pub config_maps: Vec<Arc<ConfigMap>>,
     /// Namespaces, by name.
     pub namespaces: Vec<Arc<Namespace>>,
-    /// Objects of all other kinds as they are, by kind, namespace and name.
-    pub others: Vec<Arc<serde_json::Value>>,
+    /// Objects of all other kinds as they are.
+    pub others: Collection,
     /// What could not be read and is replaced by what it was before, or left out.
     pub warnings: Vec<Warning>,
     /// Where there may be more objects than these: a file that could not be read, or not all of it, and of
@@ -58,7 +60,7 @@ pub struct Known {
     /// The ConfigMaps of the mesh, one of which was there.
     pub config_maps: BTreeSet<ObjectName>,
     /// The objects of other kinds.
-    pub entries: Arc<Vec<Arc<serde_json::Value>>>,
+    pub entries: Collection,
 }
 
 impl Known {
@@ -67,7 +69,7 @@ impl Known {
         Self {
             secrets: objects.secrets.iter().map(|secret| secret.name.clone()).collect(),
             config_maps: objects.config_maps.iter().map(|map| map.name.clone()).collect(),
-            entries: Arc::new(objects.others.clone()),
+            entries: objects.others.clone(),
         }
     }
 }

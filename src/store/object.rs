@@ -7,8 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use super::kinds;
 use super::{ConfigMap, Namespace, ObjectName, Secret};
 use crate::apiserver::Redacted;
+use crate::model::ObjectKey;
 
 /// One object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,12 +36,9 @@ impl Key {
     }
 
     /// Of an object that is kept as it is.
-    pub(super) fn of(object: &Value) -> Option<Self> {
-        let text = |path| object.pointer(path).and_then(Value::as_str);
-        let group = text("/apiVersion")?.split_once('/').map_or("", |(group, _)| group);
-        let namespace = text("/metadata/namespace").unwrap_or_default();
-        let name = ObjectName::new(namespace, text("/metadata/name")?);
-        Some(Self { group: group.to_owned(), kind: text("/kind")?.to_owned(), name })
+    pub(super) fn of(key: &ObjectKey) -> Self {
+        let name = ObjectName::new(&key.namespace, &key.name);
+        Self { group: key.group.to_string(), kind: key.kind.to_string(), name }
     }
 }
 
@@ -98,7 +97,9 @@ fn one(mut document: Value, system_namespace: &str) -> Result<(Key, Object), Unu
     let metadata = document.get("metadata").unwrap_or(&Value::Null);
     let name = metadata.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| invalid("has no metadata.name"))?.to_owned();
-    let namespace = if WITHOUT_NAMESPACE.contains(&kind.as_str()) {
+    let namespace = if WITHOUT_NAMESPACE.contains(&kind.as_str())
+        || kinds::ALL.iter().any(|one| one.kind == kind && one.group == group && !one.namespaced)
+    {
         ""
     } else {
         match metadata.get("namespace").and_then(Value::as_str) {

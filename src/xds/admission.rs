@@ -464,8 +464,8 @@ mod tests {
     /// The same as [`context`] with these WorkloadEntries: name, and spec.
     fn with_machines(machines: &[(&str, serde_json::Value)]) -> Arc<PushContext> {
         use crate::registry::service_entry::Index;
-        use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
-        let objects: Vec<_> = machines
+        use crate::registry::{Epoch, RegistryUpdate, ShardKey};
+        let objects = machines
             .iter()
             .map(|(name, spec)| {
                 Arc::new(serde_json::json!({
@@ -477,14 +477,14 @@ mod tests {
             })
             .collect();
         let mut index = Index::new("cluster.local");
-        let contents = index.apply(&objects).expect("news");
+        let change = index.apply(&objects).expect("news");
         let mut mesh = Mesh::new(Arc::clone(&context(None, None).settings));
         let clusters = [(ClusterId::from("east"), member(None))].into();
         mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
         let word = shard("east", 1).pod(workload("web.ns", "10.0.0.1", &[]));
         mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
         let shard = ShardKey::service_entries();
-        let update = RegistryUpdate { shard, epoch: Epoch(0), change: Change::Reset(contents) };
+        let update = RegistryUpdate { shard, epoch: Epoch(0), change };
         mesh.apply(Event::Entries(update, Arc::clone(index.selections())));
         mesh.apply(Event::Complete);
         mesh.next_version().expect("a version").0

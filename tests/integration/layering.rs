@@ -34,16 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("identity", &["model", "codes", "durable", "task"]),
     (
         "store",
-        &[
-            "model",
-            "apiserver",
-            "identity",
-            "sources",
-            "folder",
-            "mass_deletion",
-            "task",
-            "codes",
-        ],
+        &["model", "apiserver", "identity", "sources", "folder", "mass_deletion", "task", "codes"],
     ),
     (
         "clusters",

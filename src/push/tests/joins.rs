@@ -23,7 +23,8 @@ pub(super) fn entries(objects: &[(&str, &str, Value)]) -> Event {
         })
         .collect();
     let mut index = Index::new("cluster.local");
-    let change = Change::Reset(index.apply(&objects).expect("heard for the first time"));
+    let objects = objects.into_iter().collect();
+    let change = index.apply(&objects).expect("heard for the first time");
     let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
     Event::Entries(update, Arc::clone(index.selections()))
 }
@@ -166,7 +167,7 @@ fn a_private_definition_comes_and_goes_without_a_trace_on_others() {
     };
     let mut index = Index::new("cluster.local");
     let mut say = |mesh: &mut Mesh, objects: &[Arc<Value>]| {
-        let change = Change::Reset(index.apply(objects).expect("something else"));
+        let change = index.apply(&objects.iter().cloned().collect()).expect("something else");
         let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
         mesh.apply(Event::Entries(update, Arc::clone(index.selections())));
         mesh.next_version().expect("something else")

@@ -4,24 +4,21 @@
 //! same. A host belongs to the namespace of its first entry: entries of other namespaces can't add to
 //! it, else whoever may write one object could take a share of anybody's traffic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::addresses::{self, Claim};
+use super::addresses::{Allocation, Claim};
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
 use super::join::{Machine, Machines, PodsWanted, Selections};
 use crate::model::{
-    ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
-    NamedEndpoint, Namespace, Port, Resolution, Service, SortedMap, TargetPort, TlsMode,
-    WorkloadKey,
+    ByName, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
+    Health, Hostname, ISTIO_NETWORKING, Labels, NamedEndpoint, Namespace, ObjectKey, Port,
+    Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
 };
-use crate::registry::{Contents, ServiceRecord};
-
-/// The API group of the objects, whatever its version.
-const GROUP: &str = "networking.istio.io/";
+use crate::registry::{Change, Contents, ServiceRecord};
 
 /// An object that can't be used as it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,46 +53,142 @@ impl Kind {
             Self::Workload => "WorkloadEntry",
         }
     }
+
+    /// The key of an object of this kind.
+    fn key(self, name: &WorkloadKey) -> ObjectKey {
+        ObjectKey {
+            kind: self.as_str().into(),
+            group: ISTIO_NETWORKING.into(),
+            namespace: name.namespace.as_str().into(),
+            name: Arc::clone(&name.name),
+        }
+    }
 }
 
+/// Whose word comes when, of the entries that name a host.
+type Place = (i64, WorkloadKey);
+
 /// What is known of the entries. Pure.
+///
+/// What comes of a host is made of the entries that name it, and of what these select, alone; so when an entry changes
+/// only its hosts are made again. That this is the same as making all of them anew, a property test holds.
 #[derive(Debug)]
 pub struct Index {
     trust_domain: String,
+    /// The objects as they were last taken.
+    objects: Collection,
     services: BTreeMap<WorkloadKey, Kept<ServiceEntry>>,
     workloads: BTreeMap<WorkloadKey, Kept<Workload>>,
+    /// The entries that name each host, in the order in which they are joined.
+    naming: BTreeMap<Hostname, BTreeSet<Place>>,
+    /// The entries that select workloads, by namespace.
+    selecting: BTreeMap<Namespace, BTreeSet<WorkloadKey>>,
+    /// What comes of each host.
+    joined: BTreeMap<Hostname, Joined>,
+    allocation: Allocation,
+    /// What was said of each definition.
+    said: BTreeMap<Hostname, ServiceRecord>,
+    /// What definitions that select workloads select.
+    wanted: BTreeMap<Hostname, Vec<PodsWanted>>,
+    /// Objects that are wrong in themselves.
+    faulty: BTreeMap<(Kind, WorkloadKey), Vec<Problem>>,
     /// Wrong in itself, or at odds with other entries.
     problems: Vec<Problem>,
     selections: Arc<Selections>,
     heard: bool,
     /// `defaultServiceExportTo` of the mesh config.
     default_export: Vec<String>,
-    /// Whether all objects are to be read again.
-    stale: bool,
+    /// What is to be made again though its object has not changed.
+    stale: Stale,
     /// What stores say of objects that are not handed over at all, with the hosts that those name.
     shadowed: Vec<(Vec<Arc<str>>, String)>,
-    /// Whether something is to be told yet though no object has changed.
-    untold: bool,
+}
+
+/// What is to be made again though no object has changed.
+#[derive(Debug, Default)]
+struct Stale {
+    /// ServiceEntries are to be read again.
+    entries: bool,
+    /// All identities.
+    identities: bool,
+    /// What is said of hosts beside their definitions.
+    notes: bool,
+}
+
+/// What a change of objects touches.
+#[derive(Debug, Default)]
+struct Touched {
+    hosts: BTreeSet<Hostname>,
+    machines: bool,
+    problems: bool,
+}
+
+/// What comes of one host.
+#[derive(Debug, Default)]
+struct Joined {
+    /// By the name under which they are kept.
+    definitions: BTreeMap<Hostname, Defined>,
+    problems: Vec<Problem>,
+}
+
+/// A definition of a host, without the addresses that it is given.
+#[derive(Debug)]
+struct Defined {
+    service: Service,
+    endpoints: Endpoints,
+    claim: Claim,
+    /// What the entries select that make it up, each with its own ports.
+    selects: Vec<(Labels, Vec<Port>)>,
 }
 
 /// An object as it was last read.
 #[derive(Debug)]
 struct Kept<T> {
-    object: Arc<Value>,
     /// The last of it that made sense, as it was stored and as it was read.
     good: Option<(Arc<Value>, T)>,
     fault: Option<Fault>,
 }
 
 impl<T> Kept<T> {
+    /// An object that comes in the place of another.
+    fn read(
+        object: &Arc<Value>,
+        before: Option<Self>,
+        read: impl Fn(&Value) -> Result<T, Fault>,
+    ) -> Self {
+        let (good, fault) = match read(object) {
+            Ok(good) => (Some((Arc::clone(object), good)), None),
+            Err(fault) => {
+                // What is read of it may depend on settings that have changed since.
+                let good = before.and_then(|before| before.good);
+                let good = good.map(|(stored, good)| {
+                    let again = read(&stored).unwrap_or(good);
+                    (stored, again)
+                });
+                (good, Some(fault))
+            }
+        };
+        Self { good, fault }
+    }
+
     fn good(&self) -> Option<&T> {
         self.good.as_ref().map(|(_, good)| good)
     }
 
     /// What counts in place of an object that makes no sense.
-    fn stand_in(&self) -> Option<(Arc<Value>, Arc<Value>)> {
+    fn stand_in(&self) -> Option<&Arc<Value>> {
         let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
-        Some((Arc::clone(&self.object), Arc::clone(good)))
+        Some(good)
+    }
+
+    /// What is wrong with it.
+    fn problem(&self, kind: Kind, object: &WorkloadKey) -> Option<Problem> {
+        let effect = match self.good {
+            Some(_) => "what it said before still counts",
+            None => "it counts for nothing",
+        };
+        let fault = self.fault.clone()?;
+        Some(Problem { kind: kind.as_str(), object: object.clone(), fault, effect })
     }
 }
 
@@ -104,23 +197,39 @@ impl Index {
     pub fn new(trust_domain: &str) -> Self {
         Self {
             trust_domain: trust_domain.to_owned(),
+            objects: Collection::default(),
             services: BTreeMap::new(),
             workloads: BTreeMap::new(),
+            naming: BTreeMap::new(),
+            selecting: BTreeMap::new(),
+            joined: BTreeMap::new(),
+            allocation: Allocation::default(),
+            said: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            faulty: BTreeMap::new(),
             problems: Vec::new(),
             selections: Arc::default(),
             heard: false,
             default_export: Vec::new(),
-            stale: false,
+            stale: Stale::default(),
             shadowed: Vec::new(),
-            untold: false,
         }
+    }
+
+    /// An empty index with the same settings.
+    #[cfg(test)]
+    pub(super) fn like(&self) -> Self {
+        let mut like = Self::new(&self.trust_domain);
+        like.export_by_default(&self.default_export);
+        like.shadowed(&self.shadowed);
+        like
     }
 
     /// In which trust domain accounts of workloads are from now on. It counts with the next [`Self::apply`].
     pub fn move_to(&mut self, trust_domain: &str) {
         if self.trust_domain != trust_domain {
             trust_domain.clone_into(&mut self.trust_domain);
-            self.untold = true;
+            self.stale.identities = true;
         }
     }
 
@@ -129,7 +238,7 @@ impl Index {
     pub fn export_by_default(&mut self, to: &[String]) {
         if self.default_export != to {
             self.default_export = to.to_vec();
-            self.stale = true;
+            self.stale.entries = true;
         }
     }
 
@@ -138,31 +247,45 @@ impl Index {
     pub fn shadowed(&mut self, shadowed: &[(Vec<Arc<str>>, String)]) {
         if self.shadowed != shadowed {
             self.shadowed = shadowed.to_vec();
-            self.untold = true;
+            self.stale.notes = true;
         }
     }
 
-    /// Takes all objects there are; those of other kinds are left alone. Returns all that comes of
-    /// them, unless nothing can have changed.
-    pub fn apply(&mut self, objects: &[Arc<Value>]) -> Option<Contents> {
-        let mut found: BTreeMap<(Kind, WorkloadKey), &Arc<Value>> = BTreeMap::new();
-        for object in objects {
-            if let Some(key) = key_of(object) {
-                found.entry(key).or_insert(object);
+    /// Takes all objects there are; those of other kinds are left alone. Returns what that changes, all the first
+    /// time; `None` where nothing is to be told.
+    pub fn apply(&mut self, objects: &Collection) -> Option<Change> {
+        let stale = std::mem::take(&mut self.stale);
+        let mut touched = Touched::default();
+        let before = std::mem::replace(&mut self.objects, objects.clone());
+        for Difference { key, now } in objects.differences(&before) {
+            let Some((kind, name)) = kind_of(key) else { continue };
+            match kind {
+                Kind::Service => self.take_service(name, now, &mut touched),
+                Kind::Workload => self.take_workload(name, now, &mut touched),
             }
         }
-        let services = found.iter().filter(|((kind, _), _)| *kind == Kind::Service);
-        let services = services.map(|((_, name), object)| (name, *object));
-        let stale = std::mem::take(&mut self.stale);
-        let read =
-            |name, object: &Value| convert::service_entry(name, object, &self.default_export);
-        let mut changed = take(&mut self.services, services, stale, read);
-        let workloads = found.iter().filter(|((kind, _), _)| *kind == Kind::Workload);
-        let workloads = workloads.map(|((_, name), object)| (name, *object));
-        changed |= take(&mut self.workloads, workloads, false, convert::workload_entry);
-        changed |= !std::mem::replace(&mut self.heard, true);
-        changed |= std::mem::take(&mut self.untold);
-        changed.then(|| self.contents())
+        if stale.entries {
+            for (key, object) in objects.iter() {
+                if let Some((Kind::Service, name)) = kind_of(key) {
+                    self.take_service(name, Some(object), &mut touched);
+                }
+            }
+        }
+        if stale.identities {
+            touched.hosts.extend(self.naming.keys().cloned());
+            touched.machines = true;
+        }
+        let selections = Arc::clone(&self.selections);
+        let contents = self.join(touched, stale.notes);
+        if !std::mem::replace(&mut self.heard, true) {
+            let all = self.said.iter().map(|(key, record)| (key.clone(), Some(record.clone())));
+            return Some(Change::Reset(Contents {
+                services: all.collect(),
+                ..Contents::default()
+            }));
+        }
+        let is_news = !contents.services.is_empty() || !Arc::ptr_eq(&selections, &self.selections);
+        is_news.then_some(Change::Update(contents))
     }
 
     /// Objects that can't be used as they are, sorted.
@@ -172,8 +295,15 @@ impl Index {
 
     /// Objects that make no sense, each with what it was when it last did.
     pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
-        let services = self.services.values().filter_map(Kept::stand_in);
-        services.chain(self.workloads.values().filter_map(Kept::stand_in)).collect()
+        let stand_in = |(kind, name): &(Kind, WorkloadKey)| {
+            let good = match kind {
+                Kind::Service => self.services.get(name)?.stand_in(),
+                Kind::Workload => self.workloads.get(name)?.stand_in(),
+            };
+            // Which object of a store is meant is told by its place in memory.
+            Some((Arc::clone(self.objects.get(&kind.key(name))?), Arc::clone(good?)))
+        };
+        self.faulty.keys().filter_map(stand_in).collect()
     }
 
     /// What entries select of clusters, and what Services may select of them.
@@ -181,101 +311,260 @@ impl Index {
         &self.selections
     }
 
-    fn contents(&mut self) -> Contents {
-        let mut problems = faults(Kind::Service, &self.services);
-        problems.extend(self.services.values().filter_map(Kept::good).flat_map(|entry| {
-            entry.odd_addresses.iter().map(|fault| Problem {
-                kind: Kind::Service.as_str(),
-                object: entry.name.clone(),
-                fault: fault.clone(),
-                effect: "the entry counts without this address",
-            })
-        }));
-        problems.extend(faults(Kind::Workload, &self.workloads));
-        let mut entries: Vec<&ServiceEntry> =
-            self.services.values().filter_map(Kept::good).collect();
-        entries.sort_by_key(|entry| (entry.created, &entry.name));
-        let holders = Holders::of(&entries);
-        let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
-        let mut notes: BTreeMap<Hostname, Vec<String>> = BTreeMap::new();
-        for (hosts, text) in &self.shadowed {
-            for host in hosts {
-                notes.entry(Hostname::new(Arc::clone(host))).or_default().push(text.clone());
+    fn take_service(
+        &mut self,
+        name: WorkloadKey,
+        object: Option<&Arc<Value>>,
+        touched: &mut Touched,
+    ) {
+        let before = self.services.remove(&name);
+        if let Some(entry) = before.as_ref().and_then(Kept::good) {
+            let place = (entry.created, name.clone());
+            for host in &entry.hosts {
+                remove(&mut self.naming, host, &place);
+            }
+            if entry.selector.is_some() {
+                remove(&mut self.selecting, &name.namespace, &name);
+            }
+            touched.hosts.extend(entry.hosts.iter().cloned());
+        }
+        let mut problems = Vec::new();
+        if let Some(object) = object {
+            let export = &self.default_export;
+            let read = |object: &Value| convert::service_entry(name.clone(), object, export);
+            let kept = Kept::read(object, before, read);
+            problems.extend(kept.problem(Kind::Service, &name));
+            if let Some(entry) = kept.good() {
+                let place = (entry.created, name.clone());
+                for host in &entry.hosts {
+                    self.naming.entry(host.clone()).or_default().insert(place.clone());
+                }
+                if entry.selector.is_some() {
+                    let namespace = name.namespace.clone();
+                    self.selecting.entry(namespace).or_default().insert(name.clone());
+                }
+                touched.hosts.extend(entry.hosts.iter().cloned());
+                problems.extend(entry.odd_addresses.iter().map(|fault| Problem {
+                    kind: Kind::Service.as_str(),
+                    object: name.clone(),
+                    fault: fault.clone(),
+                    effect: "the entry counts without this address",
+                }));
+            }
+            self.services.insert(name.clone(), kept);
+        }
+        self.note_faults((Kind::Service, name), problems, touched);
+    }
+
+    fn take_workload(
+        &mut self,
+        name: WorkloadKey,
+        object: Option<&Arc<Value>>,
+        touched: &mut Touched,
+    ) {
+        let before = self.workloads.remove(&name);
+        self.touch_selecting(&name, before.as_ref().and_then(Kept::good), touched);
+        let mut problems = Vec::new();
+        if let Some(object) = object {
+            let read = |object: &Value| convert::workload_entry(name.clone(), object);
+            let kept = Kept::read(object, before, read);
+            problems.extend(kept.problem(Kind::Workload, &name));
+            self.touch_selecting(&name, kept.good(), touched);
+            self.workloads.insert(name.clone(), kept);
+        }
+        touched.machines = true;
+        self.note_faults((Kind::Workload, name), problems, touched);
+    }
+
+    /// The hosts of entries that select a workload are to be made again.
+    fn touch_selecting(
+        &self,
+        name: &WorkloadKey,
+        workload: Option<&Workload>,
+        touched: &mut Touched,
+    ) {
+        let Some(workload) = workload else { return };
+        let entries = self.selecting.get(&name.namespace).into_iter().flatten();
+        for entry in entries.filter_map(|name| self.services.get(name)?.good()) {
+            if entry.selector.as_ref().is_some_and(|one| selects(one, &workload.labels)) {
+                touched.hosts.extend(entry.hosts.iter().cloned());
             }
         }
+    }
+
+    fn note_faults(
+        &mut self,
+        key: (Kind, WorkloadKey),
+        problems: Vec<Problem>,
+        touched: &mut Touched,
+    ) {
+        let before = match problems.is_empty() {
+            true => self.faulty.remove(&key),
+            false => self.faulty.insert(key.clone(), problems),
+        };
+        touched.problems |= before.as_ref() != self.faulty.get(&key);
+    }
+
+    /// Makes again what was touched. Returns what is different of it.
+    fn join(&mut self, touched: Touched, mut notes: bool) -> Contents {
+        let Touched { hosts, machines, mut problems } = touched;
+        let mut keys = BTreeSet::new();
+        for host in hosts {
+            let new = self.naming.get(&host).map(|places| self.join_host(&host, places));
+            let new_problems = new.as_ref().map_or(&[][..], |new| &new.problems);
+            let old = self.joined.get(&host);
+            let differ = old.map_or(&[][..], |old| &old.problems) != new_problems;
+            problems |= differ;
+            notes |= differ;
+            keys.extend(new.iter().flat_map(|new| new.definitions.keys().cloned()));
+            keys.extend(old.into_iter().flat_map(|old| old.definitions.keys().cloned()));
+            match new {
+                Some(new) => self.joined.insert(host, new),
+                None => self.joined.remove(&host),
+            };
+        }
+        let claims =
+            keys.iter().map(|key| (key.clone(), self.defined(key).map(|one| one.claim.clone())));
+        let claims: Vec<_> = claims.collect();
+        let given = self.allocation.update(claims.into_iter());
+        keys.extend(given);
+        let (contents, pods) = self.say(keys);
+        if problems {
+            let faulty = self.faulty.values().flatten();
+            let joined = self.joined.values().flat_map(|joined| &joined.problems);
+            self.problems = faulty.chain(joined).cloned().collect();
+            self.problems.sort();
+        }
+        if machines || notes || pods {
+            self.select(machines, notes, pods);
+        }
+        contents
+    }
+
+    /// The definition that is kept under a name.
+    fn defined(&self, key: &Hostname) -> Option<&Defined> {
+        // What is private to a namespace is kept beside the host's own definition.
+        let host = key.split_private().map(|(host, _)| host);
+        self.joined.get(host.as_ref().unwrap_or(key))?.definitions.get(key)
+    }
+
+    /// What definitions are now, as far as that differs from what was said; and whether any selects workloads, or did.
+    fn say(&mut self, keys: BTreeSet<Hostname>) -> (Contents, bool) {
+        let mut contents = Contents::default();
+        let mut selected = false;
+        for key in keys {
+            let Some(Defined { service, endpoints, selects, .. }) = self.defined(&key) else {
+                selected |= self.wanted.remove(&key).is_some();
+                if self.said.remove(&key).is_some() {
+                    contents.services.insert(key, None);
+                }
+                continue;
+            };
+            let mut service = service.clone();
+            service.vips.extend(self.allocation.given(&key));
+            let before = self.said.get(&key);
+            let same = before.filter(|before| *before.service == service);
+            let service = same.map_or_else(|| Arc::new(service), |same| Arc::clone(&same.service));
+            let wanted = selects.iter().map(|(selector, ports)| PodsWanted {
+                key: key.clone(),
+                service: Arc::clone(&service),
+                selector: selector.clone(),
+                ports: ports.clone(),
+            });
+            let wanted: Vec<_> = wanted.collect();
+            let record = ServiceRecord { service, endpoints: endpoints.clone() };
+            if self.wanted.get(&key).map_or(&[][..], |held| held) != wanted {
+                selected = true;
+                match wanted.is_empty() {
+                    true => drop(self.wanted.remove(&key)),
+                    false => drop(self.wanted.insert(key.clone(), wanted)),
+                }
+            }
+            if before != Some(&record) {
+                self.said.insert(key.clone(), record.clone());
+                contents.services.insert(key, Some(record));
+            }
+        }
+        (contents, selected)
+    }
+
+    /// Tells anew what is selected of clusters, and of machines.
+    fn select(&mut self, machines: bool, notes: bool, pods: bool) {
+        let mut selections = Selections::clone(&self.selections);
+        if machines {
+            selections.workloads = self.machines();
+            selections.by_address.clear();
+            for (name, machine) in &selections.workloads {
+                if let Some(address) = machine.address() {
+                    let place = (name.namespace.clone(), address);
+                    selections.by_address.entry(place).or_default().push(name.clone());
+                }
+            }
+        }
+        if notes {
+            selections.notes.clear();
+            let shadowed = self.shadowed.iter().flat_map(|(hosts, text)| {
+                hosts.iter().map(move |host| (Hostname::new(Arc::clone(host)), text.clone()))
+            });
+            let joined = self.joined.iter().flat_map(|(host, joined)| {
+                joined.problems.iter().map(move |problem| (host.clone(), problem.to_string()))
+            });
+            for (host, text) in shadowed.chain(joined) {
+                selections.notes.entry(host).or_default().push(text);
+            }
+        }
+        if pods {
+            selections.pods = self.wanted.values().flatten().cloned().collect();
+        }
+        if *self.selections != selections {
+            self.selections = Arc::new(selections);
+        }
+    }
+
+    /// What comes of a host that entries name at these places.
+    fn join_host(&self, host: &Hostname, places: &BTreeSet<Place>) -> Joined {
+        let entries: Vec<&ServiceEntry> =
+            places.iter().filter_map(|(_, name)| self.services.get(name)?.good()).collect();
+        let holder = holder(&entries);
+        let mut hosts: BTreeMap<Hostname, Host<'_>> = BTreeMap::new();
+        let mut problems = Vec::new();
         for entry in entries {
             let workloads = self.workloads_of(entry);
             let endpoints = match entry.how {
                 How::Static => self.endpoints(entry, &workloads),
                 How::Dns | How::DnsRoundRobin | How::None => Vec::new(),
             };
-            for (index, hostname) in entry.hosts.iter().enumerate() {
-                let resolution = resolution(entry, hostname, &workloads);
-                let key = holders.key(hostname, entry);
-                let joined = match hosts.get_mut(&key) {
-                    Some(host) => host.join(entry, resolution, &endpoints),
-                    None => {
-                        let host = Host::new(entry, hostname, resolution, endpoints.clone());
-                        hosts.insert(key, host);
-                        Ok(())
-                    }
-                };
-                if let Err(fact) = joined {
-                    let problem = Problem {
-                        kind: Kind::Service.as_str(),
-                        object: entry.name.clone(),
-                        fault: Fault { field: format!("spec.hosts[{index}]"), fact },
-                        effect: "for this host the entry counts for nothing",
-                    };
-                    notes.entry(hostname.clone()).or_default().push(problem.to_string());
-                    problems.push(problem);
+            let resolution = resolution(entry, host, &workloads);
+            let key = key_for(host, entry, holder);
+            let joined = match hosts.get_mut(&key) {
+                Some(host) => host.join(entry, resolution, &endpoints),
+                None => {
+                    hosts.insert(key, Host::new(entry, host, resolution, endpoints));
+                    Ok(())
                 }
+            };
+            if let Err(fact) = joined {
+                let index = entry.hosts.iter().position(|one| one == host).unwrap_or_default();
+                problems.push(Problem {
+                    kind: Kind::Service.as_str(),
+                    object: entry.name.clone(),
+                    fault: Fault { field: format!("spec.hosts[{index}]"), fact },
+                    effect: "for this host the entry counts for nothing",
+                });
             }
         }
-        addresses::give(hosts.values_mut().map(|Host { service, first, .. }| {
-            let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
-            let said = said.map(|(_, address)| *address).collect();
-            Claim { service, wanted: first.allocate, said }
-        }));
-        let mut selections =
-            Selections { workloads: self.machines(), notes, ..Selections::default() };
-        for (name, machine) in &selections.workloads {
-            if let Some(address) = machine.address() {
-                let place = (name.namespace.clone(), address);
-                selections.by_address.entry(place).or_default().push(name.clone());
-            }
-        }
-        let mut services = BTreeMap::new();
-        for (key, Host { service, endpoints, selecting, .. }) in hosts {
-            let service = Arc::new(service);
-            let selecting = selecting.into_iter().filter(|entry| entry.how != How::None);
-            selections.pods.extend(selecting.filter_map(|entry| {
-                Some(PodsWanted {
-                    key: key.clone(),
-                    service: Arc::clone(&service),
-                    selector: entry.selector.clone()?,
-                    ports: entry.ports.clone(),
-                })
-            }));
-            let record = ServiceRecord { service, endpoints: Endpoints::from_iter(endpoints) };
-            services.insert(key, Some(record));
-        }
-        let contents = Contents { services, ..Contents::default() };
-        if *self.selections != selections {
-            self.selections = Arc::new(selections);
-        }
-        problems.sort();
-        self.problems = problems;
-        contents
+        let definitions = hosts.into_iter().map(|(key, host)| (key, host.defined()));
+        Joined { definitions: definitions.collect(), problems }
     }
 
     /// The workloads that an entry names or selects.
     fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a Workload> {
-        let selected = self.workloads.iter().filter_map(|(name, kept)| {
-            let (selector, workload) = (entry.selector.as_ref()?, kept.good()?);
-            let fits =
-                name.namespace == entry.name.namespace && selects(selector, &workload.labels);
-            fits.then_some(workload)
+        let own = &entry.name.namespace;
+        let selected = entry.selector.iter().flat_map(|selector| {
+            let of_namespace = self.workloads.range(WorkloadKey::new(own.clone(), "")..);
+            let of_namespace = of_namespace.take_while(move |(name, _)| name.namespace == *own);
+            let good = of_namespace.filter_map(|(_, kept)| kept.good());
+            good.filter(move |workload| selects(selector, &workload.labels))
         });
         entry.endpoints.iter().chain(selected).collect()
     }
@@ -305,6 +594,16 @@ impl Index {
     /// The SPIFFE ID of an account.
     fn identity(&self, namespace: &Namespace, account: &str) -> Arc<str> {
         format!("spiffe://{}/ns/{namespace}/sa/{account}", self.trust_domain).into()
+    }
+}
+
+/// Takes a value out of the set of a key, and the set with its last.
+fn remove<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(set) = sets.get_mut(key) {
+        set.remove(value);
+        if set.is_empty() {
+            sets.remove(key);
+        }
     }
 }
 
@@ -363,91 +662,29 @@ fn selects(selector: &Labels, labels: &Labels) -> bool {
 }
 
 /// What kind of entry an object is, and which.
-fn key_of(object: &Value) -> Option<(Kind, WorkloadKey)> {
-    object.get("apiVersion")?.as_str()?.strip_prefix(GROUP)?;
-    let kind = match object.get("kind")?.as_str()? {
-        "ServiceEntry" => Kind::Service,
-        "WorkloadEntry" => Kind::Workload,
+fn kind_of(key: &ObjectKey) -> Option<(Kind, WorkloadKey)> {
+    let kind = match (&*key.group, &*key.kind) {
+        (ISTIO_NETWORKING, "ServiceEntry") => Kind::Service,
+        (ISTIO_NETWORKING, "WorkloadEntry") => Kind::Workload,
         _ => return None,
     };
-    let metadata = object.get("metadata")?;
-    let namespace = metadata.get("namespace")?.as_str()?;
-    Some((kind, WorkloadKey::new(namespace, metadata.get("name")?.as_str()?)))
+    Some((kind, WorkloadKey::new(&*key.namespace, Arc::clone(&key.name))))
 }
 
-/// Takes over the objects that changed, or all where they are to be read `again`; whether any did.
-fn take<'a, T>(
-    kept: &mut BTreeMap<WorkloadKey, Kept<T>>,
-    objects: impl Iterator<Item = (&'a WorkloadKey, &'a Arc<Value>)>,
-    again: bool,
-    read: impl Fn(WorkloadKey, &Value) -> Result<T, Fault>,
-) -> bool {
-    let mut old = std::mem::take(kept);
-    let mut changed = false;
-    for (name, object) in objects {
-        let before = old.remove(name);
-        let now = match before {
-            Some(before) if before.object == *object && !again => {
-                Kept { object: Arc::clone(object), ..before }
-            }
-            before => {
-                changed = true;
-                let (good, fault) = match read(name.clone(), object) {
-                    Ok(good) => (Some((Arc::clone(object), good)), None),
-                    Err(fault) => (before.and_then(|before| before.good), Some(fault)),
-                };
-                Kept { object: Arc::clone(object), good, fault }
-            }
-        };
-        kept.insert(name.clone(), now);
-    }
-    changed || !old.is_empty()
+/// The entry whose namespace has a host for everybody: the oldest that others may see, else the oldest. `entries` are
+/// sorted by age.
+fn holder<'a>(entries: &[&'a ServiceEntry]) -> Option<&'a ServiceEntry> {
+    entries.iter().find(|entry| !is_private(entry)).or(entries.first()).copied()
 }
 
-fn faults<T>(kind: Kind, kept: &BTreeMap<WorkloadKey, Kept<T>>) -> Vec<Problem> {
-    let wrong = kept.iter().filter_map(|(name, kept)| Some((name, kept, kept.fault.as_ref()?)));
-    wrong
-        .map(|(name, kept, fault)| Problem {
-            kind: kind.as_str(),
-            object: name.clone(),
-            fault: fault.clone(),
-            effect: match kept.good {
-                Some(_) => "what it said before still counts",
-                None => "it counts for nothing",
-            },
-        })
-        .collect()
-}
-
-/// Which namespace has a host for everybody.
-struct Holders<'a>(BTreeMap<&'a Hostname, &'a Namespace>);
-
-impl<'a> Holders<'a> {
-    /// The namespace of the oldest entry that others may see, else of the oldest. `entries` are sorted
-    /// by age.
-    fn of(entries: &[&'a ServiceEntry]) -> Self {
-        let mut holders: BTreeMap<&Hostname, &ServiceEntry> = BTreeMap::new();
-        for entry in entries {
-            for host in &entry.hosts {
-                let holder = holders.entry(host).or_insert(entry);
-                if is_private(holder) && !is_private(entry) {
-                    *holder = entry;
-                }
-            }
-        }
-        let holders = holders.into_iter().map(|(host, entry)| (host, &entry.name.namespace));
-        Self(holders.collect())
-    }
-
-    /// Under which name what an entry says of a host is kept. A definition that is private to another
-    /// namespace than the one that has the host is kept apart: that namespace sees its own.
-    fn key(&self, host: &Hostname, entry: &ServiceEntry) -> Hostname {
-        let own = &entry.name.namespace;
-        if is_private(entry) && self.0.get(host).is_some_and(|holder| *holder != own) {
-            host.private_to(own)
-        } else {
-            host.clone()
-        }
+/// Under which name what an entry says of a host is kept. A definition that is private to another namespace than the
+/// one that has the host is kept apart: that namespace sees its own.
+fn key_for(host: &Hostname, entry: &ServiceEntry, holder: Option<&ServiceEntry>) -> Hostname {
+    let own = &entry.name.namespace;
+    if is_private(entry) && holder.is_some_and(|holder| holder.name.namespace != *own) {
+        host.private_to(own)
+    } else {
+        host.clone()
     }
 }
 
@@ -501,6 +738,22 @@ impl<'a> Host<'a> {
         };
         let selecting = entry.selector.is_some().then_some(entry).into_iter().collect();
         Self { first: entry, service, endpoints, selecting }
+    }
+
+    /// What came of them.
+    fn defined(self) -> Defined {
+        let Self { first, service, endpoints, selecting } = self;
+        let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
+        let said = said.map(|(_, address)| *address).collect();
+        let selecting = selecting.into_iter().filter(|entry| entry.how != How::None);
+        let selects =
+            selecting.filter_map(|entry| Some((entry.selector.clone()?, entry.ports.clone())));
+        Defined {
+            claim: Claim::of(&service, first.allocate, said),
+            endpoints: Endpoints::from_iter(endpoints),
+            selects: selects.collect(),
+            service,
+        }
     }
 
     /// Adds a later entry: its further ports and addresses, and its endpoints.

@@ -2,7 +2,7 @@
 //!
 //! Owns what was last good of each object, and makes one shard of them all, which belongs to no
 //! cluster: an entry says what is true for the whole mesh. Never finds anything itself: it is handed
-//! all objects each time they change.
+//! all objects each time they change, finds what differs, and makes again the hosts that it touches.
 
 mod addresses;
 mod convert;

@@ -1,11 +1,17 @@
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::Index;
-use crate::model::{Endpoint, ExportTo, Health, NO_ADDRESS, Resolution, TlsMode};
-use crate::registry::{Contents, ServiceRecord};
+use crate::model::{
+    Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, TlsMode,
+};
+use crate::registry::{Change, Contents, ServiceRecord};
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
     object("ServiceEntry", name, spec)
@@ -35,9 +41,71 @@ fn at(mut object: Arc<Value>, created: &str) -> Arc<Value> {
     object
 }
 
+/// An index, and all that it has told.
+struct Told {
+    index: Index,
+    services: BTreeMap<Hostname, ServiceRecord>,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self { index: Index::new("cluster.local"), services: BTreeMap::new() }
+    }
+
+    /// Whether there is something to tell when these are all objects there are.
+    fn has_news(&mut self, objects: &[Arc<Value>]) -> bool {
+        self.take(&objects.iter().cloned().collect()).is_some()
+    }
+
+    /// All that has been told when these are all objects there are.
+    fn apply(&mut self, objects: &[Arc<Value>]) -> Contents {
+        self.take(&objects.iter().cloned().collect());
+        let services =
+            self.services.iter().map(|(host, record)| (host.clone(), Some(record.clone())));
+        Contents { services: services.collect(), ..Contents::default() }
+    }
+
+    /// How many hosts are told of, if anything is.
+    fn take(&mut self, objects: &Collection) -> Option<usize> {
+        let change = self.index.apply(objects)?;
+        let contents = match change {
+            Change::Reset(contents) => {
+                self.services.clear();
+                contents
+            }
+            Change::Update(contents) => contents,
+            Change::Removed => panic!("there is no end"),
+        };
+        let told = contents.services.len();
+        for (host, record) in contents.services {
+            let before = self.services.get(&host);
+            assert!(before.is_none() || before != record.as_ref(), "{host} is as it was");
+            match record {
+                Some(record) => drop(self.services.insert(host, record)),
+                None => assert!(self.services.remove(&host).is_some(), "it was never told of"),
+            }
+        }
+        Some(told)
+    }
+}
+
+impl Deref for Told {
+    type Target = Index;
+
+    fn deref(&self) -> &Index {
+        &self.index
+    }
+}
+
+impl DerefMut for Told {
+    fn deref_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+}
+
 fn read(objects: &[Arc<Value>]) -> (Contents, Vec<String>) {
-    let mut index = Index::new("cluster.local");
-    let contents = index.apply(objects).expect("heard for the first time");
+    let mut index = Told::new();
+    let contents = index.apply(objects);
     (contents, index.problems().iter().map(ToString::to_string).collect())
 }
 
@@ -229,26 +297,26 @@ fn whom_entries_are_exported_to_may_change_for_all_that_dont_say() {
         entry("shop/db", database(json!({}))),
         entry("shop/x", database(json!({ "hosts": ["x.example.com"], "exportTo": ["*"] }))),
     ];
-    let mut index = Index::new("cluster.local");
-    index.apply(&entries).expect("heard for the first time");
+    let mut index = Told::new();
+    index.apply(&entries);
     index.export_by_default(&["bank".to_owned(), ".".to_owned()]);
-    let contents = index.apply(&entries).expect("read again");
+    let contents = index.apply(&entries);
     let exported = |host| record(&contents, host).service.export_to.clone();
     let both = ExportTo::Namespaces(vec!["bank".into(), "shop".into()]);
     assert_eq!(exported("db.example.com"), both);
     assert_eq!(exported("x.example.com"), ExportTo::Public);
     index.export_by_default(&["bank".to_owned(), ".".to_owned()]);
-    assert!(index.apply(&entries).is_none());
+    assert!(!index.has_news(&entries));
 }
 
 #[test]
 fn an_object_that_turns_wrong_is_remembered_as_it_was() {
-    let mut index = Index::new("cluster.local");
+    let mut index = Told::new();
     let good = entry("shop/db", database(json!({})));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
-    index.apply(std::slice::from_ref(&good)).expect("it came");
+    index.apply(std::slice::from_ref(&good));
     assert!(index.stand_ins().is_empty());
-    index.apply(std::slice::from_ref(&bad)).expect("it changed");
+    index.apply(std::slice::from_ref(&bad));
     // The store reads the same again: it is the one that is there now which is meant.
     let again = Arc::new(Value::clone(&bad));
     index.apply(std::slice::from_ref(&again));
@@ -261,32 +329,32 @@ fn another_trust_domain_renames_accounts_and_forgets_nothing() {
     let endpoint = json!({ "address": "10.0.0.1", "serviceAccount": "db" });
     let good = entry("shop/db", database(json!({ "endpoints": [endpoint] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
-    let mut index = Index::new("cluster.local");
-    index.apply(&[good]).expect("it came");
-    index.apply(std::slice::from_ref(&bad)).expect("it changed");
+    let mut index = Told::new();
+    index.apply(&[good]);
+    index.apply(std::slice::from_ref(&bad));
     index.move_to("example.org");
-    let contents = index.apply(std::slice::from_ref(&bad)).expect("there is something to tell");
+    let contents = index.apply(std::slice::from_ref(&bad));
     let account = endpoints(&contents, "db.example.com")[0].service_account.clone();
     assert_eq!(account.as_deref(), Some("spiffe://example.org/ns/shop/sa/db"));
     assert_eq!(index.stand_ins().len(), 1, "what it was when it last made sense");
     index.move_to("example.org");
-    assert!(index.apply(&[bad]).is_none());
+    assert!(!index.has_news(&[bad]));
 }
 
 #[test]
 fn what_counts_for_nothing_is_told_of_its_host() {
-    let mut index = Index::new("cluster.local");
+    let mut index = Told::new();
     let objects = [
         at(entry("shop/db", database(json!({}))), "2026-01-01T00:00:00Z"),
         at(entry("bank/db", database(json!({}))), "2026-01-02T00:00:00Z"),
     ];
-    index.apply(&objects).expect("they came");
+    index.apply(&objects);
     let host = "db.example.com".into();
     let [told] = index.selections().notes(&host) else { panic!() };
     assert_eq!(*told, index.problems()[0].to_string());
     let shadowed = (vec!["db.example.com".into()], "it is shadowed".to_owned());
     index.shadowed(&[shadowed]);
-    index.apply(&objects).expect("there is something to tell");
+    index.apply(&objects);
     assert_eq!(
         index.selections().notes(&host),
         ["it is shadowed", &*index.problems()[0].to_string()]
@@ -295,15 +363,15 @@ fn what_counts_for_nothing_is_told_of_its_host() {
 
 #[test]
 fn an_object_that_turns_wrong_stays_what_it_was_until_it_goes() {
-    let mut index = Index::new("cluster.local");
+    let mut index = Told::new();
     let good = entry("shop/db", database(json!({ "endpoints": [{ "address": "10.0.0.1" }] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
-    assert!(index.apply(std::slice::from_ref(&good)).is_some());
-    assert!(index.apply(std::slice::from_ref(&good)).is_none(), "nothing changed");
-    let contents = index.apply(std::slice::from_ref(&bad)).expect("it changed");
+    assert!(index.has_news(std::slice::from_ref(&good)));
+    assert!(!index.has_news(std::slice::from_ref(&good)), "nothing changed");
+    let contents = index.apply(std::slice::from_ref(&bad));
     assert_eq!(sockets(&contents, "db.example.com"), ["10.0.0.1:5432"]);
     assert_eq!(index.problems().len(), 1);
-    assert!(index.apply(&[]).expect("it changed").services.is_empty());
+    assert!(index.apply(&[]).services.is_empty());
     assert!(index.problems().is_empty());
 }
 
@@ -444,12 +512,12 @@ fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
         entry(name, database(json!({ "endpoints": [{ "address": address }] })))
     };
     let (a, b) = (with("shop/a", "10.0.0.1"), with("shop/b", "10.0.0.2"));
-    let mut index = Index::new("cluster.local");
-    let both = index.apply(&[a, b.clone()]).expect("heard for the first time");
+    let mut index = Told::new();
+    let both = index.apply(&[a, b.clone()]);
     assert_eq!(sockets(&both, "db.example.com"), ["10.0.0.1:5432", "10.0.0.2:5432"]);
-    let one = index.apply(&[b]).expect("something else");
+    let one = index.apply(&[b]);
     assert_eq!(sockets(&one, "db.example.com"), ["10.0.0.2:5432"]);
-    let none = index.apply(&[]).expect("something else");
+    let none = index.apply(&[]);
     assert!(none.services.get("db.example.com").and_then(Option::as_ref).is_none());
 }
 
@@ -488,4 +556,140 @@ fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
         panic!("by name")
     };
     assert_eq!(named.endpoints.len(), 1);
+}
+
+/// Random entries of few names, hosts and labels, so that they meet.
+struct Dice(StdRng);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0.random_range(0..sides)
+    }
+
+    fn one_of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
+        all[usize::try_from(self.roll(all.len() as u64)).expect("a place")]
+    }
+
+    fn labels(&mut self) -> Value {
+        json!({ "app": self.one_of(&["a", "b"]) })
+    }
+
+    fn service_entry(&mut self) -> Value {
+        let mut hosts = vec![self.one_of(&["a.example", "b.example", "c.example", "*.d.example"])];
+        let more = self.one_of(&["a.example", "e.example", "f.example"]);
+        if self.roll(3) == 0 && !hosts.contains(&more) {
+            hosts.push(more);
+        }
+        let resolution = self.one_of(&["STATIC", "STATIC", "DNS", "NONE", "nonsense"]);
+        let number = self.one_of(&["80", "443"]).parse::<u16>().expect("a number");
+        let mut spec = json!({
+            "hosts": hosts,
+            "ports": [{ "number": number, "name": self.one_of(&["x", "y"]), "protocol": "TCP" }],
+            "resolution": resolution,
+            "location": self.one_of(&["MESH_INTERNAL", "MESH_EXTERNAL"]),
+            "exportTo": [self.one_of(&["*", "."])],
+        });
+        match self.roll(4) {
+            0 => spec["workloadSelector"] = json!({ "labels": self.labels() }),
+            1 => {
+                spec["endpoints"] = json!([{ "address": format!("10.0.0.{}", self.roll(4)), "serviceAccount": "x" }])
+            }
+            2 => spec["workloadSelector"] = json!({ "labels": {} }),
+            _ => {}
+        }
+        if self.roll(3) == 0 {
+            spec["addresses"] = json!([self.one_of(&["192.0.2.1", "240.240.0.9", "0.0.0.0"])]);
+        }
+        spec
+    }
+
+    fn workload_entry(&mut self) -> Value {
+        let address = self.one_of(&["10.0.0.7", "10.0.0.8", "vm.example", "", "not a name"]);
+        json!({ "address": address, "labels": self.labels(), "network": self.one_of(&["", "n1"]) })
+    }
+
+    fn object(&mut self) -> Arc<Value> {
+        let kind = self.one_of(&["ServiceEntry", "ServiceEntry", "WorkloadEntry"]);
+        let spec = match kind {
+            "ServiceEntry" => self.service_entry(),
+            _ => self.workload_entry(),
+        };
+        let name =
+            format!("{}/{}", self.one_of(&["shop", "bank"]), self.one_of(&["a", "b", "c", "d"]));
+        let made = at(
+            object(kind, &name, spec),
+            self.one_of(&["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
+        );
+        let mut made = Value::clone(&made);
+        if self.roll(4) == 0 {
+            let host = self.one_of(&["a.example", "b.example"]);
+            made["status"] = json!({ "addresses": [{ "host": host, "value": self.one_of(&["240.240.0.7", "240.240.0.9"]) }] });
+        }
+        Arc::new(made)
+    }
+}
+
+#[test]
+fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once() {
+    for seed in 0..300 {
+        let mut dice = Dice(StdRng::seed_from_u64(seed));
+        let mut told = Told::new();
+        let (mut objects, mut good) = (Collection::default(), Collection::default());
+        for step in 0..40 {
+            let object = dice.object();
+            let key = ObjectKey::of(&object).expect("a key");
+            if dice.roll(4) == 0 {
+                objects.remove(&key);
+                good.remove(&key);
+            } else {
+                objects.insert(key.clone(), Arc::clone(&object));
+                if read(&[Arc::clone(&object)])
+                    .1
+                    .iter()
+                    .all(|one| !one.contains("counts for nothing"))
+                {
+                    good.insert(key, object);
+                }
+            }
+            match dice.roll(12) {
+                0 => told.export_by_default(&["*".to_owned()]),
+                1 => told.export_by_default(&[".".to_owned()]),
+                2 => told.move_to("example.org"),
+                3 => told.shadowed(&[(vec!["a.example".into()], format!("shadowed at {step}"))]),
+                _ => {}
+            }
+            told.take(&objects);
+
+            // What was last good of each, then what there is.
+            let mut anew = Told { index: told.index.like(), services: BTreeMap::new() };
+            anew.take(&good);
+            anew.take(&objects);
+            let seen = format!("seed {seed}, step {step}: {objects:#?}");
+            assert_eq!(told.services, anew.services, "{seen}");
+            assert_eq!(told.problems(), anew.problems(), "{seen}");
+            assert_eq!(told.selections(), anew.selections(), "{seen}");
+            assert_eq!(told.stand_ins(), anew.stand_ins(), "{seen}");
+        }
+    }
+}
+
+#[test]
+fn a_changed_entry_of_many_is_all_that_is_told() {
+    let named = |number: usize, address: &str| {
+        let spec = database(json!({
+            "hosts": [format!("h{number}.example.com")],
+            "endpoints": [{ "address": address }],
+        }));
+        at(entry(&format!("shop/e{number}"), spec), "2026-01-01T00:00:00Z")
+    };
+    let mut objects: Collection = (0..500).map(|number| named(number, "10.0.0.1")).collect();
+    let mut told = Told::new();
+    assert_eq!(told.take(&objects), Some(500));
+    let mut put = |told: &mut Told, object: Arc<Value>| {
+        objects.insert(ObjectKey::of(&object).expect("a key"), object);
+        told.take(&objects)
+    };
+    assert_eq!(put(&mut told, named(7, "10.0.0.2")), Some(1));
+    assert_eq!(put(&mut told, named(7, "10.0.0.2")), None);
+    assert_eq!(put(&mut told, at(named(1000, "10.0.0.1"), "2026-02-01T00:00:00Z")), Some(1));
 }

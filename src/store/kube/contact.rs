@@ -74,7 +74,7 @@ mod tests {
         let trouble = || facts.borrow().trouble.as_ref().map(|trouble| trouble.code.id);
         let told = |reader, event| note(&facts, &Input { reader, event });
         let away = || Error::Unreachable("connection refused".to_owned());
-        told(Reader::ServiceEntries, Event::Failed(away()));
+        told(Reader::Kept(&crate::store::kinds::ALL[0]), Event::Failed(away()));
         assert_eq!(trouble(), None);
         told(Reader::Secrets, Event::Failed(away()));
         assert_eq!(trouble(), Some("STR0301"));

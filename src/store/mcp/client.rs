@@ -22,6 +22,7 @@ use super::{Node, Server, Tls};
 use crate::apiserver::{Backoff, Error, one_line, tcp_to_named};
 use crate::codes::{self, Code};
 use crate::mass_deletion::ASK_AGAIN;
+use crate::model::Collection;
 use crate::sources::Facts;
 use crate::store::combined::Line;
 
@@ -50,11 +51,7 @@ struct Ended {
 }
 
 /// Follows a server until it is dropped. `known` is what it held before.
-pub(in crate::store) async fn run(
-    server: Server,
-    line: Line,
-    known: Arc<Vec<Arc<serde_json::Value>>>,
-) {
+pub(in crate::store) async fn run(server: Server, line: Line, known: Collection) {
     let mut state = State::knowing(&known);
     let mut facts = Facts::starting("mcp", format!("xds://{}", server.address));
     facts.objects = known.len();

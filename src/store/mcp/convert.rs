@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use prost::Message;
+use prost::{DecodeError, Message};
 use serde_json::{Value, json};
 use strait_proto::envoy::google::protobuf::{Any, Timestamp};
 use strait_proto::istio::mcp::Resource;
 use strait_proto::istio::networking::{ServiceEntry, WorkloadEntry, service_entry};
 
-use super::state::{Kind, ObjectKey};
+use crate::model::ObjectKey;
+use crate::store::kinds::Kind;
 
 /// The message that an object travels in.
 const RESOURCE: &str = "istio.mcp.v1alpha1.Resource";
@@ -23,7 +24,7 @@ pub(super) struct Bad {
 }
 
 /// Reads one object of `kind`.
-pub(super) fn object(kind: Kind, any: &Any) -> Result<(ObjectKey, Value), Bad> {
+pub(super) fn object(kind: &Kind, any: &Any) -> Result<(ObjectKey, Value), Bad> {
     let nameless = |fact: &str| Bad { key: None, fact: fact.to_owned() };
     if name_of(&any.type_url) != RESOURCE {
         return Err(nameless(&format!("{:?} is no {RESOURCE}", any.type_url)));
@@ -31,29 +32,19 @@ pub(super) fn object(kind: Kind, any: &Any) -> Result<(ObjectKey, Value), Bad> {
     let resource = Resource::decode(&*any.value);
     let resource = resource.map_err(|_| nameless("a resource can't be decoded"))?;
     let metadata = resource.metadata.ok_or_else(|| nameless("a resource has no metadata"))?;
-    let key = key(&metadata.name)
+    let key = key(kind, &metadata.name)
         .ok_or_else(|| nameless(&format!("{:?} is no namespace/name", metadata.name)))?;
     let bad = |fact: &str| Bad { key: Some(key.clone()), fact: fact.to_owned() };
     let body = resource.body.ok_or_else(|| bad("it has no body"))?;
     // The version in the name of the message says nothing: all have one form.
     let message = name_of(&body.type_url);
-    let fits = message.starts_with("istio.networking.")
-        && message.rsplit('.').next() == Some(kind.as_str());
+    let fits =
+        message.starts_with("istio.networking.") && message.rsplit('.').next() == Some(kind.kind);
     if !fits {
-        return Err(bad(&format!("its body is {message:?}, no {}", kind.as_str())));
+        return Err(bad(&format!("its body is {message:?}, no {}", kind.kind)));
     }
-    let undecodable = |_| bad("its body can't be decoded");
-    let spec = match kind {
-        Kind::ServiceEntry => {
-            service_entry(ServiceEntry::decode(&*body.value).map_err(undecodable)?)
-        }
-        Kind::WorkloadEntry => {
-            workload_entry(WorkloadEntry::decode(&*body.value).map_err(undecodable)?)
-        }
-    };
-    let object = json!({
-        "apiVersion": "networking.istio.io/v1",
-        "kind": kind.as_str(),
+    let spec = (kind.spec)(&body.value).map_err(|_| bad("its body can't be decoded"))?;
+    let mut object = json!({
         "metadata": {
             "namespace": key.namespace,
             "name": key.name,
@@ -63,6 +54,7 @@ pub(super) fn object(kind: Kind, any: &Any) -> Result<(ObjectKey, Value), Bad> {
         },
         "spec": spec,
     });
+    kind.stamp(&mut object);
     Ok((key, object))
 }
 
@@ -71,18 +63,19 @@ fn name_of(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-fn key(name: &str) -> Option<ObjectKey> {
+fn key(kind: &Kind, name: &str) -> Option<ObjectKey> {
     let (namespace, name) = name.trim_start_matches('/').split_once('/')?;
     let fits = |text: &str| !text.is_empty() && text.len() <= 253 && !text.contains('/');
-    (fits(namespace) && fits(name))
-        .then(|| ObjectKey { namespace: namespace.into(), name: name.into() })
+    (fits(namespace) && fits(name)).then(|| kind.key(namespace, name))
 }
 
 fn time(Timestamp { seconds, .. }: Timestamp) -> Option<String> {
     Some(jiff::Timestamp::from_second(seconds).ok()?.to_string())
 }
 
-fn service_entry(entry: ServiceEntry) -> Value {
+/// The spec of a ServiceEntry.
+pub(in crate::store) fn service_entry(body: &[u8]) -> Result<Value, DecodeError> {
+    let entry = ServiceEntry::decode(body)?;
     // A number without a name is passed on as one: who reads the object says what is wrong with it.
     let location = service_entry::Location::try_from(entry.location)
         .map_or(entry.location.to_string(), |known| known.as_str_name().to_owned());
@@ -96,20 +89,25 @@ fn service_entry(entry: ServiceEntry) -> Value {
             "targetPort": port.target_port,
         })
     });
-    json!({
+    Ok(json!({
         "hosts": entry.hosts,
         "addresses": entry.addresses,
         "ports": ports.collect::<Vec<_>>(),
         "location": location,
         "resolution": resolution,
-        "endpoints": entry.endpoints.into_iter().map(workload_entry).collect::<Vec<_>>(),
+        "endpoints": entry.endpoints.into_iter().map(workload).collect::<Vec<_>>(),
         "exportTo": entry.export_to,
         "subjectAltNames": entry.subject_alt_names,
         "workloadSelector": entry.workload_selector.map(|one| json!({"labels": one.labels})),
-    })
+    }))
 }
 
-fn workload_entry(entry: WorkloadEntry) -> Value {
+/// The spec of a WorkloadEntry.
+pub(in crate::store) fn workload_entry(body: &[u8]) -> Result<Value, DecodeError> {
+    Ok(workload(WorkloadEntry::decode(body)?))
+}
+
+fn workload(entry: WorkloadEntry) -> Value {
     let ports: BTreeMap<String, u32> = entry.ports;
     json!({
         "address": entry.address,

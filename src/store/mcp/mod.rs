@@ -6,7 +6,7 @@
 //! `convert.rs` reads one object, `state.rs` is the protocol (pure), `client.rs` the stream.
 
 mod client;
-mod convert;
+pub(super) mod convert;
 mod state;
 
 use std::path::PathBuf;

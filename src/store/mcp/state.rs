@@ -14,7 +14,9 @@ use strait_proto::envoy::google::rpc;
 
 use super::convert::{self, Bad};
 use crate::mass_deletion::MassDeletionGuard;
+use crate::model::{Collection, ObjectKey};
 use crate::sources::WARNINGS_MAX;
+use crate::store::kinds::{self, Kind};
 
 /// Far more objects of a kind than any mesh has.
 const OBJECTS_MAX: usize = 200_000;
@@ -23,52 +25,28 @@ const INVALID_ARGUMENT: i32 = 3;
 /// What of an answer is wrong is told up to here; the rest is counted.
 const TOLD: usize = 5;
 
-/// The kinds that are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    ServiceEntry,
-    WorkloadEntry,
-}
-
-impl Kind {
-    pub(super) const ALL: [Self; 2] = [Self::ServiceEntry, Self::WorkloadEntry];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::ServiceEntry => "ServiceEntry",
-            Self::WorkloadEntry => "WorkloadEntry",
-        }
-    }
-}
-
-/// The versions a kind may be served by, the newest first.
-const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
-
 /// A type as it is subscribed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Type {
-    kind: Kind,
-    /// Its place in [`VERSIONS`].
+    kind: &'static Kind,
+    /// Its place in the versions of the kind.
     version: usize,
 }
 
 impl Type {
     fn all() -> impl Iterator<Item = Self> {
-        let versions = |kind| (0..VERSIONS.len()).map(move |version| Self { kind, version });
-        Kind::ALL.into_iter().flat_map(versions)
+        let versions = |kind: &'static Kind| {
+            // What is served as the middle one is served as the last as well.
+            let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
+            [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
+        };
+        kinds::ALL.iter().flat_map(versions)
     }
 
     fn url(self) -> String {
-        let version = VERSIONS.get(self.version).copied().unwrap_or_default();
-        format!("networking.istio.io/{version}/{}", self.kind.as_str())
+        let version = self.kind.versions.get(self.version).copied().unwrap_or_default();
+        format!("{}/{version}/{}", self.kind.group, self.kind.kind)
     }
-}
-
-/// Namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ObjectKey {
-    pub(super) namespace: Arc<str>,
-    pub(super) name: Arc<str>,
 }
 
 /// What is known of the objects of one server.
@@ -101,17 +79,12 @@ struct Held {
 
 impl State {
     /// A state in which these are held, of a server that has not been heard since.
-    pub(super) fn knowing(objects: &[Arc<Value>]) -> Self {
+    pub(super) fn knowing(objects: &Collection) -> Self {
         let mut types: BTreeMap<Type, Held> = BTreeMap::new();
-        let text = |value: &Value, path: &str| Some(value.pointer(path)?.as_str()?.to_owned());
-        for object in objects {
-            let kind = text(object, "/kind");
-            let kind = Kind::ALL.into_iter().find(|one| Some(one.as_str()) == kind.as_deref());
-            let key = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
-            if let (Some(kind), (Some(namespace), Some(name))) = (kind, key) {
-                let key = ObjectKey { namespace: namespace.into(), name: name.into() };
+        for (key, object) in objects.iter() {
+            if let Some(kind) = Kind::of(key) {
                 let held = types.entry(Type { kind, version: 0 }).or_default();
-                held.objects.insert(key, Arc::clone(object));
+                held.objects.insert(key.clone(), Arc::clone(object));
             }
         }
         Self { types, guard: MassDeletionGuard::default() }
@@ -197,13 +170,13 @@ impl State {
     /// Whether each kind has been answered on this stream, by one of its versions at least.
     pub(super) fn is_heard(&self) -> bool {
         let heard = |kind| self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
-        Kind::ALL.into_iter().all(heard)
+        kinds::ALL.iter().all(heard)
     }
 
     /// The time to answer is over: a version that wasn't answered on this stream, while another of its kind
     /// was, is no longer served.
     pub(super) fn settle(&mut self) {
-        for kind in Kind::ALL {
+        for kind in kinds::ALL {
             let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
             let unheard =
                 self.types.iter_mut().filter(|(one, held)| one.kind == kind && !held.heard);
@@ -213,15 +186,15 @@ impl State {
         }
     }
 
-    /// All objects, by kind and name.
-    pub(super) fn objects(&self) -> Vec<Arc<Value>> {
-        let mut all: BTreeMap<(Kind, &ObjectKey), &Arc<Value>> = BTreeMap::new();
-        for (kind, held) in &self.types {
+    /// All objects; of one that came by two versions the newer counts.
+    pub(super) fn objects(&self) -> Collection {
+        let mut all = Collection::default();
+        for held in self.types.values().rev() {
             for (key, object) in &held.objects {
-                all.entry((kind.kind, key)).or_insert(object);
+                all.insert(key.clone(), Arc::clone(object));
             }
         }
-        all.into_values().cloned().collect()
+        all
     }
 
     /// What of the last answers is not used.
@@ -231,13 +204,11 @@ impl State {
     }
 }
 
-fn told(kind: Kind, bad: &Bad) -> String {
+fn told(kind: &Kind, bad: &Bad) -> String {
     let fact = &bad.fact;
     match &bad.key {
-        Some(ObjectKey { namespace, name }) => {
-            format!("{} {namespace}/{name}: {fact}; what it was before counts", kind.as_str())
-        }
-        None => format!("{}: {fact}; nothing is taken for gone", kind.as_str()),
+        Some(key) => format!("{key}: {fact}; what it was before counts"),
+        None => format!("{}: {fact}; nothing is taken for gone", kind.kind),
     }
 }
 
@@ -295,7 +266,7 @@ mod tests {
 
     fn hosts(state: &State) -> Vec<String> {
         let objects = state.objects();
-        let entries = objects.iter().filter(|one| one["kind"] == "ServiceEntry");
+        let entries = objects.values().filter(|one| one["kind"] == "ServiceEntry");
         entries.map(|one| one["spec"]["hosts"][0].as_str().unwrap_or("?").to_owned()).collect()
     }
 
@@ -312,7 +283,8 @@ mod tests {
         state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
         assert!(state.is_heard(), "each kind by one of its versions");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
-        let object = &state.objects()[0];
+        let objects = state.objects();
+        let object = objects.values().next().expect("one");
         assert_eq!(object["spec"]["resolution"], "STATIC");
         assert_eq!(object["spec"]["location"], "MESH_EXTERNAL");
         assert_eq!(object["metadata"]["namespace"], "shop");

@@ -1,0 +1,171 @@
+//! Objects of the mesh's configuration as they are stored, of all kinds.
+
+use std::fmt;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+use serde_json::Value;
+
+/// What tells objects apart, whatever the version of their API.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// The kind.
+    pub kind: Arc<str>,
+    /// The API group.
+    pub group: Arc<str>,
+    /// The namespace; empty for objects that have none.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl ObjectKey {
+    /// The key of an object; `None` where it lacks a name or a kind.
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |path| object.pointer(path).and_then(Value::as_str);
+        let group = text("/apiVersion")?.split_once('/').map_or("", |(group, _)| group);
+        Some(Self {
+            kind: text("/kind")?.into(),
+            group: group.into(),
+            namespace: text("/metadata/namespace").unwrap_or_default().into(),
+            name: text("/metadata/name")?.into(),
+        })
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    /// `ServiceEntry shop/db`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// Objects, of each key one. A clone shares everything, and what differs between two of which one came of the other is
+/// found without looking at the rest.
+#[derive(Clone, Default)]
+pub struct Collection(OrdMap<ObjectKey, Arc<Value>>);
+
+/// One object that differs between two collections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference<'a> {
+    /// Which.
+    pub key: &'a ObjectKey,
+    /// What it is now; `None` where it has gone.
+    pub now: Option<&'a Arc<Value>>,
+}
+
+impl Collection {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The object of a key.
+    pub fn get(&self, key: &ObjectKey) -> Option<&Arc<Value>> {
+        self.0.get(key)
+    }
+
+    /// All, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<Value>)> {
+        self.0.iter()
+    }
+
+    /// All objects, in the order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &Arc<Value>> {
+        self.0.values()
+    }
+
+    /// Puts an object in the place of the one that has its key. Equal content stays what it was.
+    pub fn insert(&mut self, key: ObjectKey, object: Arc<Value>) {
+        if self.0.get(&key) != Some(&object) {
+            self.0.insert(key, object);
+        }
+    }
+
+    /// Takes an object out.
+    pub fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Value>> {
+        self.0.remove(key)
+    }
+
+    /// What differs from an earlier collection.
+    pub fn differences<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Difference<'a>> {
+        before.0.diff(&self.0).map(|item| match item {
+            DiffItem::Add(key, now) => Difference { key, now: Some(now) },
+            DiffItem::Update { new: (key, now), .. } => Difference { key, now: Some(now) },
+            DiffItem::Remove(key, _) => Difference { key, now: None },
+        })
+    }
+}
+
+impl fmt::Debug for Collection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.values()).finish()
+    }
+}
+
+impl PartialEq for Collection {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.differences(other).next().is_none()
+    }
+}
+
+impl Eq for Collection {}
+
+impl FromIterator<Arc<Value>> for Collection {
+    /// Of two with one key the first counts; what has no key is left out.
+    fn from_iter<T: IntoIterator<Item = Arc<Value>>>(objects: T) -> Self {
+        let mut all = Self::default();
+        for object in objects {
+            if let Some(key) = ObjectKey::of(&object).filter(|key| !all.0.contains_key(key)) {
+                all.0.insert(key, object);
+            }
+        }
+        all
+    }
+}
+
+impl FromIterator<(ObjectKey, Arc<Value>)> for Collection {
+    fn from_iter<T: IntoIterator<Item = (ObjectKey, Arc<Value>)>>(objects: T) -> Self {
+        Self(objects.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, spec: u32) -> Arc<Value> {
+        let metadata = json!({ "namespace": "shop", "name": name });
+        Arc::new(json!({ "apiVersion": "x/v1", "kind": "A", "metadata": metadata, "spec": spec }))
+    }
+
+    #[test]
+    fn what_differs_is_found_and_equal_content_is_the_same() {
+        let before: Collection = ["a", "b", "c"].map(|name| object(name, 1)).into_iter().collect();
+        let mut now = before.clone();
+        for (name, spec) in [("a", 1), ("b", 2), ("d", 1)] {
+            let object = object(name, spec);
+            now.insert(ObjectKey::of(&object).expect("a key"), object);
+        }
+        now.remove(&ObjectKey::of(&object("c", 0)).expect("a key"));
+        let differ: Vec<_> = now
+            .differences(&before)
+            .map(|one| (one.key.to_string(), one.now.map(|now| now["spec"].clone())))
+            .collect();
+        let expected =
+            [("A shop/b", Some(json!(2))), ("A shop/c", None), ("A shop/d", Some(json!(1)))];
+        assert_eq!(differ, expected.map(|(key, now)| (key.to_owned(), now)));
+        assert!(now != before && before == before.clone());
+        let of_two: Collection =
+            [object("a", 1), object("a", 2), Arc::new(json!({}))].into_iter().collect();
+        assert_eq!(of_two.values().map(|one| one["spec"].clone()).collect::<Vec<_>>(), [json!(1)]);
+    }
+}

@@ -1,0 +1,96 @@
+//! The kinds of the mesh's objects, one row each: where they are found and how they are read. Whoever wants another
+//! kind adds a row; API servers, directories and MCP servers are then read for it, and it is remembered over a restart.
+
+use std::cmp::Ordering;
+
+use prost::DecodeError;
+use serde_json::Value;
+
+use super::mcp::convert;
+use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ObjectKey};
+
+/// A kind of objects that are kept as they are stored. What they mean others decide.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind {
+    /// The API group.
+    pub(super) group: &'static str,
+    /// The versions that servers may have, the best first. What an object says is the same in all.
+    pub(super) versions: &'static [&'static str],
+    /// The kind in plural, as in paths.
+    pub(super) plural: &'static str,
+    /// The kind.
+    pub(super) kind: &'static str,
+    /// Whether its objects are in namespaces.
+    pub(super) namespaced: bool,
+    /// Reads the body of an object that comes as protobuf, as a manifest has it.
+    pub(super) spec: fn(&[u8]) -> Result<Value, DecodeError>,
+}
+
+/// All of them. API servers need not have any.
+pub(super) const ALL: &[Kind] = &[
+    Kind {
+        group: ISTIO_NETWORKING,
+        versions: ISTIO_NETWORKING_VERSIONS,
+        plural: "serviceentries",
+        kind: "ServiceEntry",
+        namespaced: true,
+        spec: convert::service_entry,
+    },
+    Kind {
+        group: ISTIO_NETWORKING,
+        versions: ISTIO_NETWORKING_VERSIONS,
+        plural: "workloadentries",
+        kind: "WorkloadEntry",
+        namespaced: true,
+        spec: convert::workload_entry,
+    },
+];
+
+impl Kind {
+    /// The row of an object.
+    pub(super) fn of(key: &ObjectKey) -> Option<&'static Self> {
+        ALL.iter().find(|one| one.holds(key))
+    }
+
+    /// Whether an object is of this kind.
+    pub(super) fn holds(&self, key: &ObjectKey) -> bool {
+        (self.group, self.kind) == (&*key.group, &*key.kind)
+    }
+
+    /// The key of an object of this kind.
+    pub(super) fn key(&self, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind.into(),
+            group: self.group.into(),
+            namespace: if self.namespaced { namespace.into() } else { "".into() },
+            name: name.into(),
+        }
+    }
+
+    /// What an object says of itself: the kind, and the version that is written into all that are kept.
+    pub(super) fn stamp(&self, object: &mut Value) {
+        let version = self.versions.first().copied().unwrap_or_default();
+        object["apiVersion"] = format!("{}/{version}", self.group).into();
+        object["kind"] = self.kind.into();
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Kind {}
+
+impl PartialOrd for Kind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.group, self.kind).cmp(&(other.group, other.kind))
+    }
+}
