@@ -31,6 +31,10 @@ use crate::registry::RegistryUpdate;
 use crate::registry::service_entry::Selections;
 use crate::task::Heart;
 
+/// Of more services than this that change at once everybody hears without a look at who sees a difference: nearly
+/// everybody would.
+const LOOKED_AT_MAX: usize = 32;
+
 /// Everything that can change the mesh.
 #[derive(Debug)]
 pub enum Event {
@@ -588,6 +592,9 @@ fn is_read_beyond_assignments(service: &MergedService) -> bool {
 fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -> usize {
     publish_names(outputs, &context.networks);
     let before = outputs.context.borrow().clone();
+    if changes.services().len() > LOOKED_AT_MAX {
+        changes.deps.insert(Dep::Mesh);
+    }
     if let Some(before) = &before
         && !changes.is_everything()
         && changes.is_of_services()

@@ -9,7 +9,6 @@
 mod objects;
 mod streams;
 
-use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::process::ExitCode;

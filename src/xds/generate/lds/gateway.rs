@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 
-use super::parts::{chain, found, listening_on, tcp, tls_inspector, wildcards};
+use super::parts::{Families, chain, found, listening_on, tcp, tls_inspector, wildcards};
 use super::{MESH_ALPN, TrafficSettings};
 use crate::model::{Protocol, Resolution};
 use crate::push::PushContext;
-use crate::push::view::{ViewKey, is_exported};
+use crate::push::view::is_exported;
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -23,7 +23,7 @@ use crate::xds::resource::Resource;
 pub(super) fn listener(
     context: &PushContext,
     settings: &TrafficSettings,
-    view: &ViewKey,
+    families: Families,
     port: u16,
 ) -> Option<Resource> {
     let mut names = BTreeSet::new();
@@ -52,7 +52,7 @@ pub(super) fn listener(
     if filter_chains.is_empty() {
         return None;
     }
-    let addresses = wildcards(view);
+    let addresses = wildcards(families);
     let name = format!("{}_{port}", addresses.first()?);
     let listener = listener::Listener {
         filter_chains,

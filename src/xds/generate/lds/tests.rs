@@ -320,7 +320,7 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
     let shared = |proxy: &Proxy, network: &str| {
         let view = ViewKey::of(proxy, network.into(), Role::Client);
         let addresses = addresses(&context, &view.cluster, &view.namespace, view.ipv4, view.ipv6);
-        outbound::shared(&context, &view, &addresses)
+        outbound::shared(&context, (view.ipv4, view.ipv6), &addresses)
     };
     let other = Proxy {
         addresses: vec![ip("10.0.0.77")],
@@ -454,7 +454,7 @@ fn a_server_takes_clients_of_the_meshs_trust_domains_and_of_no_other_that_its_ro
     mesh.apply(Event::Complete);
     let accepted = |mesh: &mut Mesh| {
         let (context, changes) = mesh.next_version().expect("a version");
-        assert!(changes.everything, "it concerns every server");
+        assert!(changes.is_everything(), "it concerns every server");
         let chain = &listeners(&context, &client())["virtualInbound"]["filter_chains"][1];
         let common = &chain["transport_socket"]["typed_config"]["common_tls_context"];
         let context = &common["combined_validation_context"]["default_validation_context"];
@@ -544,9 +544,8 @@ fn a_gateway_has_one_chain_for_each_exported_service_and_port() {
 fn a_gateway_with_nothing_to_export_has_no_listener() {
     let context = context(vec![east(vec![])]);
     assert!(listeners(&context, &east_west_gateway()).is_empty());
-    let view = ViewKey::of(&router(), "n1".into(), Role::Gateway);
     let settings = TrafficSettings::of(&context.mesh);
-    assert!(gateway::listener(&context, &settings, &view, 15443).is_none());
+    assert!(gateway::listener(&context, &settings, (true, false), 15443).is_none());
 }
 
 #[test]
