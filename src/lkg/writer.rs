@@ -465,6 +465,7 @@ mod tests {
             withheld_by: BTreeMap::new(),
             objects: 1,
             relists: 0,
+            doubts: 0,
             errors: 0,
             sync_took: None,
             ignored_claims: Vec::new(),
