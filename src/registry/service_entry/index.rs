@@ -5,7 +5,6 @@
 //! it, else whoever may write one object could take a share of anybody's traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -13,32 +12,13 @@ use serde_json::Value;
 use super::addresses::{Allocation, Claim};
 use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
 use super::join::{Machine, Machines, PodsWanted, Selections};
+use super::problem::Problem;
 use crate::model::{
     ByName, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
     Health, Hostname, ISTIO_NETWORKING, Labels, NamedEndpoint, Namespace, ObjectKey, Port,
     Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::registry::{Change, Contents, ServiceRecord};
-
-/// An object that can't be used as it is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// `ServiceEntry` or `WorkloadEntry`.
-    pub kind: &'static str,
-    /// Namespace and name of the object.
-    pub object: WorkloadKey,
-    /// What is wrong with it.
-    pub fault: Fault,
-    /// What becomes of it.
-    pub effect: &'static str,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, object, fault, effect } = self;
-        write!(f, "{kind} {}/{}: {fault}; {effect}", object.namespace, object.name)
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {

@@ -8,11 +8,13 @@ mod addresses;
 mod convert;
 mod index;
 mod join;
+mod problem;
 
 #[cfg(test)]
 mod tests;
 
 pub use addresses::is_given;
 pub use convert::Fault;
-pub use index::{Index, Problem};
+pub use index::Index;
 pub use join::{Machine, Machines, Selections, machines, workloads_of};
+pub use problem::Problem;

@@ -1,0 +1,26 @@
+//! What of the entries is not used as it is, and what becomes of it.
+
+use std::fmt;
+
+use super::convert::Fault;
+use crate::model::WorkloadKey;
+
+/// An object that can't be used as it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// `ServiceEntry` or `WorkloadEntry`.
+    pub kind: &'static str,
+    /// Namespace and name of the object.
+    pub object: WorkloadKey,
+    /// What is wrong with it.
+    pub fault: Fault,
+    /// What becomes of it.
+    pub effect: &'static str,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, object, fault, effect } = self;
+        write!(f, "{kind} {}/{}: {fault}; {effect}", object.namespace, object.name)
+    }
+}

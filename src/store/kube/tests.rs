@@ -1,0 +1,280 @@
+//! What the config cluster's answers make of what is known.
+
+use super::*;
+use crate::mass_deletion::ASK_AGAIN;
+
+fn secret(name: &str, data: &str) -> Found {
+    let json = format!(
+        r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system", "labels": {{"a": "b"}},
+            "annotations": {{"strait.dev/mode": "drain"}},
+            "creationTimestamp": "2026-03-01T00:00:00Z"}}, "data": {data}}}"#
+    );
+    serde_json::from_str::<SecretObject>(&json).expect("a Secret").into()
+}
+
+fn config_map(name: &str) -> Found {
+    let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system"}}}}"#);
+    serde_json::from_str::<ConfigMapObject>(&json).expect("a ConfigMap").into()
+}
+
+fn services() -> Reader {
+    Reader::Kept(&kinds::ALL[0])
+}
+
+fn workloads() -> Reader {
+    Reader::Kept(&kinds::ALL[1])
+}
+
+fn listed(reader: Reader, objects: Vec<Found>) -> Input {
+    Input { reader, event: Event::Restarted { objects, odd: Vec::new() } }
+}
+
+fn names(objects: &Objects) -> Vec<&str> {
+    objects.secrets.iter().map(|secret| secret.name.name.as_ref()).collect()
+}
+
+impl Index {
+    fn tell(&mut self, input: Input) -> Option<Objects> {
+        self.apply(input, Instant::now())
+    }
+
+    /// Tells a list, and so much later the same again.
+    fn tell_twice(&mut self, input: impl Fn() -> Input) -> Option<Objects> {
+        self.apply(input(), Instant::now());
+        self.apply(input(), Instant::now() + ASK_AGAIN)
+    }
+}
+
+/// An index that has read everything once.
+fn read(secrets: Vec<Found>) -> (Index, Objects) {
+    let mut index = Index::default();
+    assert_eq!(index.tell(listed(Reader::IstioSecrets, secrets)), None);
+    assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
+    assert_eq!(index.tell(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
+    assert_eq!(index.tell(listed(Reader::IstioConfigMap, vec![])), None);
+    assert_eq!(index.tell(listed(services(), vec![])), None);
+    assert_eq!(index.tell(not_found(workloads())), None);
+    let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
+    let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
+    let objects = index.tell(listed(Reader::Namespaces, vec![shop])).expect("all is read");
+    assert_eq!(objects.namespaces[0].labels["mesh"], "on");
+    (index, objects)
+}
+
+fn not_found(reader: Reader) -> Input {
+    Input { reader, event: Event::Failed(Error::NotFound("no such path".to_owned())) }
+}
+
+#[test]
+fn entries_are_read_where_they_are_installed_and_silently_done_without() {
+    let (mut index, objects) = read(vec![]);
+    assert_eq!((objects.others.len(), objects.warnings.len()), (0, 0));
+    let entry = |version: &str, address: &str| {
+        let json = format!(
+            r#"{{"metadata": {{"name": "a", "namespace": "shop", "resourceVersion": "{version}",
+                "managedFields": [{{"time": "{version}"}}]}}, "spec": {{"address": "{address}"}}}}"#
+        );
+        let object = serde_json::from_str::<KeptObject>(&json).expect("an entry");
+        Input { reader: workloads(), event: Event::Applied(object.into()) }
+    };
+    let mut told = |version, address| {
+        let objects = index.tell(entry(version, address)).expect("all is read");
+        Arc::clone(objects.others.values().next().expect("one"))
+    };
+    let first = told("1", "10.0.0.1");
+    assert_eq!(first["kind"], "WorkloadEntry");
+    assert_eq!(first["spec"]["address"], "10.0.0.1");
+    let again = told("2", "10.0.0.1");
+    assert!(Arc::ptr_eq(&first, &again), "nothing that means anything changed");
+    assert_eq!(told("3", "10.0.0.2")["spec"]["address"], "10.0.0.2");
+    let none = index.tell_twice(|| listed(workloads(), vec![]));
+    assert!(none.expect("all is read").others.is_empty());
+}
+
+#[test]
+fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() {
+    let entries = [("ServiceEntry", "a"), ("WorkloadEntry", "b")].map(|(kind, name)| {
+        let metadata = json!({ "namespace": "shop", "name": name });
+        let version = "networking.istio.io/v1";
+        Arc::new(json!({ "apiVersion": version, "kind": kind, "metadata": metadata }))
+    });
+    let known = Known { entries: entries.into_iter().collect(), ..Known::default() };
+    let left = |services: &dyn Fn() -> Input, workloads: &dyn Fn() -> Input| {
+        let mut index = Index::knowing(&known);
+        index.tell_twice(services);
+        index.tell_twice(workloads);
+        let names = index.objects().others;
+        names.values().map(|one| one["metadata"]["name"].to_string()).collect::<Vec<_>>()
+    };
+    let forbidden =
+        |reader| Input { reader, event: Event::Failed(Error::Forbidden("forbidden".to_owned())) };
+    let empty = |reader| listed(reader, vec![]);
+    let (services, workloads) = (services(), workloads());
+    let [a, b] = ["\"a\"", "\"b\""];
+    assert_eq!(left(&|| forbidden(services), &|| forbidden(workloads)), [a, b]);
+    assert_eq!(left(&|| empty(services), &|| forbidden(workloads)), [b]);
+    assert_eq!(left(&|| forbidden(services), &|| not_found(workloads)), [a]);
+}
+
+#[test]
+fn nothing_is_said_before_all_is_read() {
+    let (_, objects) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
+    let held = &objects.secrets[0];
+    assert_eq!(held.data["east"].reveal(), b"old");
+    assert_eq!(held.annotations["strait.dev/mode"], "drain");
+    assert!(held.created.is_some());
+    assert_eq!(objects.config_maps.len(), 1);
+}
+
+#[test]
+fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
+    let mut index = Index::default();
+    let forbidden = |reader| Input {
+        reader,
+        event: Event::Failed(Error::Forbidden("configmaps is forbidden".to_owned())),
+    };
+    assert_eq!(index.tell(forbidden(Reader::ConfigMap)), None);
+    assert_eq!(index.tell(forbidden(Reader::IstioConfigMap)), None);
+    assert_eq!(index.tell(not_found(services())), None);
+    assert_eq!(index.tell(not_found(workloads())), None);
+    assert_eq!(index.tell(forbidden(Reader::Namespaces)), None);
+    assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
+    assert_eq!(index.unread(), None);
+    assert_eq!(index.tell(forbidden(Reader::IstioSecrets)), None);
+    let unread = index.unread().expect("it stands in the way");
+    assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
+    let objects = index.tell(listed(Reader::IstioSecrets, vec![])).expect("all is read");
+    assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
+}
+
+#[test]
+fn a_secret_with_both_labels_is_there_once_and_goes_with_the_last() {
+    let (mut index, _) = read(vec![secret("a", "{}")]);
+    let event = Event::Applied(secret("a", "{}"));
+    let objects = index.tell(Input { reader: Reader::Secrets, event }).expect("all is read");
+    assert_eq!(names(&objects), ["a"]);
+    let gone = |reader| {
+        let key = Key { namespace: "strait-system".into(), name: "a".into() };
+        Input { reader, event: Event::Deleted(key) }
+    };
+    assert_eq!(names(&index.tell(gone(Reader::IstioSecrets)).expect("read")), ["a"]);
+    assert_eq!(names(&index.tell(gone(Reader::Secrets)).expect("read")), Vec::<&str>::new());
+}
+
+#[test]
+fn a_relist_replaces_and_a_failure_keeps() {
+    let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}")]);
+    let away = Event::Failed(Error::Unreachable("connection refused".to_owned()));
+    let objects = index.tell(Input { reader: Reader::IstioSecrets, event: away });
+    let objects = objects.expect("all is read");
+    assert_eq!(names(&objects), ["a", "b"]);
+    assert!(objects.warnings[0].text.contains("connection refused"));
+    assert_eq!(index.unread(), None, "all has been read once");
+    let answered = |reader| Input { reader, event: Event::Answered };
+    let objects = index.tell(answered(Reader::IstioSecrets)).expect("contact is news");
+    assert_eq!(objects.warnings, []);
+    assert_eq!(index.tell(answered(Reader::IstioSecrets)), None, "and then no more");
+    let objects = index.tell(listed(Reader::IstioSecrets, vec![secret("b", "{}")]));
+    let objects = objects.expect("all is read");
+    assert_eq!(names(&objects), ["b"]);
+    assert_eq!(objects.warnings, []);
+}
+
+#[test]
+fn a_secret_that_makes_no_sense_stays_what_it_was() {
+    let (mut index, _) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
+    for bad in [r#"{"east": "canary!"}"#, r#"{"east": 1}"#, r#""canary""#] {
+        let event = Event::Applied(secret("a", bad));
+        let objects = index.tell(Input { reader: Reader::IstioSecrets, event });
+        let objects = objects.expect("all is read");
+        assert_eq!(objects.secrets[0].data["east"].reveal(), b"old");
+        assert!(!objects.warnings.is_empty());
+        assert!(!format!("{:?}", objects.warnings).contains("canary"));
+    }
+}
+
+fn entry(name: &str) -> Found {
+    let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
+    serde_json::from_str::<KeptObject>(&json).expect("an entry").into()
+}
+
+#[test]
+fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same() {
+    let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")]);
+    index.tell(listed(services(), vec![entry("x")]));
+    let before = index.objects();
+    let start = Instant::now();
+    let empty = [Reader::IstioSecrets, Reader::ConfigMap, services(), Reader::Namespaces];
+    for (number, reader) in empty.into_iter().enumerate() {
+        let told = index.apply(listed(reader, vec![]), start).expect("all is read");
+        let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
+        assert_eq!(told, held, "{reader:?}");
+        assert_eq!(index.take_asked_again().collect::<Vec<_>>(), [reader.plural()]);
+        assert_eq!(told.warnings.len(), number + 1);
+        assert!(told.warnings.iter().all(|one| one.text.starts_with("STR0606: its list has 0")));
+    }
+    // One was right, the others were not.
+    let later = start + ASK_AGAIN;
+    index.apply(listed(Reader::ConfigMap, vec![config_map("strait")]), later);
+    index.apply(listed(Reader::Namespaces, vec![]), later);
+    index.apply(listed(services(), vec![entry("x")]), later);
+    let secrets = || vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")];
+    let told = index.apply(listed(Reader::IstioSecrets, secrets()), later).expect("all is read");
+    assert_eq!(told, Objects { namespaces: Vec::new(), ..before });
+    // Most of them is as good as all; of half of them nobody is surprised.
+    let few = |count| secrets().into_iter().take(count).collect();
+    let told = index.apply(listed(Reader::IstioSecrets, few(1)), later).expect("all is read");
+    assert_eq!(names(&told), ["a", "b", "c"]);
+    let told = index.apply(listed(Reader::IstioSecrets, few(2)), later).expect("all is read");
+    assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
+}
+
+#[test]
+fn a_first_list_is_held_against_what_was_known_before_the_start() {
+    let set = |names: &[&str]| -> BTreeSet<ObjectName> {
+        names.iter().map(|name| ObjectName::new("strait-system", name)).collect()
+    };
+    let known = || Known {
+        secrets: set(&["a", "b", "c"]),
+        config_maps: set(&["strait", "istio"]),
+        entries: Collection::default(),
+    };
+    let (start, mut index) = (Instant::now(), Index::knowing(&known()));
+    let mut tell = |reader, objects, now| index.apply(listed(reader, objects), now);
+    let config_map = || vec![config_map("istio")];
+    for reader in [services(), workloads(), Reader::Namespaces] {
+        assert_eq!(tell(reader, vec![], start), None);
+    }
+    assert_eq!(tell(Reader::ConfigMap, vec![], start), None);
+    assert_eq!(tell(Reader::IstioConfigMap, config_map(), start), None);
+    // Which Secrets carry which label isn't known: both lists together have too few.
+    assert_eq!(tell(Reader::IstioSecrets, vec![secret("a", "{}")], start), None);
+    assert_eq!(tell(Reader::Secrets, vec![], start), None);
+    // The one that is asked again first can't speak for the other.
+    let later = start + ASK_AGAIN;
+    assert_eq!(tell(Reader::Secrets, vec![], later), None);
+    let both = || vec![secret("a", "{}"), secret("b", "{}")];
+    let told = tell(Reader::IstioSecrets, both(), later).expect("most of them are there");
+    assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
+
+    let mut index = Index::knowing(&known());
+    for reader in Reader::every() {
+        assert_eq!(index.apply(listed(reader, vec![]), start), None);
+    }
+    let again: Vec<_> = index.take_asked_again().collect();
+    assert_eq!(again, ["configmaps", "secrets"]);
+    let group = [Reader::ConfigMap, Reader::IstioConfigMap, Reader::Secrets];
+    for reader in group {
+        assert_eq!(index.apply(listed(reader, vec![]), later), None);
+    }
+    let told = index.apply(listed(Reader::IstioSecrets, vec![]), later).expect("it is so");
+    assert_eq!((told.secrets.len(), told.config_maps.len()), (0, 0));
+}
+
+#[test]
+fn that_a_version_has_grown_old_is_no_warning() {
+    let (mut index, objects) = read(vec![secret("a", "{}")]);
+    let gone = Event::Failed(Error::Gone("too old resource version".to_owned()));
+    assert_eq!(index.tell(Input { reader: Reader::IstioSecrets, event: gone }), None);
+    assert_eq!(index.objects(), objects);
+}
