@@ -66,7 +66,8 @@ pub struct ClusterStatus {
     /// whoever knows what it says. Left out where nothing does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_claims: Vec<IgnoredClaim>,
-    /// About how much memory all takes that is held of it; see `budget` in docs/guide/policy.md.
+    /// About how much memory all takes that is held of it, for the metrics; see `budget` in docs/guide/policy.md.
+    #[serde(skip)]
     pub memory_bytes: usize,
     /// When it is asked again, while it is left alone for misbehaving.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,6 +6,8 @@
 //! is asked for again before it counts.
 
 mod contact;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -744,26 +746,6 @@ impl Found {
             Self::ConfigMap(config_map) => &config_map.name,
             Self::Unusable(name, _) | Self::Kept(name, _) | Self::Namespace(name, _) => name,
         }
-    }
-}
-
-/// Takes any bytes as the answer to a list of the kind that the first byte says.
-#[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) -> bool {
-    fn read<T: Object>(bytes: &[u8]) -> bool
-    where
-        Found: From<T>,
-    {
-        let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return false };
-        let is_usable = |found: Found| !matches!(found, Found::Unusable(..));
-        objects.into_iter().map(Found::from).map(is_usable).fold(false, |any, one| any | one)
-    }
-    let Some((first, bytes)) = bytes.split_first() else { return false };
-    match first % 4 {
-        0 => read::<SecretObject>(bytes),
-        1 => read::<ConfigMapObject>(bytes),
-        2 => read::<NamespaceObject>(bytes),
-        _ => read::<KeptObject>(bytes),
     }
 }
 

@@ -174,7 +174,7 @@ pub(crate) mod fuzz {
 
     /// What the config cluster answers: a byte that says of which kind and how, then the answer.
     pub(crate) fn kubernetes(bytes: &[u8]) -> bool {
-        super::kube::fuzz(bytes)
+        super::kube::fuzz::fuzz(bytes)
     }
 
     /// What an MCP server answers: gRPC messages, each a discovery response.

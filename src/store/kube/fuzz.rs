@@ -1,0 +1,22 @@
+//! What the config cluster may answer: see [`crate::fuzz`].
+
+use super::{ConfigMapObject, Found, KeptObject, NamespaceObject, Object, SecretObject};
+
+/// Takes any bytes as the answer to a list of the kind that the first byte says.
+pub(in crate::store) fn fuzz(bytes: &[u8]) -> bool {
+    fn read<T: Object>(bytes: &[u8]) -> bool
+    where
+        Found: From<T>,
+    {
+        let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return false };
+        let is_usable = |found: Found| !matches!(found, Found::Unusable(..));
+        objects.into_iter().map(Found::from).map(is_usable).fold(false, |any, one| any | one)
+    }
+    let Some((first, bytes)) = bytes.split_first() else { return false };
+    match first % 4 {
+        0 => read::<SecretObject>(bytes),
+        1 => read::<ConfigMapObject>(bytes),
+        2 => read::<NamespaceObject>(bytes),
+        _ => read::<KeptObject>(bytes),
+    }
+}
