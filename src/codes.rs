@@ -25,6 +25,18 @@ impl Code {
     pub fn help(&self) -> String {
         format!("{}: {}\n\n{}\n\n{}\n", self.id, self.title, self.page, self.next)
     }
+
+    /// What to do about it for a cluster: with its ID where the page has ID.
+    pub fn next_for(&self, cluster: Option<&str>) -> String {
+        let Some(cluster) = cluster else { return self.next.to_owned() };
+        let filled = |word: &'static str| format!("{word}{cluster}");
+        // Only where a command takes it: elsewhere the word is meant.
+        ["cluster get ", "cluster rotate ", "--name ", "--from-file="]
+            .into_iter()
+            .fold(self.next.to_owned(), |text, word| {
+                text.replace(&format!("{word}ID"), &filled(word))
+            })
+    }
 }
 
 impl fmt::Display for Code {
@@ -42,6 +54,11 @@ impl fmt::Debug for Code {
 /// The code named `id`, in either case.
 pub fn find(id: &str) -> Option<&'static Code> {
     ALL.iter().copied().find(|code| code.id.eq_ignore_ascii_case(id))
+}
+
+/// The code that a text names first.
+pub fn named(text: &str) -> Option<&'static Code> {
+    text.match_indices("STR").find_map(|(at, _)| find(text.get(at..at + 7)?))
 }
 
 macro_rules! codes {
@@ -249,8 +266,8 @@ and joins by itself as soon as it syncs.";
     /// 401, 403.
     AUTH_FAILED = "STR0304", "the API server doesn't accept the credential",
         "Renew the credential: strait cluster rotate ID", "\
-It answered 401 (token expired or revoked) or 403 (no right to list what is required: services,
-endpointslices, namespaces). What was last known of the cluster stays in use.";
+It answered 401: the token has ended or was revoked, or the certificate is of nobody it knows. What was last
+known of the cluster stays in use. What is accepted and may not read enough is STR0315.";
 
     /// Unknown CA, wrong name, expired.
     TLS_FAILED = "STR0305", "the API server's certificate is not acceptable",
@@ -298,6 +315,29 @@ Which clusters belong to the mesh stands in the config cluster. It can't be read
 is in --state-dir, so Strait is not ready and answers no proxy: whoever knows no cluster would withdraw
 every endpoint. Proxies keep what they have, and Strait starts by itself once the config cluster is read.
 Where there is a state from before, that is served after 1 s.";
+
+    /// 403 to a list that nothing goes without.
+    RIGHTS_REFUSED = "STR0315", "the API server does not let the credential read what is required",
+        "Give the reader its rights in that cluster; a new token has no others:
+  kubectl --context CONTEXT apply -f deploy/examples/reader-rbac.yaml", "\
+It answered 403: it knows the credential, which may not list services, endpointslices or namespaces. What
+was last known of the cluster stays in use, and it goes on by itself once the rights are there.";
+
+    /// The exp of the token in a Secret.
+    CREDENTIAL_ENDS = "STR0316", "a cluster's token ends soon",
+        "Renew it: strait cluster rotate ID
+From a cron job: strait cluster rotate --all --expiring 7d --yes", "\
+The token in the member's Secret has a date of expiry, which is less than 7 days off (for tokens that live
+shorter than 21 days: less than a third of their life). After that the API server answers 401: what was last
+known of the cluster stays in use, and nothing new is heard of it. A cluster that was added with --self-renew
+gets a new token by itself when half of the old one's life is over: then the log of 'strait serve' says why it
+did not.";
+
+    /// Not ready yet.
+    MESH_INCOMPLETE = "STR0317", "the mesh has not been read completely yet",
+        "Wait for what is named, or see why it does not come: curl http://127.0.0.1:15014/readyz?verbose", "\
+Until every member has been read once, has failed for good or has used up --remote-cluster-timeout, proxies
+are not answered, and services and networks can't be shown.";
 
     /// No answer from Consul.
     CONSUL_UNREACHABLE = "STR0320", "Consul can't be reached",
@@ -728,5 +768,9 @@ mod tests {
         }
         assert_eq!(find("str0203"), Some(&RUNS_PROGRAM));
         assert_eq!(find("STR9999"), None);
+        assert_eq!(named("x STRange: STR0203: y; STR0204"), Some(&RUNS_PROGRAM));
+        assert!(AUTH_FAILED.next_for(Some("east")).ends_with("strait cluster rotate east"));
+        assert_eq!(AUTH_FAILED.next_for(None), AUTH_FAILED.next);
+        assert!(POLICY_UNKNOWN_CLUSTER.next_for(Some("x")).contains("the ID"), "no placeholder");
     }
 }

@@ -1,7 +1,7 @@
-//! `strait check`: everything that is not as it should be, each with its code and what to do.
+//! `strait check`: everything that is not as it should be, each with its code and what to do; and what is.
 //!
 //! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
-//! Judges only what these say.
+//! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
 
 mod roots;
 
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::cluster::{api, is_well};
 use super::failure::{Exit, Failure, Outcome};
-use super::list::Ask;
-use super::output::{self, Cell, Column, Format, Listing, Look, items, speakers, text};
+use super::list::{Ask, WaitFor};
+use super::output::{self, Cell, Column, Format, Listing, Look, Show, items, speakers, text};
 use super::proxy;
 use crate::apiserver::Loopback;
 use crate::clusters::kubeconfig;
@@ -28,6 +28,8 @@ pub(crate) struct CheckArgs {
     /// trust the same roots
     #[arg(long)]
     secrets: bool,
+    #[command(flatten)]
+    wait: WaitFor,
     #[command(flatten)]
     hub: api::Hub,
     #[command(flatten)]
@@ -60,16 +62,52 @@ const PROBLEMS: Listing = Listing {
 
 /// What the control plane answers.
 #[derive(Default)]
-struct Answers {
-    clusters: Value,
-    sources: Value,
-    networks: Value,
-    services: Value,
-    mesh: Value,
-    policy: Value,
-    proxies: Value,
-    push: Value,
+pub(super) struct Answers {
+    pub(super) clusters: Value,
+    pub(super) sources: Value,
+    pub(super) networks: Value,
+    pub(super) services: Value,
+    pub(super) mesh: Value,
+    pub(super) policy: Value,
+    pub(super) proxies: Value,
+    pub(super) push: Value,
+    /// What it waits for, where it has not read everything yet: networks, services and the mesh's settings
+    /// are not known then.
+    pub(super) waits: Option<String>,
 }
+
+impl Answers {
+    /// Asks for everything.
+    pub(super) async fn of(client: &Client) -> Result<Self, Failure> {
+        let get = async |path: &str| Ok::<_, Failure>(client.get(path, &[]).await?.value);
+        let mut answers = Self {
+            clusters: get("/debug/clusters").await?,
+            sources: get("/debug/sources").await?,
+            policy: get("/debug/policy").await?,
+            proxies: get("/debug/proxies").await?,
+            push: get("/debug/push").await?,
+            ..Self::default()
+        };
+        let mut waits = None;
+        for (path, into) in [
+            ("/debug/networks", &mut answers.networks),
+            ("/debug/services", &mut answers.services),
+            ("/debug/mesh", &mut answers.mesh),
+        ] {
+            match get(path).await {
+                Ok(value) => *into = value,
+                Err(failure) if failure.exit == Exit::Unhealthy => {
+                    waits = Some(failure.message().to_owned());
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(Self { waits, ..answers })
+    }
+}
+
+/// Why endpoints are kept from other networks though nothing is wrong: such workloads and services don't cross.
+const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
 
 /// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
 pub(crate) async fn run(args: &CheckArgs) -> Outcome {
@@ -78,53 +116,119 @@ pub(crate) async fn run(args: &CheckArgs) -> Outcome {
         return Err(Failure::usage(format!("{strange:?} is no category; there are {known}")));
     }
     let client = Client::new(&args.ask.connect)?;
-    let answers = Answers {
-        clusters: client.get("/debug/clusters", &[]).await?.value,
-        sources: client.get("/debug/sources", &[]).await?.value,
-        networks: client.get("/debug/networks", &[]).await?.value,
-        services: client.get("/debug/services", &[]).await?.value,
-        mesh: client.get("/debug/mesh", &[]).await?.value,
-        policy: client.get("/debug/policy", &[]).await?.value,
-        proxies: client.get("/debug/proxies", &[]).await?.value,
-        push: client.get("/debug/push", &[]).await?.value,
+    let of_hub = args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
+    let is_wanted = |category: &str| {
+        args.categories.is_empty() || args.categories.iter().any(|one| one == category)
     };
-    let mut found = problems(&answers);
-    if args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&one.as_str())) {
-        let hub = args.hub.open().await?;
-        let path = format!("/api/v1/namespaces/{}/secrets", args.hub.namespace);
-        let all = hub.get(&path).await?.unwrap_or_default();
-        found.extend(strays(&all));
-        found.extend(roots::differences(&roots::gather(&hub, &args.hub.namespace).await?));
-    }
-    let wanted = |row: &Value| {
-        let of = |one: &String| row["category"] == one.as_str();
-        args.categories.is_empty() || args.categories.iter().any(of)
+    let deadline = args.wait.deadline();
+    let (answers, found) = loop {
+        let answers = Answers::of(&client).await?;
+        let mut found = problems(&answers);
+        if of_hub {
+            let hub = args.hub.open().await?;
+            let path = format!("/api/v1/namespaces/{}/secrets", args.hub.namespace);
+            let all = hub.get(&path).await?.unwrap_or_default();
+            found.extend(strays(&all));
+            found.extend(roots::differences(&roots::gather(&hub, &args.hub.namespace).await?));
+        }
+        found.retain(|row| row["category"].as_str().is_some_and(is_wanted));
+        if !found.iter().any(is_problem) || !deadline.pause().await {
+            break (answers, found);
+        }
     };
-    found.retain(wanted);
-    let bad = found.iter().any(|row| row["severity"] != "note");
+    let exit = if found.iter().any(is_problem) { Exit::Unhealthy } else { Exit::Fine };
+    let looked_at = CATEGORIES.iter().filter(|one| of_hub || !OF_SECRETS.contains(*one));
+    let looked_at: Vec<&str> = looked_at.copied().filter(|one| is_wanted(one)).collect();
     let answer = Value::Array(found);
-    let show = &args.ask.show;
-    let look = Look::of_stdout();
-    if items(&answer).is_empty() && show.output.is_for_people() {
-        output::print("No problem found.\n")?;
-        return Ok(Exit::Fine);
+    output::print(&render(&answers, &answer, &looked_at, &args.ask.show, &Look::of_stdout()))?;
+    Ok(exit)
+}
+
+/// What was found, and what of each category there is beside it.
+fn render(
+    answers: &Answers,
+    found: &Value,
+    looked_at: &[&str],
+    show: &Show,
+    look: &Look,
+) -> String {
+    let raw = format!("{found:#}\n");
+    if !show.output.is_for_people() {
+        return PROBLEMS.render(&raw, found, show, look);
     }
-    let mut out = PROBLEMS.render(&format!("{answer:#}\n"), &answer, show, &look);
+    let mut out = match items(found) {
+        [] => "No problem found.\n".to_owned(),
+        _ => PROBLEMS.render(&raw, found, show, look),
+    };
+    out.push('\n');
+    let rows = looked_at.iter().map(|category| {
+        let of = items(found).iter().filter(|row| row["category"] == *category);
+        let (bad, notes): (Vec<_>, Vec<_>) = of.partition(|row| is_problem(row));
+        let count = |count: usize, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            more => Some(format!("{more} {what}s")),
+        };
+        let told = [count(bad.len(), "problem"), count(notes.len(), "note")];
+        let told: Vec<_> = told.into_iter().flatten().chain(looked(answers, category)).collect();
+        vec![look.sign(bad.is_empty()), (*category).into(), told.join("; ").into()]
+    });
+    out += &output::table(&[], rows.collect(), look);
     if show.output == Format::Table {
-        let mut codes: Vec<_> = items(&answer).iter().map(|row| text(&row["code"])).collect();
+        let mut codes: Vec<_> = items(found).iter().map(|row| text(&row["code"])).collect();
         codes.sort();
         codes.dedup();
-        out.push('\n');
+        out += if codes.is_empty() { "" } else { "\n" };
         out.extend(codes.iter().map(|code| format!("help: strait help {code}\n")));
     }
-    output::print(&out)?;
-    Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
+    out
+}
+
+/// What of a category was looked at.
+fn looked(answers: &Answers, category: &str) -> Option<String> {
+    let count = |value: &Value, one: &str| match items(value).len() {
+        1 => format!("1 {one}"),
+        count => format!("{count} {one}s"),
+    };
+    let is_in = |row: &&Value, state: &str| row["state"] == state;
+    match category {
+        "clusters" => {
+            let live = items(&answers.clusters).iter().filter(|row| is_in(row, "live")).count();
+            Some(format!("{live} of {} live", count(&answers.clusters, "cluster")))
+        }
+        "sources" => {
+            let live = items(&answers.sources).iter().filter(|row| is_in(row, "live")).count();
+            Some(format!("{live} of {} live", count(&answers.sources, "source")))
+        }
+        _ if answers.waits.is_some() && ["networks", "services", "mesh"].contains(&category) => {
+            Some("not known yet".to_owned())
+        }
+        "networks" => {
+            let gateways = items(&answers.networks).iter().flat_map(|row| items(&row["gateways"]));
+            let all = gateways.clone().count();
+            let dead = gateways.filter(|one| one["dead"] == true).count();
+            let networks = count(&answers.networks, "network");
+            Some(format!("{networks} with {} gateway addresses in use", all - dead))
+        }
+        "services" => Some(count(&answers.services, "service")),
+        "mesh" => Some("the mesh config is in force".to_owned())
+            .filter(|_| items(&answers.mesh["problems"]).is_empty()),
+        "policy" => Some("the policy is in force".to_owned())
+            .filter(|_| !answers.policy["problem"].is_string()),
+        "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
+        _ => None,
+    }
+}
+
+/// Whether a finding needs somebody; notes are only worth knowing.
+pub(super) fn is_problem(row: &Value) -> bool {
+    row["severity"] != "note"
 }
 
 fn problem(category: &str, code: &Code, object: String, fact: impl Into<String>) -> Value {
     json!({
-        "code": code.id, "category": category, "severity": "problem", "object": object,
-        "fact": fact.into(), "next": code.next,
+        "code": code.id, "category": category, "severity": "problem", "object": &object,
+        "fact": fact.into(), "next": code.next_for(object.strip_prefix("cluster/")),
     })
 }
 
@@ -135,13 +239,16 @@ fn note(category: &str, code: &Code, object: String, fact: impl Into<String>) ->
 }
 
 /// What is not as it should be, in a stable order.
-fn problems(answers: &Answers) -> Vec<Value> {
+pub(super) fn problems(answers: &Answers) -> Vec<Value> {
     let mut found = Vec::new();
+    if let Some(waits) = &answers.waits {
+        found.push(problem("clusters", &codes::MESH_INCOMPLETE, "mesh".into(), waits.clone()));
+    }
     for row in items(&answers.clusters) {
         let object = format!("cluster/{}", text(&row["id"]));
         let reason = row["reason"].as_str().unwrap_or_default();
         let state = row["state"].as_str().unwrap_or_default();
-        let is_coded = named(reason).is_some();
+        let is_coded = codes::named(reason).is_some();
         if state == "restored" && !is_coded {
             found.push(note("clusters", &codes::RESTORED, object.clone(), reason));
         } else if !is_well(row) {
@@ -150,6 +257,15 @@ fn problems(answers: &Answers) -> Vec<Value> {
             }));
         } else if state == "live" && !reason.is_empty() || state == "draining" && is_coded {
             found.push(note("clusters", code_of(state, reason), object.clone(), reason));
+        }
+        if row["credential"]["endsSoon"] == true {
+            let by_itself = match row["credential"]["renewsItself"] == true {
+                true => ", and the control plane could not renew it",
+                false => "",
+            };
+            let fact =
+                format!("its token ends at {}{by_itself}", text(&row["credential"]["expires"]));
+            found.push(problem("clusters", &codes::CREDENTIAL_ENDS, object.clone(), fact));
         }
         for claim in items(&row["ignoredClaims"]) {
             let fact = format!(
@@ -166,7 +282,8 @@ fn problems(answers: &Answers) -> Vec<Value> {
                 text(count),
                 code.title
             );
-            found.push(note("networks", code, object.clone(), fact));
+            let line = if MEANT.contains(&code) { note } else { problem };
+            found.push(line("networks", code, object.clone(), fact));
         }
     }
     found.extend(of_sources(&answers.sources));
@@ -183,6 +300,16 @@ fn problems(answers: &Answers) -> Vec<Value> {
         if gateways.is_empty() && pending.is_empty() && is_used {
             let fact = "it has no gateway, so other networks can't reach it";
             found.push(problem("networks", &codes::NO_GATEWAY, object.clone(), fact));
+        }
+        let dead: Vec<_> = gateways.iter().filter(|one| one["dead"] == true).collect();
+        for gateway in &dead {
+            let instead = match dead.len() == gateways.len() {
+                true => "no other of the network does, so all stay in use",
+                false => "proxies are sent the others of the network",
+            };
+            let fact =
+                format!("gateway {} does not answer; {instead}", super::network::socket(gateway));
+            found.push(problem("networks", &codes::GATEWAY_DEAD, object.clone(), fact));
         }
         for gateway in pending {
             let fact = format!("{}: {}", text(&gateway["source"]), text(&gateway["reason"]));
@@ -253,7 +380,7 @@ fn of_process(push: &Value) -> Vec<Value> {
 }
 
 /// What of the mesh's settings is not in force.
-pub(super) fn of_mesh(mesh: &Value) -> Vec<Value> {
+fn of_mesh(mesh: &Value) -> Vec<Value> {
     let of = |row: &Value| {
         let code = row["code"].as_str().and_then(codes::find).unwrap_or(&codes::MESH_CONFIG);
         problem("mesh", code, "meshConfig".into(), text(&row["text"]))
@@ -262,7 +389,7 @@ pub(super) fn of_mesh(mesh: &Value) -> Vec<Value> {
 }
 
 /// What is wrong with sources that are no member clusters.
-pub(super) fn of_sources(sources: &Value) -> Vec<Value> {
+fn of_sources(sources: &Value) -> Vec<Value> {
     items(sources).iter().flat_map(of_source).collect()
 }
 
@@ -290,7 +417,7 @@ fn of_source(row: &Value) -> Vec<Value> {
         _ => &codes::CONFIG_FILE,
     };
     for warning in items(&row["warnings"]).iter().filter_map(Value::as_str) {
-        let code = named(warning).unwrap_or(usual);
+        let code = codes::named(warning).unwrap_or(usual);
         // What follows from being out of contact has been said.
         if own == Some(code) {
             continue;
@@ -302,14 +429,9 @@ fn of_source(row: &Value) -> Vec<Value> {
     found
 }
 
-/// The code that a text names first.
-fn named(text: &str) -> Option<&'static Code> {
-    text.match_indices("STR").find_map(|(at, _)| codes::find(text.get(at..at + 7)?))
-}
-
 /// The code that a reason names first, else that of the state.
 fn code_of(state: &str, reason: &str) -> &'static Code {
-    named(reason).unwrap_or(match state {
+    codes::named(reason).unwrap_or(match state {
         // A new kubeconfig that has not synced yet.
         "timeout" | "live" => &codes::SYNC_TIMEOUT,
         "authFailed" => &codes::AUTH_FAILED,
@@ -348,12 +470,14 @@ fn strays(list: &Value) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::tests::LOOK;
 
     #[test]
     fn each_kind_of_problem_is_found_with_its_code() {
         let answers = Answers {
             clusters: json!([
-                { "id": "ok", "state": "live" },
+                { "id": "ok", "state": "live", "credential": { "endsSoon": false } },
+                { "id": "old", "state": "live", "credential": { "endsSoon": true, "expires": "2026-01-01T00:00:00Z" } },
                 { "id": "a", "state": "stale", "reason": "STR0301: refused; what was last known stays" },
                 { "id": "b", "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
                 { "id": "c", "state": "live", "reason": "the Secret is not used: STR0211: aliases",
@@ -363,6 +487,7 @@ mod tests {
                 { "id": "empty", "state": "live", "endpoints": 0 },
                 { "id": "f", "state": "live", "reason": "STR0309: pods: not permitted: x" },
                 { "id": "g", "state": "live", "withheld": 3, "withheldBy": { "STR0404": 2, "STR0407": 1 } },
+                { "id": "gw", "state": "live", "withheld": 2, "withheldBy": { "STR0402": 2 } },
                 { "id": "h", "state": "draining", "reason": "drained by x: y; STR0301: refused" },
                 { "id": "i", "state": "draining", "reason": "its Secret has gone" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
@@ -380,7 +505,7 @@ mod tests {
                 { "name": "xds://b", "kind": "mcp", "state": "syncing", "warnings": [] },
             ]),
             networks: json!([
-                { "network": "n1", "clusters": ["a"], "gateways": [{}] },
+                { "network": "n1", "clusters": ["a"], "gateways": [{}, { "address": "::1", "port": 15443, "dead": true }] },
                 { "network": "n2", "clusters": ["b"], "gateways": [] },
                 { "network": "", "clusters": ["empty"], "gateways": [] },
                 { "network": "n3", "clusters": ["b"], "gateways": [], "pending": [{ "source": "s", "reason": "r" }] },
@@ -393,6 +518,7 @@ mod tests {
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
             push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
+            waits: None,
         };
         let found: Vec<_> = problems(&answers)
             .iter()
@@ -404,6 +530,7 @@ mod tests {
         assert_eq!(
             found,
             [
+                "STR0316 cluster/old",
                 "STR0301 cluster/a",
                 "STR0203 cluster/b",
                 "~STR0211 cluster/c",
@@ -413,6 +540,7 @@ mod tests {
                 "~STR0309 cluster/f",
                 "~STR0404 cluster/g",
                 "~STR0407 cluster/g",
+                "STR0402 cluster/gw",
                 "~STR0301 cluster/h",
                 "STR0304 cluster/j",
                 "~STR0302 cluster/k",
@@ -423,6 +551,7 @@ mod tests {
                 "~STR0222 source/config directory",
                 "STR0301 source/config cluster",
                 "~STR0302 source/xds://a",
+                "STR0409 network/n1",
                 "STR0401 network/n2",
                 "STR0402 network/n3",
                 "~STR0430 service/web",
@@ -433,6 +562,16 @@ mod tests {
                 "STR0507 proxy/p.ns",
                 "STR0810 process",
             ]
+        );
+        let told = &problems(&answers)[0];
+        assert!(!told["next"].as_str().expect("text").contains("ID"), "{told}");
+        let passed =
+            render(&answers, &json!([]), &["clusters", "networks"], &Show::default(), &LOOK);
+        assert_eq!(
+            passed,
+            "No problem found.\n\n\
+             ✓   clusters   7 of 15 clusters live\n\
+             ✓   networks   4 networks with 1 gateway addresses in use\n"
         );
         assert!(problems(&Answers::default()).is_empty());
         let held = |more: Value| {
@@ -447,6 +586,8 @@ mod tests {
         assert_eq!(held(json!({ "exhaustedSecondsAgo": 3 })), 1);
         assert_eq!(held(json!({ "neededByMembers": 164 })), 1);
         assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
+        let waits = Answers { waits: Some("waiting for west".into()), ..Answers::default() };
+        assert_eq!(problems(&waits)[0]["code"], "STR0317");
         let single = json!([{ "network": "", "clusters": ["a"], "gateways": [] }]);
         let flat = Answers { networks: single, ..Answers::default() };
         assert!(problems(&flat).is_empty(), "one network needs no gateway");

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::failure::{Exit, Outcome};
-use super::list::{Ask, Kind};
+use super::list::{GetOne, Kind, ListArgs};
 use super::network_join::JoinArgs;
 use super::output::{self, Cell, Column, Format, Listing, Look, Render, Show, items, text};
 
@@ -12,7 +12,7 @@ use super::output::{self, Cell, Column, Format, Listing, Look, Render, Show, ite
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetworkCommand {
     /// List networks
-    List(Ask),
+    List(ListArgs),
     /// Show one network and its gateways
     Get(GetArgs),
     /// Say which network a cluster is in, and which Service leads into it
@@ -24,7 +24,7 @@ pub(crate) struct GetArgs {
     /// The network's name; '' for the one without a name
     name: String,
     #[command(flatten)]
-    ask: Ask,
+    one: GetOne,
 }
 
 /// Networks, as the admin API lists them.
@@ -32,7 +32,11 @@ pub(crate) const NETWORKS: Kind = Kind {
     path: "/debug/networks",
     does: "is known",
     next: "strait network list",
-    find: |rows, name| Ok(rows.iter().find(|row| row["network"] == name)),
+    // The one without a name is called as it is shown, too: no label can have that value.
+    find: |rows, name| {
+        let name = if name == "<none>" { "" } else { name };
+        Ok(rows.iter().find(|row| row["network"] == name))
+    },
     describe,
     listing: Listing {
         kind: "network",
@@ -56,6 +60,10 @@ const GATEWAYS: Listing = Listing {
             None => "<none>".into(),
         }),
         Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
+        Column::new("STATE", |row, _| match is_dead(row) {
+            true => Cell::bad("dead"),
+            false => "in use".into(),
+        }),
         Column::new("SOURCE", |row, _| text(&row["source"]).into()),
         Column::wide("HBONE PORT", |row, _| text(&row["hbonePort"]).into()),
     ],
@@ -64,9 +72,9 @@ const GATEWAYS: Listing = Listing {
 /// Runs `strait network`.
 pub(crate) async fn run(command: &NetworkCommand) -> Outcome {
     match command {
-        NetworkCommand::List(ask) => ask.list(NETWORKS.path, &NETWORKS.listing).await,
-        NetworkCommand::Get(GetArgs { name, ask }) => {
-            ask.get(&NETWORKS, name).await.map(|_| Exit::Fine)
+        NetworkCommand::List(list) => list.run(NETWORKS.path, &NETWORKS.listing).await,
+        NetworkCommand::Get(GetArgs { name, one }) => {
+            one.run(&NETWORKS, name, can_be_entered).await.map(|_| Exit::Fine)
         }
         NetworkCommand::Join(args) => Box::pin(super::network_join::run(args)).await,
     }
@@ -87,6 +95,9 @@ fn describe(row: &Value, show: &Show, look: &Look) -> String {
         out.push('\n');
         let wide = show.output == Format::Wide;
         out += &GATEWAYS.table(gateways, wide).render(!show.no_headers, look);
+        if gateways.iter().any(is_dead) {
+            out += "\nA dead one does not answer; proxies are sent the others, or all where none answers.\nhelp: strait help STR0409\n";
+        }
     }
     for gateway in pending {
         let (source, reason) = (text(&gateway["source"]), text(&gateway["reason"]));
@@ -98,11 +109,32 @@ fn describe(row: &Value, show: &Show, look: &Look) -> String {
 }
 
 fn gateways(row: &Value) -> Cell {
-    let sockets: Vec<String> = items(&row["gateways"]).iter().map(socket).collect();
-    if sockets.is_empty() { Cell::doubtful("<none>") } else { sockets.join(", ").into() }
+    let all = items(&row["gateways"]);
+    let one = |gateway: &Value| match is_dead(gateway) {
+        true => format!("{} (dead)", socket(gateway)),
+        false => socket(gateway),
+    };
+    let sockets = all.iter().map(one).collect::<Vec<_>>().join(", ");
+    match all.iter().filter(|gateway| is_dead(gateway)).count() {
+        _ if all.is_empty() => Cell::doubtful("<none>"),
+        0 => sockets.into(),
+        dead if dead < all.len() => Cell::doubtful(sockets),
+        _ => Cell::bad(sockets),
+    }
 }
 
-fn socket(gateway: &Value) -> String {
+/// Whether it was asked (`--probe-gateways`) and does not answer.
+fn is_dead(gateway: &Value) -> bool {
+    gateway["dead"] == true
+}
+
+/// Whether other networks get in.
+fn can_be_entered(row: &Value) -> bool {
+    items(&row["gateways"]).iter().any(|gateway| !is_dead(gateway))
+}
+
+/// `address:port` of a gateway.
+pub(super) fn socket(gateway: &Value) -> String {
     let (address, port) = (text(&gateway["address"]), text(&gateway["port"]));
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }

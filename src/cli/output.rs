@@ -117,6 +117,12 @@ impl Cell {
         Self { text: text.into(), tone: Tone::Bad }
     }
 
+    /// The same with more behind it.
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        self.text += more;
+        self
+    }
+
     /// The text, coloured where `look` says so.
     pub(crate) fn paint(&self, look: &Look) -> String {
         let colour = match self.tone {
@@ -329,12 +335,13 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
 
-    pub(super) const LOOK: Look = Look { now: Timestamp::UNIX_EPOCH, colour: false, unicode: true };
+    pub(in crate::cli) const LOOK: Look =
+        Look { now: Timestamp::UNIX_EPOCH, colour: false, unicode: true };
 
     #[test]
     fn columns_are_three_spaces_apart_and_end_without_spaces() {
@@ -378,6 +385,8 @@ mod tests {
         // A clock that is ahead of ours.
         assert_eq!(age(&json!("2100-01-01T00:00:00Z"), &LOOK), "0s");
         assert_eq!(age(&json!(null), &LOOK), "<none>");
+        assert_eq!(until(&json!("1970-01-03T00:00:00Z"), &LOOK), "2d");
+        assert_eq!(until(&json!("1969-01-01T00:00:00Z"), &LOOK), "0s");
     }
 
     #[test]

@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use super::bootstrap::{self, BootstrapArgs};
 use super::failure::{Exit, Failure, Outcome};
-use super::list::{Ask, Kind};
+use super::list::{Ask, GetOne, Kind, ListArgs};
 use super::output::{self, Cell, Column, Format, Listing, Look, Show, age, clean, items, text};
 
 /// Connected proxies.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ProxyCommand {
     /// List connected proxies and whether each has taken what it was sent
-    List(Ask),
+    List(ListArgs),
     /// Show one proxy: last sent, accepted and rejected, by type
     Get(GetArgs),
     /// Show what one proxy was last sent
@@ -31,7 +31,7 @@ pub(crate) struct GetArgs {
     /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
     proxy: String,
     #[command(flatten)]
-    ask: Ask,
+    one: GetOne,
 }
 
 #[derive(Debug, Args)]
@@ -77,9 +77,9 @@ pub(super) const PROXIES: Kind = Kind {
 /// Runs `strait proxy`.
 pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
     match command {
-        ProxyCommand::List(ask) => return ask.list(PROXIES.path, &PROXIES.listing).await,
-        ProxyCommand::Get(GetArgs { proxy, ask }) => {
-            ask.get(&PROXIES, proxy).await?;
+        ProxyCommand::List(list) => return list.run(PROXIES.path, &PROXIES.listing).await,
+        ProxyCommand::Get(GetArgs { proxy, one }) => {
+            one.run(&PROXIES, proxy, is_in_sync).await?;
         }
         ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
             let row = one(ask, proxy).await?;
@@ -276,6 +276,12 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> Failure {
         proxies.len(),
         list.trim_end()
     ))
+}
+
+/// Whether it took all that it was sent.
+fn is_in_sync(row: &Value) -> bool {
+    let took = |entry: &Value| entry["nack"].is_null() && entry["sent"] == entry["acked"];
+    row["types"].as_object().into_iter().flatten().all(|(_, entry)| took(entry))
 }
 
 /// What a proxy did with what it was last sent of one type.

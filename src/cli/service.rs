@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::client::Answer;
 use super::failure::{Exit, Failure, Outcome};
-use super::list::Ask;
+use super::list::{Ask, ListArgs};
 use super::output::{self, Cell, Column, Listing, Look, Show, items, speakers, text};
 
 /// Services, merged over all clusters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceCommand {
     /// List services
-    List(Ask),
+    List(ListArgs),
     /// Show one service by cluster and network
     Get(GetArgs),
 }
@@ -75,7 +75,7 @@ pub(super) const ENDPOINTS: Listing = Listing {
 /// Runs `strait service`.
 pub(crate) async fn run(command: &ServiceCommand) -> Outcome {
     match command {
-        ServiceCommand::List(ask) => ask.list("/debug/services", &SERVICES).await,
+        ServiceCommand::List(list) => list.run("/debug/services", &SERVICES).await,
         ServiceCommand::Get(GetArgs { name, endpoints, ask }) => {
             let look = Look::of_stdout();
             let query = [("hostname", name.as_str())];

@@ -3,12 +3,13 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::check::{Answers, is_problem, problems};
 use super::client::{Client, Connect};
 use super::cluster::CLUSTERS;
-use super::failure::{Exit, Failure, Outcome};
+use super::failure::{Exit, Outcome};
+use super::list::{Follow, Shown, watch_pause};
 use super::network::NETWORKS;
 use super::output::{self, Cell, Format, Look, Render, Show, items, text};
-use super::proxy;
 
 /// `strait status`.
 #[derive(Debug, Args)]
@@ -16,83 +17,57 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     connect: Connect,
     #[command(flatten)]
+    follow: Follow,
+    #[command(flatten)]
     show: Show,
 }
 
 /// Runs `strait status`.
 pub(crate) async fn run(args: &StatusArgs) -> Outcome {
     let client = Client::new(&args.connect)?;
-    let clusters = client.get("/debug/clusters", &[]).await?.value;
-    let proxies = client.get("/debug/proxies", &[]).await?.value;
-    // Without a complete mesh there are no networks yet, but the clusters say what it waits for.
-    let (networks, not_ready) = match client.get("/debug/networks", &[]).await {
-        Ok(answer) => (answer.value, None),
-        Err(failure) if failure.exit == Exit::Unhealthy => (json!([]), Some(failure)),
-        Err(failure) => return Err(failure),
-    };
-    let sources = client.get("/debug/sources", &[]).await?.value;
-    let mesh = match not_ready {
-        Some(_) => Value::Null,
-        None => client.get("/debug/mesh", &[]).await?.value,
-    };
-    let mut problems = problems(&clusters, &proxies, not_ready.as_ref());
-    problems.extend(beside_clusters(&sources, &mesh));
-    let whole = json!({
-        "clusters": clusters, "networks": networks, "proxies": proxies, "problems": problems,
-    });
-    output::print(&match args.show.output {
-        Format::Json => format!("{whole:#}\n"),
-        Format::Yaml => output::yaml(&whole),
-        _ => render(&whole, &args.show, &Look::of_stdout()),
-    })?;
-    Ok(if problems.is_empty() { Exit::Fine } else { Exit::Unhealthy })
+    let deadline = args.follow.wait.deadline();
+    let mut shown = Shown::default();
+    loop {
+        let answers = Answers::of(&client).await?;
+        let found = problems(&answers);
+        let bad = found.iter().any(is_problem);
+        if bad && deadline.pause().await {
+            continue;
+        }
+        let whole = whole(answers, &found);
+        let look = Look::of_stdout();
+        let printed = match args.show.output {
+            Format::Json => format!("{whole:#}\n"),
+            Format::Yaml => output::yaml(&whole),
+            _ => render(&whole, &args.show, &look),
+        };
+        shown.whole(&whole, &printed)?;
+        if !args.follow.watch {
+            return Ok(if bad { Exit::Unhealthy } else { Exit::Fine });
+        }
+        watch_pause().await;
+    }
 }
 
-pub(super) fn problems(
-    clusters: &Value,
-    proxies: &Value,
-    not_ready: Option<&Failure>,
-) -> Vec<String> {
-    let mut found: Vec<String> =
-        not_ready.map(|failure| failure.message().to_owned()).into_iter().collect();
-    for row in items(clusters) {
-        let (id, state) = (text(&row["id"]), text(&row["state"]));
-        let reason = row["reason"].as_str().filter(|reason| !reason.is_empty());
-        if !super::cluster::is_well(row) {
-            let why = reason.map(|reason| format!(": {}", output::clean(reason)));
-            found.push(format!("cluster {id}: {state}{}", why.unwrap_or_default()));
-        } else if let Some(reason) = reason.filter(|_| state == "live") {
-            // A working cluster whose update was refused goes on with the old one.
-            found.push(format!("cluster {id}: {}", output::clean(reason)));
-        }
-        if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
-            let network = text(&row["network"]);
-            found.push(format!("cluster {id}: {count} endpoints are withheld from proxies of other networks (strait network get {network})"));
-        }
-    }
-    for row in items(proxies) {
-        for (kind, entry) in row["types"].as_object().into_iter().flatten() {
-            if !entry["nack"].is_null() {
-                let kind = output::clean(&kind.to_uppercase());
-                let error = text(&entry["nack"]["error"]);
-                found.push(format!("proxy {} rejected {kind}: {error}", proxy::name(row)));
-            }
-        }
-    }
-    found
+/// What is shown, as one object.
+pub(super) fn whole(answers: Answers, found: &[Value]) -> Value {
+    let problems: Vec<String> = found.iter().filter(|row| is_problem(row)).map(line).collect();
+    let notes = found.iter().filter(|row| !is_problem(row)).count();
+    let Answers { clusters, networks, proxies, .. } = answers;
+    json!({
+        "clusters": clusters, "networks": networks, "proxies": proxies,
+        "problems": problems, "notes": notes,
+    })
 }
 
-/// What is wrong with sources that are no member clusters, and with the mesh's settings.
-pub(super) fn beside_clusters(sources: &Value, mesh: &Value) -> Vec<String> {
-    let found = super::check::of_sources(sources).into_iter().chain(super::check::of_mesh(mesh));
-    found
-        .filter(|row| row["severity"] != "note")
-        .map(|row| {
-            let [object, code, fact] = ["object", "code", "fact"].map(|part| text(&row[part]));
-            let object = object.replacen('/', " ", 1);
-            format!("{object}: {code}: {fact}")
-        })
-        .collect()
+/// A finding in a line: `cluster east: STR0301: stale: refused`.
+fn line(row: &Value) -> String {
+    let [object, code, fact] = ["object", "code", "fact"].map(|part| text(&row[part]));
+    let object = object.replacen('/', " ", 1);
+    match fact.contains(&code) {
+        true => format!("{object}: {fact}"),
+        false => format!("{object}: {code}: {fact}"),
+    }
 }
 
 pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {
@@ -126,6 +101,7 @@ pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {
                 or_bad(rejecting, format!("{rejecting} rejecting")),
                 format!("{} waiting", behind - rejecting).into(),
             ],
+            vec!["NOTES".into(), format!("{} (strait check)", text(&whole["notes"])).into()],
             vec!["PROBLEMS".into(), or_bad(problems.len(), problems.len().to_string())],
         ],
         look,

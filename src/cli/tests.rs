@@ -8,6 +8,7 @@ use clap::Parser;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::check::{Answers, problems};
 use super::client::Answer;
 use super::output::{Format, Look, Show};
 use super::{Cli, Command, bootstrap, cluster, explain, network, proxy, service, status};
@@ -142,10 +143,9 @@ fn a_name_that_fits_several_proxies_names_none_of_them() {
 fn status_names_every_problem() {
     let [clusters, networks, proxies] =
         ["clusters", "networks", "proxies"].map(|name| answer(name).value);
-    let problems = status::problems(&clusters, &proxies, None);
-    let whole = serde_json::json!({
-        "clusters": clusters, "networks": networks, "proxies": proxies, "problems": problems,
-    });
+    let answers = Answers { clusters, networks, proxies, ..Answers::default() };
+    let found = problems(&answers);
+    let whole = status::whole(answers, &found);
     check("status.txt", &status::render(&whole, &show(Format::Table), &LOOK));
 }
 
@@ -183,21 +183,25 @@ fn explain_is_unhealthy_when_something_ready_is_withheld() {
 }
 
 #[test]
-fn status_and_check_name_what_is_wrong_beside_clusters() {
+fn status_names_what_is_wrong_beside_clusters_and_counts_what_is_only_worth_knowing() {
     let sources = serde_json::json!([
         { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500" },
         { "name": "entries", "kind": "entries", "state": "live", "warnings": ["shop/a: no hosts"] },
         { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
     ]);
     let mesh = serde_json::json!({ "problems": [{ "code": "STR0110", "text": "line 3" }] });
+    let answers = Answers { sources, mesh, ..Answers::default() };
+    let found = problems(&answers);
+    let whole = status::whole(answers, &found);
     assert_eq!(
-        status::beside_clusters(&sources, &mesh),
-        [
+        whole["problems"],
+        serde_json::json!([
             "source consul: STR0320: stale: 500",
             "source entries: STR0221: shop/a: no hosts",
             "meshConfig: STR0110: line 3",
-        ]
+        ])
     );
+    assert_eq!(whole["notes"], 1);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 pub(super) use self::add::{Manifests, check_network};
 use super::failure::{Exit, Failure, Outcome};
-use super::list::{Ask, Kind};
+use super::list::{GetOne, Kind, ListArgs};
 use super::output::{self, Cell, Column, Listing, Look, Show, age, items, text, until};
 
 /// Member clusters.
@@ -27,12 +27,12 @@ pub(crate) enum ClusterCommand {
     /// Make a cluster a member: a reader in it, and a Secret with its token
     Add(add::AddArgs),
     /// List member clusters
-    List(Ask),
+    List(ListArgs),
     /// Show one member cluster; exit code 2 if it is not well
     Get(GetArgs),
     /// End a cluster's membership
     Remove(remove::RemoveArgs),
-    /// Give the control plane a new token for a cluster
+    /// Give the control plane a new token for a cluster, or for all whose token ends soon
     Rotate(rotate::RotateArgs),
     /// Make members of the clusters in a kubeconfig or an Istio remote secret
     Import(import::ImportArgs),
@@ -43,7 +43,7 @@ pub(crate) struct GetArgs {
     /// The cluster's ID
     name: String,
     #[command(flatten)]
-    ask: Ask,
+    one: GetOne,
 }
 
 /// Member clusters, as the admin API lists them.
@@ -67,6 +67,7 @@ pub(crate) const CLUSTERS: Kind = Kind {
                 Some(count) if count > 0 => Cell::doubtful(count.to_string()),
                 _ => text(&row["withheld"]).into(),
             }),
+            Column::new("TOKEN ENDS IN", token_ends),
             Column::wide("SINCE", |row, look| age(&row["since"], look).into()),
             Column::wide("SECRET", |row, _| text(&row["secret"]).into()),
             Column::wide("TRUST DOMAIN", |row, _| text(&row["trustDomain"]).into()),
@@ -82,6 +83,13 @@ pub(crate) fn is_well(row: &Value) -> bool {
     matches!(row["state"].as_str(), Some("live" | "syncing" | "paused" | "draining"))
 }
 
+/// How long the token lives by which the cluster is read, where it has an end.
+fn token_ends(row: &Value, look: &Look) -> Cell {
+    let credential = &row["credential"];
+    let shown = until(&credential["expires"], look);
+    if credential["endsSoon"] == true { Cell::bad(shown) } else { shown.into() }
+}
+
 fn state(row: &Value) -> Cell {
     let shown = text(&row["state"]);
     match shown.as_str() {
@@ -95,9 +103,10 @@ fn state(row: &Value) -> Cell {
 pub(crate) async fn run(command: ClusterCommand) -> Outcome {
     match command {
         ClusterCommand::Add(args) => Box::pin(add::run(&args)).await,
-        ClusterCommand::List(ask) => ask.list(CLUSTERS.path, &CLUSTERS.listing).await,
-        ClusterCommand::Get(GetArgs { name, ask }) => {
-            let row = ask.get(&CLUSTERS, &name).await?;
+        ClusterCommand::List(list) => list.run(CLUSTERS.path, &CLUSTERS.listing).await,
+        ClusterCommand::Get(GetArgs { name, one }) => {
+            let settled = |row: &Value| is_well(row) && row["state"] != "syncing";
+            let row = one.run(&CLUSTERS, &name, settled).await?;
             Ok(if is_well(&row) { Exit::Fine } else { Exit::Unhealthy })
         }
         ClusterCommand::Remove(args) => Box::pin(remove::run(&args)).await,
@@ -139,6 +148,11 @@ fn describe(row: &Value, _: &Show, look: &Look) -> String {
         ("Network", text(&row["network"]).into()),
         ("Trust domain", text(&row["trustDomain"]).into()),
         ("Secret", text(&row["secret"]).into()),
+        ("Token ends in", {
+            let by_itself = row["credential"]["renewsItself"] == true;
+            let ends = token_ends(row, look);
+            if by_itself { ends.with(", renewed by the control plane") } else { ends }
+        }),
         ("Services", text(&row["services"]).into()),
         ("Endpoints", text(&row["endpoints"]).into()),
         ("Withheld", text(&row["withheld"]).into()),
