@@ -90,7 +90,10 @@ fn read(file: &Path) -> Result<Policy, Failure> {
 async fn test(args: &TestArgs) -> Outcome {
     let policy = read(&args.file)?;
     let refusals = match &args.cluster {
-        Some(cluster) => claims(&policy, &ClusterId::from(cluster.as_str()), args)?,
+        Some(cluster) => {
+            known(&policy, cluster, args).await?;
+            claims(&policy, &ClusterId::from(cluster.as_str()), args)?
+        }
         None => {
             let services = args.ask.ask("/debug/services", &[]).await?.value;
             let mut found = Vec::new();
@@ -113,6 +116,24 @@ async fn test(args: &TestArgs) -> Outcome {
         output::print(&REFUSALS.render(&raw, &answer, show, &Look::of_stdout()))?;
     }
     Ok(exit)
+}
+
+/// Refuses a cluster that neither the policy names nor the mesh has: whatever is said of it says nothing.
+async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Failure> {
+    if policy.clusters_named().iter().any(|(named, _)| named.as_str() == cluster) {
+        return Ok(());
+    }
+    let nobody = format!("the policy does not name cluster {}", output::clean(cluster));
+    let next = "check the ID: strait cluster list; of a cluster that is still to join, let the policy name it first";
+    match args.ask.ask("/debug/clusters", &[]).await {
+        Ok(members) if items(&members.value).iter().any(|row| row["id"] == cluster) => Ok(()),
+        Ok(_) => Err(Failure::failed(format!("{nobody}, and it is no member")).next(next)),
+        Err(failure) => Err(Failure::new(
+            failure.exit,
+            format!("{nobody}, and whether it is a member can't be seen: {}", failure.message()),
+        )
+        .next(next)),
+    }
 }
 
 fn line(cluster: &str, what: String, code: &codes::Code, refused: &Refused) -> Value {
