@@ -236,6 +236,14 @@ impl Metrics {
                 family.sample(&[("cluster", &cluster.id)], at)?;
             }
         }
+        let name = "strait_cluster_credential_expiry_timestamp_seconds";
+        let help = "When the token ends by which a cluster is read.";
+        let mut family = Family::gauge(out, name, help)?;
+        for cluster in &holders {
+            if let Some(token) = cluster.credential {
+                family.sample(&[("cluster", &cluster.id)], token.expires.as_second())?;
+            }
+        }
         let mut family = Family::gauge(out, "strait_cluster_objects", "Kubernetes objects held.")?;
         for cluster in clusters {
             family.sample(&[("cluster", &cluster.id)], cluster.objects)?;

@@ -28,7 +28,7 @@ use self::state_dir::StateDir;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::aggregate::MergedService;
 use crate::clusters::status::ClusterStatus;
-use crate::clusters::{events, heap, reconciler};
+use crate::clusters::{events, heap, reconciler, renewal};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::descriptors::Descriptors;
 use crate::identity::authority::{DirectoryStore, load_or_create};
@@ -289,6 +289,12 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         let (namespace, statuses) = (args.namespace.clone(), clusters.statuses.clone());
         tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
             events::run(config_cluster.access.clone(), namespace.clone(), statuses.clone())
+        });
+    }
+    if let Some(config_cluster) = source.config_cluster() {
+        let (secrets, loopback) = (objects.clone(), source.loopback());
+        tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
+            renewal::run(config_cluster.access.clone(), secrets.clone(), loopback)
         });
     }
 

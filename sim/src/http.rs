@@ -502,6 +502,7 @@ impl ApiServer {
             "iss": "https://kubernetes.default.svc",
             "sub": user,
             "aud": request["spec"]["audiences"],
+            "iat": jiff::Timestamp::now().as_second(),
             "exp": expires_at.as_second(),
             "kubernetes.io": {
                 "namespace": name.namespace,

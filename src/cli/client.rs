@@ -25,9 +25,9 @@ const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 const TOKEN_NEXT: &str = "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state \
      directory of 'strait serve', or what its --admin-token-file names";
 
-/// How the control plane is reached.
+/// Where the control plane is.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Connect {
+pub(crate) struct ServerFlags {
     /// URL of the control plane's admin API
     #[arg(
         long,
@@ -39,6 +39,13 @@ pub(crate) struct Connect {
     /// File with the admin token [default: /var/lib/strait/admin-token, if readable]
     #[arg(long, env = "STRAIT_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+}
+
+/// How the control plane is reached.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Connect {
+    #[command(flatten)]
+    at: ServerFlags,
     /// How long to wait for an answer
     #[arg(long, value_name = "D", default_value = "30s")]
     timeout: HumanDuration,
@@ -48,20 +55,14 @@ impl Connect {
     /// To a control plane that this process runs itself.
     pub(super) fn to(server: String, token_file: PathBuf) -> Self {
         Self {
-            server,
-            token_file: Some(token_file),
+            at: ServerFlags { server, token_file: Some(token_file) },
             timeout: HumanDuration(std::time::Duration::from_secs(30)),
         }
     }
 
-    /// As the environment has it, for commands whose `--server` is another one.
-    pub(crate) fn from_environment() -> Self {
-        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self {
-            server: set("STRAIT_SERVER").unwrap_or_else(|| "http://127.0.0.1:15014".into()),
-            token_file: set("STRAIT_TOKEN_FILE").map(PathBuf::from),
-            timeout: HumanDuration(std::time::Duration::from_secs(5)),
-        }
+    /// For commands whose task it is to change clusters, and which look at the control plane beside that.
+    pub(crate) fn beside(at: &ServerFlags) -> Self {
+        Self { at: at.clone(), timeout: HumanDuration(std::time::Duration::from_secs(5)) }
     }
 }
 
@@ -88,7 +89,7 @@ impl Client {
     /// # Errors
     /// When the URL is none of ours, or the token file that was named can't be read.
     pub(crate) fn new(connect: &Connect) -> Result<Self, Failure> {
-        let server = connect.server.trim_end_matches('/').to_owned();
+        let server = connect.at.server.trim_end_matches('/').to_owned();
         let plain = server.parse::<Uri>().is_ok_and(|uri| {
             uri.scheme_str() == Some("http") && uri.host().is_some() && uri.path() == "/"
         });
@@ -96,9 +97,9 @@ impl Client {
             return Err(Failure::usage(format!(
                 "--server {server:?} is not http://HOST:PORT: the admin API speaks plain HTTP on a private address"
             ))
-            .next("kubectl -n strait-system port-forward deploy/strait 15014"));
+            .next("kubectl -n strait-system port-forward deploy/strait 15014\nthe URL of a member's API server is named by --api-server"));
         }
-        let token = match &connect.token_file {
+        let token = match &connect.at.token_file {
             Some(file) => Some(read_token(file).map_err(|error| {
                 Failure::new(
                     Exit::NoRights,

@@ -34,10 +34,12 @@ Exit codes
     0  done, and what was asked for is healthy
     1  failed: what is named is there, and can't be used or changed
     2  done, and the answer is \"not healthy\":
-         status           a cluster is out of touch, a proxy rejected what it was sent, endpoints are
-                          withheld, or the control plane is not ready
+         status, check    something is a problem: a cluster out of touch, a proxy that rejected what it was
+                          sent, a network that can't be entered, a token that ends soon, a control plane
+                          that is not ready; notes alone are none
          cluster get      the cluster is out of touch, or not used
-         cluster add      the cluster was added and can't be synced
+         cluster add, import, rotate, drain, pause, resume
+                          it was done, and the control plane can't follow, with the reason
          explain          an endpoint that is ready is withheld from the proxy, or there is none
                           (with --address: that endpoint is withheld)
    64  wrong usage: no such flag or value, or it names a file, directory, context or code that isn't there
@@ -56,6 +58,8 @@ pub(crate) struct Failure {
     /// For scripts.
     pub(crate) exit: Exit,
     code: Option<&'static str>,
+    /// Whether an API server knows the credential and does not let it do that.
+    pub(crate) denied: bool,
     message: String,
     next: Option<String>,
 }
@@ -63,7 +67,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure without a code.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, code: None, message: message.into(), next: None }
+        Self { exit, code: None, denied: false, message: message.into(), next: None }
     }
 
     /// Plain failure: exit code 1.
@@ -124,6 +128,13 @@ impl Failure {
     #[must_use]
     pub(crate) fn exit(mut self, exit: Exit) -> Self {
         self.exit = exit;
+        self
+    }
+
+    /// The same, where an API server says "you may not" rather than "who are you".
+    #[must_use]
+    pub(crate) fn denied(mut self) -> Self {
+        self.denied = true;
         self
     }
 

@@ -6,6 +6,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::client::{Client, Connect, ServerFlags};
 use super::cluster::api::{Cluster, full_name, kubeconfigs};
 use super::cluster::{Change, done};
 use super::failure::{Exit, Failure, Outcome};
@@ -32,6 +33,8 @@ pub(crate) struct JoinArgs {
     output: Option<super::cluster::Manifests>,
     #[command(flatten)]
     change: Change,
+    #[command(flatten)]
+    server: ServerFlags,
 }
 
 /// Runs `strait network join`.
@@ -52,6 +55,14 @@ pub(crate) async fn run(args: &JoinArgs) -> Outcome {
         output::print(&manifests(ns, &args.network, gateway.as_ref()))?;
         return Ok(Exit::Fine);
     }
+    let is_labelled = |object: &Value| object["metadata"]["labels"][NETWORK_LABEL] == args.network;
+    let entered_by = entered_by(args, &remote).await;
+    let is_there =
+        namespace.as_ref().is_some_and(is_labelled) && gateway.as_ref().is_none_or(is_labelled);
+    if is_there {
+        done(&format!("cluster of {} is in network {} already", remote.context, args.network));
+        return Ok(told(args, &entered_by, gateway.as_ref()));
+    }
     let mut plan = format!(
         "Will change in {}\n  namespace {ns}{}: label {NETWORK_LABEL}={}\n",
         remote.context,
@@ -62,8 +73,14 @@ pub(crate) async fn run(args: &JoinArgs) -> Outcome {
         plan +=
             &format!("  service {}: label {NETWORK_LABEL}={}\n", full_name(service), args.network);
         plan.extend(doubts(service).iter().map(|doubt| format!("  ! {doubt}\n")));
-    } else {
+    } else if entered_by.is_empty() {
         plan += "  no gateway is named (--gateway NAMESPACE/NAME): other networks don't reach it\n";
+    } else {
+        plan += &format!(
+            "  network {} is entered by {} already\n",
+            args.network,
+            entered_by.join(", ")
+        );
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
@@ -79,12 +96,46 @@ pub(crate) async fn run(args: &JoinArgs) -> Outcome {
         remote.merge(&path(service), &patch).await?;
         done(&format!("{} leads into it", full_name(service)));
     }
+    Ok(told(args, &entered_by, gateway.as_ref()))
+}
+
+/// Says how the network is entered, and what keeps the gateway that was named from being of use.
+fn told(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit {
+    if gateway.is_none() && !entered_by.is_empty() {
+        done(&format!("network {} is entered by {}", args.network, entered_by.join(", ")));
+    }
     eprintln!("  next: strait network get {}", args.network);
-    let doubts = gateway.as_ref().map(doubts).unwrap_or_default();
+    let doubts = gateway.map(doubts).unwrap_or_default();
     for doubt in &doubts {
         eprintln!("! the gateway can't be used: {doubt}");
     }
-    Ok(if doubts.is_empty() { Exit::Fine } else { Exit::Unhealthy })
+    if doubts.is_empty() { Exit::Fine } else { Exit::Unhealthy }
+}
+
+/// By what the network is entered already: Services of this cluster with its label, and what the control plane
+/// knows of, where it can be asked.
+async fn entered_by(args: &JoinArgs, remote: &Cluster) -> Vec<String> {
+    let label = NETWORK_LABEL.replace('/', "%2F");
+    let path = format!("/api/v1/services?labelSelector={label}%3D{}", args.network);
+    let services = remote.get(&path).await.ok().flatten().unwrap_or_default();
+    let mut found: Vec<String> = items(&services["items"])
+        .iter()
+        .map(|service| format!("service {}", full_name(service)))
+        .collect();
+    let known = async {
+        let client = Client::new(&Connect::beside(&args.server))?;
+        Ok::<_, Failure>(client.get("/debug/networks", &[]).await?.value)
+    };
+    let known = known.await.unwrap_or_default();
+    for network in items(&known).iter().filter(|row| row["network"] == args.network) {
+        for gateway in items(&network["gateways"]) {
+            let source = text(&gateway["source"]);
+            if !found.contains(&source) {
+                found.push(source);
+            }
+        }
+    }
+    found
 }
 
 /// Refuses labels that would change nothing: a Secret that fixes the network goes before them. Who can't

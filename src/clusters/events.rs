@@ -34,6 +34,13 @@ const COMPONENT: &str = "strait";
 /// A cluster and the Secret that names it; none for the config cluster.
 type Key = (Option<String>, String);
 
+/// What news is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Topic {
+    State,
+    Token,
+}
+
 /// Tells what becomes of the clusters, for as long as there are statuses.
 pub async fn run(
     access: watch::Receiver<Access>,
@@ -45,7 +52,7 @@ pub async fn run(
         told.look(&statuses.borrow_and_update().clone());
         let mut rest = PACE;
         while let Some((key, news)) = told.due.pop_first() {
-            let event = event(&namespace, &key, &news, Timestamp::now());
+            let event = event(&namespace, &key.0, &news, Timestamp::now());
             match write(&access, &namespace, &event).await {
                 Ok(()) => {}
                 Err(error @ (Error::Forbidden(_) | Error::Unauthorized(_))) => {
@@ -54,7 +61,7 @@ pub async fn run(
                 }
                 // It is not taken as it is.
                 Err(error @ (Error::NotFound(_) | Error::Rejected(_))) => {
-                    debug!(%error, cluster = key.1, "an event was not written");
+                    debug!(%error, cluster = key.0.1, "an event was not written");
                 }
                 Err(error) => {
                     debug!(%error, "events can't be written now");
@@ -89,8 +96,10 @@ async fn write(
 #[derive(Debug, Default)]
 struct Told {
     last: BTreeMap<Key, Summary>,
+    /// The end of each token that is near.
+    ending: BTreeMap<Key, Timestamp>,
     /// The latest news of each cluster.
-    due: BTreeMap<Key, News>,
+    due: BTreeMap<(Key, Topic), News>,
 }
 
 /// What makes a status news: its state and the code of the reason, not ages and counts.
@@ -99,8 +108,8 @@ type Summary = (State, Option<String>);
 /// One thing to tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct News {
-    /// None where the cluster is no member any more.
-    state: Option<State>,
+    /// The event's reason, but for its first letter: a state, or what happened.
+    reason: &'static str,
     warning: bool,
     message: String,
 }
@@ -123,7 +132,7 @@ impl Told {
             self.last.insert(key(status), summary);
             let meant = matches!(status.state, State::Live | State::Draining | State::Paused);
             let reason = status.reason.as_ref().map(|reason| format!(": {reason}"));
-            let next = code.map(|code| format!(" ({})", code.next));
+            let next = code.map(|code| format!(" ({})", code.next_for(Some(&status.id))));
             let message = format!(
                 "cluster {} is {}{}{}",
                 status.id,
@@ -131,17 +140,40 @@ impl Told {
                 reason.unwrap_or_default(),
                 next.unwrap_or_default()
             );
-            let news =
-                News { state: Some(status.state), warning: !meant || code.is_some(), message };
-            self.due.insert(key(status), news);
+            let warning = !meant || code.is_some();
+            let news = News { reason: status.state.as_str(), warning, message };
+            self.due.insert((key(status), Topic::State), news);
         }
+        self.look_at_tokens(statuses);
         let there: Vec<Key> = statuses.iter().map(key).collect();
         let gone: Vec<Key> =
             self.last.keys().filter(|key| !there.contains(*key)).cloned().collect();
         for gone in gone {
             self.last.remove(&gone);
             let message = format!("cluster {} is no member any more", gone.1);
-            self.due.insert(gone, News { state: None, warning: false, message });
+            let news = News { reason: "removed", warning: false, message };
+            self.due.insert((gone, Topic::State), news);
+        }
+    }
+
+    /// Each token whose end is near is told of once.
+    fn look_at_tokens(&mut self, statuses: &[ClusterStatus]) {
+        let before = std::mem::take(&mut self.ending);
+        for status in statuses {
+            let Some(token) = status.credential.filter(|token| token.ends_soon) else { continue };
+            let key = (status.secret.clone(), status.id.clone());
+            if before.get(&key) != Some(&token.expires) {
+                let code = &codes::CREDENTIAL_ENDS;
+                let message = format!(
+                    "{code}: the token of cluster {} ends at {} ({})",
+                    status.id,
+                    token.expires,
+                    code.next_for(Some(&status.id))
+                );
+                let news = News { reason: "tokenEnds", warning: true, message };
+                self.due.insert((key.clone(), Topic::Token), news);
+            }
+            self.ending.insert(key, token.expires);
         }
     }
 }
@@ -152,7 +184,7 @@ fn code(reason: &str) -> Option<&'static codes::Code> {
 }
 
 fn event(namespace: &str, (secret, id): &Key, news: &News, now: Timestamp) -> Value {
-    let state = news.state.map_or("removed", State::as_str);
+    let state = news.reason;
     let mut letters = state.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
     let about = match secret.as_deref().and_then(|secret| secret.rsplit('/').next()) {

@@ -90,6 +90,8 @@ mod tests {
             ignored_claims: Vec::new(),
             memory_bytes: 0,
             next_attempt: None,
+            mode: None,
+            credential: None,
             kept: None,
         };
         Arc::new(ids.iter().map(status).collect())

@@ -11,8 +11,10 @@ pub mod kubeconfig;
 pub mod plan;
 pub mod reconciler;
 mod remembered;
+pub mod renewal;
 pub mod secret;
 pub mod status;
+pub mod token;
 
 pub use remembered::Remembered;
 

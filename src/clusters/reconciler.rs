@@ -26,8 +26,10 @@ use self::member::{How, Member};
 use super::flapping::Stage;
 use super::plan::{self, Action, Cluster, Hold, Idle, Plan, Running};
 use super::remembered::Remembered;
+use super::renewal;
 use super::secret::MemberSecret;
-use super::status::{ClusterStatus, Facts, Kept, Restored, State, judge};
+use super::status::{ClusterStatus, Facts, Kept, Restored, State, TokenStatus, judge};
+use super::token::Lifetime;
 use crate::apiserver::{Access, Limits, Loopback};
 use crate::codes;
 use crate::model::{
@@ -634,7 +636,13 @@ impl Reconciler {
             let place = (network, trust_domain);
             let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
             let entry = self.entry(id.as_str(), secret, (state, reason), place, &shown);
-            statuses.push(ClusterStatus { kept, ..entry });
+            let mode = match mode {
+                Mode::Normal => None,
+                Mode::Drain => Some("drain"),
+                Mode::Pause => Some("pause"),
+            };
+            let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
+            statuses.push(ClusterStatus { kept, mode, credential, ..entry });
         }
         statuses.extend(self.plan.idle.iter().map(|idle| self.idle_entry(idle)));
         statuses.sort_by(|a, b| order(a).cmp(&order(b)));
@@ -648,6 +656,30 @@ impl Reconciler {
             (true, true) => Settled::All,
         };
         publish(&self.context.settled, settled);
+    }
+
+    /// The token by which a member is read, or would be.
+    fn token_of(
+        &self,
+        member: &Member,
+        cluster: &Cluster,
+        wall: SystemTime,
+    ) -> Option<TokenStatus> {
+        let held = || match &cluster.hold {
+            Hold::Held(access) => Lifetime::of(access),
+            Hold::Presumed | Hold::Leaving { .. } => None,
+        };
+        let lifetime = match member.shown_run() {
+            Some(run) => run.token,
+            None => held(),
+        }?;
+        let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+        let secret = self.read.get(&cluster.secret);
+        Some(TokenStatus {
+            expires: lifetime.expires,
+            ends_soon: lifetime.ends_soon(now),
+            renews_itself: secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
+        })
     }
 
     /// Says since when each is in its state.
@@ -705,6 +737,8 @@ impl Reconciler {
                 .next_attempt
                 .filter(|_| state == State::Misbehaving)
                 .and_then(|time| Timestamp::try_from(time).ok()),
+            mode: None,
+            credential: None,
             kept: None,
         }
     }

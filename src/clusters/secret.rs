@@ -23,6 +23,8 @@ pub const MODE_ANNOTATION: &str = "strait.dev/mode";
 pub const UID_ANNOTATION: &str = "strait.dev/cluster-uid";
 /// The trust domain of the workloads of the Secret's clusters, where it is not the mesh's.
 pub const TRUST_DOMAIN_ANNOTATION: &str = "strait.dev/trust-domain";
+/// `true`: the control plane renews the Secret's tokens itself, where their accounts may ask for one.
+pub const SELF_RENEW_ANNOTATION: &str = "strait.dev/self-renew";
 /// Istio's mark of which cluster a Secret is about; written for people and tools, never read.
 const ISTIO_CLUSTER_ANNOTATION: &str = "networking.istio.io/cluster";
 
@@ -157,8 +159,9 @@ fn is_label_value(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// The Secret, in YAML, that makes `cluster` a member; [`MemberSecret::read`] gives back what went in.
-pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member) -> String {
+/// The Secret, in YAML, that makes `cluster` a member; [`MemberSecret::read`] gives back what went in. With
+/// `self_renew` its token is to be renewed by the control plane.
+pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member, self_renew: bool) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let (label, value) = ISTIO_SECRET_LABEL;
     let mut out = format!(
@@ -176,6 +179,9 @@ pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member) -> String 
     }
     if let Some(trust_domain) = &member.trust_domain {
         out += &format!("    {TRUST_DOMAIN_ANNOTATION}: {}\n", quoted(trust_domain));
+    }
+    if self_renew {
+        out += &format!("    {SELF_RENEW_ANNOTATION}: \"true\"\n");
     }
     match member.mode {
         Mode::Normal => {}
@@ -288,12 +294,13 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
             trust_domain: Some("west.example".into()),
         };
         let id = ClusterId::from("prod.eu-1");
-        let yaml = to_yaml("strait-system", &id, &member);
+        let yaml = to_yaml("strait-system", &id, &member, true);
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::write(directory.path().join("a.yaml"), &yaml).expect("written");
         let objects = crate::store::files::read_once(directory.path(), "strait-system");
         let secret = &objects.secrets[0];
         assert_eq!(secret.name.to_string(), "strait-system/strait-cluster-prod.eu-1", "{yaml}");
+        assert!(super::super::renewal::is_wanted(secret), "{yaml}");
         let read = MemberSecret::read(secret, Loopback::Refused);
         assert_eq!(read.clusters[&id], Ok(member), "{yaml}");
     }

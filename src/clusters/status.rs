@@ -72,9 +72,27 @@ pub struct ClusterStatus {
     /// When it is asked again, while it is left alone for misbehaving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt: Option<Timestamp>,
+    /// What an operator asks for it; left out where that is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<&'static str>,
+    /// The token by which it is read; left out where that is none, or has no end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credential: Option<TokenStatus>,
     /// Whose data is served, where any is; for whoever keeps it.
     #[serde(skip)]
     pub kept: Option<Kept>,
+}
+
+/// The token by which a cluster is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenStatus {
+    /// When it ends.
+    pub expires: Timestamp,
+    /// Whether that is so soon that somebody should see to it.
+    pub ends_soon: bool,
+    /// Whether the control plane renews it itself.
+    pub renews_itself: bool,
 }
 
 /// Whose data is served under a cluster's ID.
@@ -358,6 +376,7 @@ pub(super) fn trouble(status: &Status) -> Option<(State, &'static Code, &str)> {
         Contact::Connecting | Contact::Good => None,
         Contact::Unreachable(text) => Some((State::Stale, &codes::UNREACHABLE, text)),
         Contact::AuthFailed(text) => Some((State::AuthFailed, &codes::AUTH_FAILED, text)),
+        Contact::Denied(text) => Some((State::AuthFailed, &codes::RIGHTS_REFUSED, text)),
         Contact::TlsFailed(text) => Some((State::TlsFailed, &codes::TLS_FAILED, text)),
         Contact::Misbehaving(text) => Some((State::Misbehaving, &codes::MISBEHAVING, text)),
     }
@@ -456,6 +475,7 @@ mod tests {
             (never_synced(Good), State::Syncing, ""),
             (never_synced(unreachable()), State::Syncing, "STR0301"),
             (never_synced(auth()), State::AuthFailed, "STR0304"),
+            (never_synced(Denied("services".to_owned())), State::AuthFailed, "STR0315: services"),
             (never_synced(tls()), State::TlsFailed, "STR0305"),
             (never_synced(Misbehaving("html".to_owned())), State::Misbehaving, "STR0307"),
             (late(never_synced(Good)), State::Timeout, "STR0303: not synced within 30s"),

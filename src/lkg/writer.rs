@@ -471,6 +471,8 @@ mod tests {
             ignored_claims: Vec::new(),
             memory_bytes: 0,
             next_attempt: None,
+            mode: None,
+            credential: None,
             kept: Some(Kept { uid: None }),
         }
     }

@@ -152,18 +152,107 @@ fn json_is_the_answer_as_it_came() {
     assert_eq!(stdout(&output), body);
 }
 
+#[test]
+fn a_policy_says_nothing_of_a_cluster_that_nobody_knows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("policy.yaml");
+    let rules = "apiVersion: strait.dev/v1\nkind: Policy\nclusters: {west: {networks: [n1]}}\n";
+    std::fs::write(&file, rules).expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let server = answering("200 OK", r#"[{"id":"east","state":"live"}]"#);
+    for (cluster, network, at, expected, said) in [
+        ("east", "n9", &*server, 0, "Nothing is refused"),
+        ("west", "n9", "http://127.0.0.1:1", 2, "STR0604"),
+        ("eats", "n9", &*server, 1, "it is no member"),
+        ("eats", "n9", "http://127.0.0.1:1", 69, "can't be seen"),
+    ] {
+        let test = ["policy", "test", file, "--cluster", cluster, "--network", network];
+        let output = strait(&test, &[("STRAIT_SERVER", at)]);
+        let text = stdout(&output) + &stderr(&output);
+        assert_eq!(code(&output), expected, "{cluster}: {text}");
+        assert!(text.contains(said), "{cluster}: {text}");
+    }
+}
+
+#[test]
+fn the_network_without_a_name_is_found_as_it_is_shown() {
+    let server = answering("200 OK", r#"[{"network":"","clusters":["east"],"gateways":[]}]"#);
+    for name in ["", "<none>"] {
+        let output = strait(&["network", "get", name, "--server", &server], &[]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(stdout(&output).contains("east"), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn what_is_waited_for_in_vain_is_an_end_of_its_own() {
+    let server =
+        answering("200 OK", r#"[{"id":"east","state":"stale","reason":"STR0301: refused"}]"#);
+    let get = ["cluster", "get", "east", "--server", &server, "--wait=100ms"];
+    let output = strait(&get, &[]);
+    assert_eq!(code(&output), 124, "{}", stderr(&output));
+    let server = answering("200 OK", r#"[{"id":"east","state":"live"}]"#);
+    let get = ["cluster", "get", "east", "--server", &server, "--wait"];
+    assert_eq!(code(&strait(&get, &[])), 0);
+}
+
+#[test]
+fn a_list_that_is_watched_shows_what_changes_and_nothing_else() {
+    use std::io::{BufRead as _, BufReader};
+    let row = |state: &str, contact: u32| {
+        format!(
+            r#"[{{"id":"west","state":"live"}},{{"id":"east","state":"{state}","lastContact":"2026-01-01T00:00:0{contact}Z"}}]"#
+        )
+    };
+    let server = answering_in_turn(&[row("live", 1), row("live", 2), row("stale", 2)]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(["cluster", "list", "-w", "--server", &server])
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let shown: Vec<String> = lines.take(4).map(|line| line.expect("a line")).collect();
+    child.kill().expect("it ran until now");
+    child.wait().expect("it ends");
+    let said: Vec<Vec<&str>> = shown.iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(said[0][0], "CLUSTER");
+    assert_eq!((said[1][0], said[2][0], said[2][2]), ("west", "east", "live"));
+    assert_eq!(
+        (said[3][0], said[3][2]),
+        ("east", "stale"),
+        "the headers, and west, are not shown again"
+    );
+}
+
 /// An HTTP server that gives one answer to every request, until the test ends.
 fn answering(status: &str, body: &str) -> String {
+    serving(status, &[body.to_owned()])
+}
+
+/// The same with an answer for each request, the last one for all that follow.
+fn answering_in_turn(bodies: &[String]) -> String {
+    serving("200 OK", bodies)
+}
+
+fn serving(status: &str, bodies: &[String]) -> String {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let answer = format!(
-        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    );
+    let answers: Vec<String> = bodies
+        .iter()
+        .map(|body| {
+            format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            )
+        })
+        .collect();
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
+        for (number, stream) in listener.incoming().enumerate() {
             let Ok(mut stream) = stream else { return };
+            let answer = &answers[number.min(answers.len() - 1)];
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(answer.as_bytes());
         }
@@ -234,7 +323,11 @@ fn get(cluster: &SimCluster, kind: &str, namespace: &str, name: &str) -> Option<
 async fn a_cluster_is_added_rotated_and_removed() {
     let rig = Rig::start().await;
     let url = rig.remote.url();
-    let add = ["cluster", "add", "prod-eu", "--network", "eu", "--server", &url];
+    let output = rig.strait(&["cluster", "add", "prod-eu", "--server", &url]).await;
+    assert_eq!(code(&output), 64, "that is the control plane's");
+    assert!(stderr(&output).contains("--api-server"), "{}", stderr(&output));
+    let add =
+        ["cluster", "add", "prod-eu", "--network", "eu", "--self-renew", "--api-server", &url];
 
     let output = rig.strait(&[&add[..], &["--dry-run"]].concat()).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -257,12 +350,15 @@ async fn a_cluster_is_added_rotated_and_removed() {
     let secret = get(&rig.hub, "Secret", "strait-system", "strait-cluster-prod-eu").expect("it");
     assert_eq!(secret["metadata"]["labels"], json!({ "istio/multiCluster": "true" }));
     assert_eq!(secret["metadata"]["annotations"]["strait.dev/network"], "eu");
+    assert_eq!(secret["metadata"]["annotations"]["strait.dev/self-renew"], "true");
+    let grant = get(&rig.remote, "Role", "strait-reader", "strait-reader").expect("a role");
+    assert_eq!(grant["rules"][0]["resources"], json!(["serviceaccounts/token"]));
 
     let output = rig.strait(&[&add[..], &["--yes"]].concat()).await;
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("STR0207"), "{}", stderr(&output));
 
-    let again = ["cluster", "add", "prod-eu", "--name", "twin", "--server", &url, "--yes"];
+    let again = ["cluster", "add", "prod-eu", "--name", "twin", "--api-server", &url, "--yes"];
     let output = rig.strait(&again).await;
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("of member prod-eu already"), "{}", stderr(&output));
@@ -272,10 +368,36 @@ async fn a_cluster_is_added_rotated_and_removed() {
     let second = rig.member("prod-eu").expect("a member");
     assert!(second != first && second.contains(&url), "a new token for the same server");
 
+    // Nothing of it ends within a week; within a century all do.
+    let all = ["cluster", "rotate", "--all", "--yes", "--expiring"];
+    let output = rig.strait(&[&all[..], &["7d"]].concat()).await;
+    assert_eq!(
+        (code(&output), rig.member("prod-eu")),
+        (0, Some(second.clone())),
+        "{}",
+        stderr(&output)
+    );
+    let output = rig.strait(&[&all[..], &["36500d"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_ne!(rig.member("prod-eu"), Some(second), "{}", stderr(&output));
+
+    for (verb, mode) in
+        [("drain", json!("drain")), ("pause", json!("pause")), ("resume", json!(null))]
+    {
+        let output = rig.strait(&["cluster", verb, "prod-eu", "--yes"]).await;
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let secret =
+            get(&rig.hub, "Secret", "strait-system", "strait-cluster-prod-eu").expect("it");
+        assert_eq!(secret["metadata"]["annotations"]["strait.dev/mode"], mode, "{verb}");
+    }
+    let output = rig.strait(&["cluster", "pause", "nobody", "--yes"]).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+
     let output = rig.strait(&["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(rig.member("prod-eu").is_none());
     assert!(get(&rig.remote, "ClusterRoleBinding", "", "strait-reader").is_none());
+    assert!(get(&rig.remote, "Role", "strait-reader", "strait-reader").is_none());
     let output = rig.strait(&["cluster", "remove", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 1, "{}", stderr(&output));
 }
@@ -285,12 +407,12 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
     let rig = Rig::start().await;
     for (arguments, expected, said) in [
         (vec!["cluster", "add", "prod-eu", "--yes"], 1, "STR0209"),
-        (vec!["cluster", "add", "hub", "--yes", "--server", &rig.hub.url()], 1, "STR0220"),
+        (vec!["cluster", "add", "hub", "--yes", "--api-server", &rig.hub.url()], 1, "STR0220"),
         (vec!["cluster", "add", "nowhere", "--yes"], 64, "no context"),
         (vec!["cluster", "add", "prod-eu", "--name", "Prod_EU"], 64, "STR0215"),
         (vec!["cluster", "add", "prod-eu", "--network", "a b"], 64, "--network"),
         (vec!["cluster", "add", "prod-eu", "--token-ttl", "1m"], 64, "10m"),
-        (vec!["cluster", "add", "prod-eu", "--server", "http://10.0.0.1"], 64, "STR0210"),
+        (vec!["cluster", "add", "prod-eu", "--api-server", "http://10.0.0.1"], 64, "STR0210"),
         (vec!["cluster", "import", "/nowhere/kubeconfig"], 64, "/nowhere/kubeconfig"),
         (
             vec!["cluster", "add", "prod-eu", "--kubeconfig", "/nowhere/kubeconfig"],
@@ -304,7 +426,8 @@ async fn what_can_not_work_is_refused_before_anything_is_made() {
         assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
     }
     rig.remote.stop().await;
-    let output = rig.strait(&["cluster", "add", "prod-eu", "--server", "https://10.0.0.1"]).await;
+    let output =
+        rig.strait(&["cluster", "add", "prod-eu", "--api-server", "https://10.0.0.1"]).await;
     assert_eq!(code(&output), 69, "{}", stderr(&output));
     assert!(rig.member("prod-eu").is_none());
     assert!(get(&rig.remote, "Namespace", "", "strait-reader").is_none());
@@ -325,7 +448,7 @@ async fn an_operators_credential_may_come_from_a_program() {
     }
     std::fs::write(rig.kubeconfig(), kubeconfig.to_string()).expect("written");
     let url = rig.remote.url();
-    let add = ["cluster", "add", "prod-eu", "--server", &url, "--yes"];
+    let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes"];
     let output = rig.strait(&add).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(rig.member("prod-eu").expect("a member").contains("token"));
@@ -343,7 +466,8 @@ async fn an_operators_credential_may_come_from_a_program() {
 #[tokio::test(flavor = "multi_thread")]
 async fn manifests_can_be_printed_instead() {
     let rig = Rig::start().await;
-    let print = ["cluster", "add", "prod-eu", "-o", "yaml", "--server", "https://10.0.0.1:6443"];
+    let print =
+        ["cluster", "add", "prod-eu", "-o", "yaml", "--api-server", "https://10.0.0.1:6443"];
     let output = rig.strait(&print).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let printed = stdout(&output);
@@ -379,16 +503,51 @@ async fn kubeconfigs_and_istio_secrets_are_imported() {
     let output = rig.strait(&["cluster", "import", &kubeconfig, "--yes"]).await;
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("STR0209"), "{}", stderr(&output));
-    let output = rig.strait(&["cluster", "import", &kubeconfig, "--server", &url, "--yes"]).await;
+    let output =
+        rig.strait(&["cluster", "import", &kubeconfig, "--api-server", &url, "--yes"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(rig.member("prod-eu").expect("a member").contains(&url));
 
-    let istio = json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": { "name": "istio-remote-secret-west", "labels": { "istio/multiCluster": "true" } },
-        "stringData": { "west": rig.remote.kubeconfig().replace("127.0.0.1", "10.0.0.1") },
-    });
-    let secret = write("secret", &istio.to_string());
+    // As 'istioctl create-remote-secret' prints it, comments and separators included.
+    let token = rig.remote.token();
+    let west = format!(
+        "# This file is autogenerated, do not edit.
+apiVersion: v1
+kind: Secret
+metadata:
+  annotations:
+    networking.istio.io/cluster: west
+  creationTimestamp: null
+  labels:
+    istio/multiCluster: \"true\"
+  name: istio-remote-secret-west
+  namespace: istio-system
+stringData:
+  west: |
+    apiVersion: v1
+    clusters:
+    - cluster:
+        server: https://10.0.0.1:6443
+      name: west
+    contexts:
+    - context:
+        cluster: west
+        user: west
+      name: west
+    current-context: west
+    kind: Config
+    preferences: {{}}
+    users:
+    - name: west
+      user:
+        token: {token}
+---
+"
+    );
+    let two = west.clone() + &west.replace("west", "south");
+    let both = rig.strait(&["cluster", "import", &write("two", &two), "-o", "yaml"]).await;
+    assert_eq!(stdout(&both).matches("kind: Secret").count(), 2, "{}", stderr(&both));
+    let secret = write("secret", &west);
     let output = rig.strait(&["cluster", "import", &secret, "-o", "yaml"]).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("strait-cluster-west"), "{}", stdout(&output));

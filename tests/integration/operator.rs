@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 use strait::identity::authority::AuthorityPem;
 use strait_sim::objects::{self, HTTP, Port};
-use strait_sim::{Family, Options, SimCluster};
+use strait_sim::{Family, Fault, Options, SimCluster};
 
 /// How long anything may take that is waited for.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -174,7 +174,7 @@ async fn check_names_all_that_is_not_as_it_should_be() {
     let (code, text) = served.strait(&["check", "--secrets"]).await;
     assert_eq!(code, 0, "notes are no problems: {text}");
     let (code, text) = served.strait(&["check", "trust"]).await;
-    assert_eq!((code, &*text), (0, "No problem found.\n"));
+    assert_eq!((code, &*text), (0, "No problem found.\n\n+   trust\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,6 +206,14 @@ async fn a_cluster_joins_a_network_by_two_labels() {
     served.until(&["network", "get", "n2"], &["203.0.113.9", "15443", "prod-eu"]).await;
     served.until(&["cluster", "get", "prod-eu"], &["n2"]).await;
 
+    for again in [&join[..5], &join[..7]] {
+        let (code, text) = served.strait(again).await;
+        assert_eq!(code, 0, "there is nothing to ask: {text}");
+        assert!(text.contains("is in network n2 already"), "{text}");
+    }
+    let (_, text) = served.strait(&join[..5]).await;
+    assert!(text.contains("is entered by service shop/eastwest"), "{text}");
+
     let (code, text) = served.strait(&[&join[..6], &["shop/nothing"]].concat()).await;
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("has no service shop/nothing"), "{text}");
@@ -228,10 +236,47 @@ async fn a_cluster_joins_a_network_by_two_labels() {
     let file = served.path("hub");
     std::fs::write(&file, served.hub.kubeconfig()).expect("written");
     let (file, url) = (file.display().to_string(), served.hub.url());
-    let import = ["cluster", "import", &file, "--name", "copy", "--server", &url, "--yes"];
+    let import = ["cluster", "import", &file, "--name", "copy", "--api-server", &url, "--yes"];
     let (code, text) = served.strait(&import).await;
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("STR0220") && text.contains("the config cluster itself"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_token_is_waited_for_until_it_is_the_one_in_use() {
+    let served = Served::start("", &[]).await;
+    let url = served.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes", "--token-ttl", "20m"];
+    let (code, text) = served.strait(&add).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("Cluster prod-eu is live"), "{text}");
+    let expires = async || {
+        let (_, text) = served.strait(&["cluster", "get", "prod-eu", "-o", "json"]).await;
+        let row: Value = serde_json::from_str(&text).expect("JSON");
+        row["credential"]["expires"].as_str().expect("a time").to_owned()
+    };
+    let first = expires().await;
+    let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("read by the new token"), "{text}");
+    assert_ne!(expires().await, first, "what was waited for is in use");
+
+    // A token that is of no use is not waited for: its reason is known at once.
+    let role = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": "strait-reader", "namespace": "strait-reader" } });
+    served.remote.store().apply(role).expect("applied");
+    served.remote.fault(Fault::Forbidden { resource: "endpointslices".into() });
+    let started = Instant::now();
+    let (code, text) = served.strait(&["cluster", "rotate", "prod-eu", "--yes"]).await;
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("does not use it yet") && text.contains("STR0315"), "{text}");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+
+    let (code, text) = served.strait(&["cluster", "pause", "prod-eu", "--yes"]).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("cluster prod-eu is paused"), "{text}");
+    let remove = ["cluster", "remove", "prod-eu", "--yes", "--no-wait"];
+    assert_eq!(served.strait(&remove).await.0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -250,7 +295,7 @@ async fn adding_a_cluster_is_tried_before_it_is_done() {
     served.until(&["service", "list"], &["cart.shop", "web.shop"]).await;
 
     let url = served.remote.url();
-    let add = ["cluster", "add", "prod-eu", "--network", "n2", "--server", &url, "--dry-run"];
+    let add = ["cluster", "add", "prod-eu", "--network", "n2", "--api-server", &url, "--dry-run"];
     let (code, text) = served.strait(&add).await;
     assert_eq!(code, 0, "{text}");
     for said in [

@@ -15,14 +15,14 @@ use http::Uri;
 use serde_json::{Value, json};
 
 use super::api::{Cluster, full_name, holds};
-use super::manifests::{self, Rbac};
+use super::follow::{Goal, Wait};
+use super::manifests::{self, More, Rbac};
 use super::preview::preview;
-use super::{Change, done, find};
+use super::{Change, done};
 use crate::apiserver::{Access, Loopback};
-use crate::cli::client::{Client, Connect};
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{Exit, Failure, Outcome};
-use crate::cli::output::{self, items, text};
+use crate::cli::output::{self, text};
 use crate::clusters::kubeconfig::{self, Refusal};
 use crate::clusters::secret::{self, Member};
 use crate::codes;
@@ -48,7 +48,7 @@ pub(crate) struct AddArgs {
     own_mesh_config: bool,
     /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
-    server: Option<Uri>,
+    api_server: Option<Uri>,
     /// Name in the API server's certificate, where the URL has another
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
@@ -58,6 +58,9 @@ pub(crate) struct AddArgs {
     /// How long the token is valid
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
+    /// Let the reader ask for its next token itself, and the control plane renew it in good time
+    #[arg(long)]
+    self_renew: bool,
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -65,14 +68,6 @@ pub(crate) struct AddArgs {
     /// Print the manifests, for both clusters, instead of applying them
     #[arg(long, short, value_enum)]
     output: Option<Manifests>,
-}
-
-/// What every command that makes or changes a member takes beside.
-#[derive(Debug, Args)]
-pub(super) struct Wait {
-    /// How long to wait until the control plane has synced it
-    #[arg(long, value_name = "D", default_value = "60s")]
-    timeout: HumanDuration,
 }
 
 /// How manifests are printed.
@@ -88,12 +83,14 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     check_network(args.network.as_deref())?;
     check_trust_domain(args.trust_domain.as_deref())?;
     check_ttl(args.token_ttl)?;
+    args.wait.check()?;
     let hub = args.change.hub.open().await?;
     let remote = args.change.hub.remote(&args.remote).await?;
     // Before anything is asked of anybody: an address that can't work.
     let access = |token: String| {
-        let access = remote.access(token, args.server.as_ref(), args.tls_server_name.as_deref())?;
-        checked(&id, &access).map_err(|failure| match &args.server {
+        let access =
+            remote.access(token, args.api_server.as_ref(), args.tls_server_name.as_deref())?;
+        checked(&id, &access).map_err(|failure| match &args.api_server {
             Some(_) => failure.exit(Exit::Usage),
             None => failure,
         })?;
@@ -150,6 +147,9 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         plan += "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
                  and localities come from its slices only\n";
     }
+    if args.self_renew {
+        plan += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";
+    }
     if args.own_mesh_config {
         plan += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
     }
@@ -160,20 +160,26 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         args.token_ttl
     );
     if args.change.dry_run {
-        plan += &preview(&remote, &hub, ns, args.network.as_deref()).await;
+        plan += &preview(&remote, &hub, ns, args.network.as_deref(), &args.wait.connect()).await;
     }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
-    for manifest in manifests::reader(args.rbac, args.own_mesh_config) {
+    for manifest in manifests::reader(args.rbac, args.more()) {
         remote.apply(&manifest).await?;
     }
     done(&format!("reader made in {}", remote.context));
     let (token, ends) = token(&remote, args.token_ttl).await?;
     check_rights(&remote.with_token(&token)?, args.rbac).await?;
     done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
-    make_secret(&hub, ns, &id, &access(token)?).await?;
-    args.wait.follow(&id).await
+    make_secret(&hub, ns, &id, &access(token)?, args.self_renew).await?;
+    args.wait.follow(&id, &Goal::Synced).await
+}
+
+impl AddArgs {
+    fn more(&self) -> More {
+        More { own_mesh: self.own_mesh_config, self_renew: self.self_renew }
+    }
 }
 
 /// The refusal of what leads to the config cluster itself.
@@ -237,15 +243,16 @@ pub(super) fn network(name: Option<&str>) -> Option<NetworkId> {
     name.map(NetworkId::from)
 }
 
-/// The failure that a refused kubeconfig is.
-pub(super) fn refused(what: &str, refusal: &Refusal) -> Failure {
+/// The failure that a refused kubeconfig is, of a cluster whose ID is known or not.
+pub(super) fn refused(what: &str, refusal: &Refusal, id: Option<&ClusterId>) -> Failure {
     let field =
         if refusal.field.is_empty() { String::new() } else { format!("{} ", refusal.field) };
     let fact = output::clean(&format!("{field}{}", refusal.fact));
-    let failure = Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"));
+    let failure = Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"))
+        .next(refusal.code.next_for(id.map(ClusterId::as_str)));
     if *refusal.code == codes::LOOPBACK_SERVER {
         return failure.next(
-            "name the URL that the control plane can use: --server https://HOST:PORT\n\
+            "name the URL that the control plane can use: --api-server https://HOST:PORT\n\
              (the same one again, if the control plane runs on this machine)",
         );
     }
@@ -257,7 +264,7 @@ fn checked(id: &ClusterId, access: &Access) -> Result<(), Failure> {
     let written = kubeconfig::write(id, access);
     kubeconfig::parse(written.as_bytes(), None, access.loopback)
         .map(|_| ())
-        .map_err(|refusal| refused(&format!("cluster {id}"), &refusal))
+        .map_err(|refusal| refused(&format!("cluster {id}"), &refusal, Some(id)))
 }
 
 /// Refuses an ID that a Secret holds already, and an API server that is a member's.
@@ -335,8 +342,9 @@ pub(super) async fn make_secret(
     namespace: &str,
     id: &ClusterId,
     member: &Member,
+    self_renew: bool,
 ) -> Result<(), Failure> {
-    let written = secret::to_yaml(namespace, id, member);
+    let written = secret::to_yaml(namespace, id, member, self_renew);
     let mut manifest: Value = serde_saphyr::from_str(&written)
         .map_err(|_| Failure::failed("the Secret that was written can't be read back"))?;
     // Field ownership is kept of `data` only.
@@ -360,13 +368,14 @@ async fn print_manifests(
     access: impl Fn(String) -> Result<Member, Failure>,
 ) -> Outcome {
     let mut out = format!("# In {}:\n", remote.context);
-    for manifest in manifests::reader(args.rbac, args.own_mesh_config) {
+    for manifest in manifests::reader(args.rbac, args.more()) {
         out += &format!("{}---\n", output::yaml(&manifest));
     }
     match remote.reader_token(args.token_ttl.0.as_secs()).await? {
         Some((token, ends)) => {
             out += &format!("# In the config cluster. The token is valid until {ends}.\n");
-            out += &secret::to_yaml(&args.change.hub.namespace, id, &access(token)?);
+            out +=
+                &secret::to_yaml(&args.change.hub.namespace, id, &access(token)?, args.self_renew);
         }
         None => {
             out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
@@ -375,73 +384,6 @@ async fn print_manifests(
     }
     output::print(&out)?;
     Ok(Exit::Fine)
-}
-
-impl Wait {
-    /// Tells how the control plane takes it, where one can be asked from here.
-    pub(super) async fn follow(&self, id: &ClusterId) -> Outcome {
-        let limit = self.timeout.0;
-        let check = format!("strait cluster get {id}");
-        let client = Client::new(&Connect::from_environment());
-        let deadline = tokio::time::Instant::now() + limit;
-        let mut last = String::new();
-        loop {
-            let asked = match &client {
-                Ok(client) => client.get("/debug/clusters", &[]).await,
-                Err(failure) => Err(failure.clone()),
-            };
-            let answer = match asked {
-                Ok(answer) => answer,
-                // The Secret is made, and that was the task.
-                Err(failure) => {
-                    eprintln!("! whether it syncs can't be seen from here: {}", failure.message());
-                    eprintln!("  next: {check}");
-                    return Ok(Exit::Fine);
-                }
-            };
-            let row = find(items(&answer.value), id.as_str()).unwrap_or(&Value::Null);
-            let state = text(&row["state"]);
-            match state.as_str() {
-                "live" => {
-                    tell_live(row);
-                    return Ok(Exit::Fine);
-                }
-                // Not there yet, or it may still come.
-                "<none>" | "syncing" | "timeout" | "stale" | "draining" => {}
-                _ => {
-                    let fact =
-                        format!("cluster {id} was added and is {state}: {}", text(&row["reason"]));
-                    return Err(Failure::new(Exit::Unhealthy, fact).next(check));
-                }
-            }
-            if tokio::time::Instant::now() >= deadline {
-                let fact = format!(
-                    "cluster {id} was added and has not synced in {}; it joins as soon as it does",
-                    HumanDuration(limit)
-                );
-                return Err(Failure::new(Exit::TimedOut, fact).next(check));
-            }
-            if state != last {
-                eprintln!(
-                    "  waiting for cluster {id}: {}",
-                    state.replace("<none>", "not seen yet")
-                );
-                last = state;
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    }
-}
-
-fn tell_live(row: &Value) {
-    let [id, network, services, endpoints] =
-        ["id", "network", "services", "endpoints"].map(|part| text(&row[part]));
-    done(&format!("synced: {services} services, {endpoints} endpoints"));
-    eprintln!("Cluster {id} is live, network {network}.");
-    if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
-        eprintln!("! {count} endpoints are withheld from proxies of other networks");
-        eprintln!("  next: strait network get {network}");
-    }
 }
 
 /// Loopback addresses are believed where the operator has named the URL.

@@ -316,9 +316,8 @@ impl Cluster {
                     Exit::NoRights,
                     format!("{what}: {}", clean(&status.message)),
                 )
-                .next(
-                    "ask for that right, or let somebody who has it apply the output of -o yaml",
-                )),
+                .next("ask for that right, or let somebody who has it apply the output of -o yaml")
+                .denied()),
                 code => Err(Failure::failed(format!(
                     "{what} answered {code}: {}",
                     clean(&status.message)
@@ -417,6 +416,12 @@ pub(crate) fn path_of(manifest: &Value) -> String {
     match manifest["kind"].as_str() {
         Some("Namespace") => format!("/api/v1/namespaces/{name}"),
         Some("ServiceAccount") => format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}"),
+        Some("Role") => {
+            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/{name}")
+        }
+        Some("RoleBinding") => {
+            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/{name}")
+        }
         Some("ClusterRole") => format!("{rbac}/clusterroles/{name}"),
         Some("ClusterRoleBinding") => format!("{rbac}/clusterrolebindings/{name}"),
         _ => format!("/api/v1/namespaces/{namespace}/secrets/{name}"),

@@ -14,9 +14,10 @@ use serde_json::Value;
 
 use super::Change;
 use super::add::{
-    Manifests, Wait, check_network, check_trust_domain, cluster_id, free, loopback_for,
-    make_secret, network, of_config_cluster, refused,
+    Manifests, check_network, check_trust_domain, cluster_id, free, loopback_for, make_secret,
+    network, of_config_cluster, refused,
 };
+use super::follow::{Goal, Wait};
 use crate::apiserver::Loopback;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::cli::output;
@@ -41,7 +42,7 @@ pub(crate) struct ImportArgs {
     trust_domain: Option<String>,
     /// URL of its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
-    server: Option<Uri>,
+    api_server: Option<Uri>,
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -61,11 +62,12 @@ struct Named {
 pub(crate) async fn run(args: &ImportArgs) -> Outcome {
     check_network(args.network.as_deref())?;
     check_trust_domain(args.trust_domain.as_deref())?;
+    args.wait.check()?;
     let members = read(args, &bytes(&args.file)?)?;
     let ns = &args.change.hub.namespace;
     if args.output.is_some() {
         let secrets: Vec<String> =
-            members.iter().map(|(id, member)| secret::to_yaml(ns, id, member)).collect();
+            members.iter().map(|(id, member)| secret::to_yaml(ns, id, member, false)).collect();
         output::print(&secrets.join("---\n"))?;
         return Ok(Exit::Fine);
     }
@@ -95,11 +97,11 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
         free(&hub, ns, id, &member.access.server).await?;
     }
     for (id, member) in &members {
-        make_secret(&hub, ns, id, member).await?;
+        make_secret(&hub, ns, id, member, false).await?;
     }
     let mut end = Exit::Fine;
     for id in members.keys() {
-        if args.wait.follow(id).await? != Exit::Fine {
+        if args.wait.follow(id, &Goal::Synced).await? != Exit::Fine {
             end = Exit::Unhealthy;
         }
     }
@@ -127,51 +129,97 @@ fn bytes(file: &str) -> Result<Vec<u8>, Failure> {
 fn read(args: &ImportArgs, bytes: &[u8]) -> Result<BTreeMap<ClusterId, Member>, Failure> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     // Only to tell the two apart; what is no YAML gets its refusal from the strict reader below.
-    let tree: Value = serde_saphyr::from_str(text).unwrap_or_default();
-    let mut found: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    let mut named =
-        Named { network: args.network.clone(), trust_domain: args.trust_domain.clone() };
-    if tree["kind"] == "Secret" {
-        for (key, value) in tree["data"].as_object().into_iter().flatten() {
-            let decoded = BASE64.decode(value.as_str().unwrap_or_default());
-            found.insert(
-                key.clone(),
-                decoded
-                    .map_err(|_| Failure::failed(format!("data of key {key:?} is not base64")))?,
-            );
-        }
-        for (key, value) in tree["stringData"].as_object().into_iter().flatten() {
-            found.insert(key.clone(), value.as_str().unwrap_or_default().into());
-        }
-        let annotation = |name: &str| {
-            let text = tree["metadata"]["annotations"][name].as_str();
-            text.filter(|text| !text.is_empty()).map(str::to_owned)
+    let documents: Vec<(&str, Value)> = documents(text)
+        .into_iter()
+        .map(|text| (text, serde_saphyr::from_str::<Value>(text).unwrap_or_default()))
+        .filter(|(text, tree)| !tree.is_null() || !is_blank(text))
+        .collect();
+    let secrets: Vec<&Value> =
+        documents.iter().map(|(_, tree)| tree).filter(|tree| tree["kind"] == "Secret").collect();
+    let mut found: Vec<(String, Vec<u8>, Named)> = Vec::new();
+    if secrets.is_empty() {
+        let (bytes, tree) = match &documents[..] {
+            // Behind what tools print after it there may be nothing.
+            [(text, tree)] => (text.as_bytes(), tree),
+            _ => (bytes, &Value::Null),
         };
-        named.network = named.network.or_else(|| annotation(NETWORK_ANNOTATION));
-        named.trust_domain = named.trust_domain.or_else(|| annotation(TRUST_DOMAIN_ANNOTATION));
-        check_network(named.network.as_deref())?;
-        check_trust_domain(named.trust_domain.as_deref())?;
-        if found.is_empty() {
-            return Err(Failure::failed(format!("the Secret in {} holds no cluster", args.file)));
+        // A kubeconfig that is refused anyway is told its own fault first.
+        if let Err(refusal) = kubeconfig::parse(bytes, None, Loopback::Allowed) {
+            return Err(refused(&args.file, &refusal, None));
         }
-        if let Some(name) = &args.name {
-            let [only] = found.into_values().collect::<Vec<_>>().try_into().map_err(|_| {
-                Failure::usage("--name can't name the clusters of a Secret with several")
-            })?;
-            found = BTreeMap::from([(name.clone(), only)]);
-        }
-    } else {
         let name = args.name.as_deref().or(tree["current-context"].as_str());
         let name = name
             .filter(|name| !name.is_empty())
-            .ok_or_else(|| Failure::usage("the cluster needs an ID").next("add --name ID"));
-        // A kubeconfig that is refused anyway is told its own fault first.
-        if let Err(refusal) = kubeconfig::parse(bytes, None, Loopback::Allowed) {
-            return Err(refused(&args.file, &refusal));
-        }
-        found.insert(name?.to_owned(), bytes.to_vec());
+            .ok_or_else(|| Failure::usage("the cluster needs an ID").next("add --name ID"))?;
+        let named =
+            Named { network: args.network.clone(), trust_domain: args.trust_domain.clone() };
+        found.push((name.to_owned(), bytes.to_vec(), named));
     }
-    found.into_iter().map(|(key, bytes)| member(args, &key, &bytes, &named)).collect()
+    for secret in secrets {
+        found.extend(of_secret(args, secret)?);
+    }
+    if let (Some(name), false) = (&args.name, found.is_empty()) {
+        let [(_, bytes, named)] = <[_; 1]>::try_from(found)
+            .map_err(|_| Failure::usage("--name can't name the clusters of a file with several"))?;
+        found = vec![(name.clone(), bytes, named)];
+    }
+    let mut members = BTreeMap::new();
+    for (key, bytes, named) in found {
+        let (id, member) = member(args, &key, &bytes, &named)?;
+        if members.insert(id, member).is_some() {
+            return Err(Failure::failed(format!("{} holds cluster {key} twice", args.file)));
+        }
+    }
+    Ok(members)
+}
+
+/// The documents of a YAML file, as they stand.
+fn documents(text: &str) -> Vec<&str> {
+    let mut documents = Vec::new();
+    let (mut start, mut at) = (0, 0);
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end();
+        if bare == "---" || bare.starts_with("--- ") {
+            documents.push(&text[start..at]);
+            start = at + line.len();
+        }
+        at += line.len();
+    }
+    documents.push(&text[start..]);
+    documents
+}
+
+/// Whether there is nothing in it but comments.
+fn is_blank(text: &str) -> bool {
+    text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
+}
+
+/// What one Secret holds, by key; its annotations count where no flag says otherwise.
+fn of_secret(args: &ImportArgs, secret: &Value) -> Result<Vec<(String, Vec<u8>, Named)>, Failure> {
+    let mut data: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for (key, value) in secret["data"].as_object().into_iter().flatten() {
+        let decoded = BASE64.decode(value.as_str().unwrap_or_default());
+        let decoded =
+            decoded.map_err(|_| Failure::failed(format!("data of key {key:?} is not base64")))?;
+        data.insert(key.clone(), decoded);
+    }
+    for (key, value) in secret["stringData"].as_object().into_iter().flatten() {
+        data.insert(key.clone(), value.as_str().unwrap_or_default().into());
+    }
+    if data.is_empty() {
+        return Err(Failure::failed(format!("the Secret in {} holds no cluster", args.file)));
+    }
+    let annotation = |name: &str| {
+        let text = secret["metadata"]["annotations"][name].as_str();
+        text.filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    let named = || Named {
+        network: args.network.clone().or_else(|| annotation(NETWORK_ANNOTATION)),
+        trust_domain: args.trust_domain.clone().or_else(|| annotation(TRUST_DOMAIN_ANNOTATION)),
+    };
+    check_network(named().network.as_deref())?;
+    check_trust_domain(named().trust_domain.as_deref())?;
+    Ok(data.into_iter().map(|(key, bytes)| (key, bytes, named())).collect())
 }
 
 fn member(
@@ -181,14 +229,14 @@ fn member(
     named: &Named,
 ) -> Result<(ClusterId, Member), Failure> {
     let id = cluster_id(key)?;
-    let loopback = loopback_for(args.server.as_ref());
+    let loopback = loopback_for(args.api_server.as_ref());
     let mut access = kubeconfig::parse(bytes, None, loopback)
-        .map_err(|refusal| refused(&format!("{}, cluster {id}", args.file), &refusal))?;
-    if let Some(server) = &args.server {
+        .map_err(|refusal| refused(&format!("{}, cluster {id}", args.file), &refusal, Some(&id)))?;
+    if let Some(server) = &args.api_server {
         access.server = server.clone();
         let written = kubeconfig::write(&id, &access);
         kubeconfig::parse(written.as_bytes(), None, loopback).map_err(|refusal| {
-            refused(&format!("--server {server}"), &refusal).exit(Exit::Usage)
+            refused(&format!("--api-server {server}"), &refusal, Some(&id)).exit(Exit::Usage)
         })?;
     }
     let trust_domain = named.trust_domain.as_deref().map(Arc::from);

@@ -49,9 +49,17 @@ impl Rbac {
     }
 }
 
-/// The objects of the reader, in the order in which they can be made. With `own_mesh` it may read what the
-/// cluster says of its own mesh settings.
-pub(crate) fn reader(rbac: Rbac, own_mesh: bool) -> Vec<Value> {
+/// What a reader may do beside reading objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct More {
+    /// Read what the cluster says of its own mesh settings.
+    pub(crate) own_mesh: bool,
+    /// Ask for tokens of its own.
+    pub(crate) self_renew: bool,
+}
+
+/// The objects of the reader, in the order in which they can be made.
+pub(crate) fn reader(rbac: Rbac, more: More) -> Vec<Value> {
     let labels = json!({
         "app.kubernetes.io/name": READER,
         "app.kubernetes.io/part-of": "strait",
@@ -80,14 +88,15 @@ pub(crate) fn reader(rbac: Rbac, own_mesh: bool) -> Vec<Value> {
             json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
         })
         .collect();
-    if own_mesh {
+    if more.own_mesh {
         rules.push(json!({
             "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["strait", "istio"],
             "verbs": ["get"],
         }));
     }
     let api = "rbac.authorization.k8s.io";
-    vec![
+    let subjects = json!([{ "kind": "ServiceAccount", "name": READER, "namespace": READER }]);
+    let mut made = vec![
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }),
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": namespaced }),
         json!({
@@ -97,9 +106,24 @@ pub(crate) fn reader(rbac: Rbac, own_mesh: bool) -> Vec<Value> {
         json!({
             "apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding", "metadata": metadata,
             "roleRef": { "apiGroup": api, "kind": "ClusterRole", "name": READER },
-            "subjects": [{ "kind": "ServiceAccount", "name": READER, "namespace": READER }],
+            "subjects": subjects,
         }),
-    ]
+    ];
+    if more.self_renew {
+        made.push(json!({
+            "apiVersion": format!("{api}/v1"), "kind": "Role", "metadata": namespaced,
+            "rules": [{
+                "apiGroups": [""], "resources": ["serviceaccounts/token"],
+                "resourceNames": [READER], "verbs": ["create"],
+            }],
+        }));
+        made.push(json!({
+            "apiVersion": format!("{api}/v1"), "kind": "RoleBinding", "metadata": namespaced,
+            "roleRef": { "apiGroup": api, "kind": "Role", "name": READER },
+            "subjects": subjects,
+        }));
+    }
+    made
 }
 
 #[cfg(test)]
@@ -125,9 +149,10 @@ mod tests {
                 ],
             ),
         ] {
-            let role = &reader(rbac, false)[2];
+            let role = &reader(rbac, More::default())[2];
             let rules = role["rules"].as_array().expect("rules");
-            let with_own = &reader(rbac, true)[2]["rules"];
+            let own = More { own_mesh: true, ..More::default() };
+            let with_own = &reader(rbac, own)[2]["rules"];
             let more = &with_own.as_array().expect("rules")[rules.len()..];
             assert_eq!(more.len(), 1);
             assert_eq!(more[0]["resourceNames"], json!(["strait", "istio"]));
@@ -144,11 +169,23 @@ mod tests {
     }
 
     #[test]
+    fn tokens_of_its_own_are_granted_by_name_and_only_where_asked_for() {
+        let text = |more: More| Value::Array(reader(Rbac::Full, more)).to_string();
+        assert!(!text(More::default()).contains("serviceaccounts/token"));
+        let granted = reader(Rbac::Full, More { self_renew: true, ..More::default() });
+        let rules = &granted[4]["rules"];
+        assert_eq!(rules.as_array().map(Vec::len), Some(1));
+        assert_eq!(rules[0]["resourceNames"], json!(["strait-reader"]));
+        assert_eq!(rules[0]["verbs"], json!(["create"]));
+        assert_eq!(granted[4]["metadata"]["namespace"], "strait-reader");
+    }
+
+    #[test]
     fn it_is_what_the_example_shows() {
         let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
         let documents: Vec<Value> =
             example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
-        let made = reader(Rbac::Full, false);
+        let made = reader(Rbac::Full, More::default());
         assert_eq!(documents.len(), made.len());
         for (example, made) in documents.iter().zip(&made) {
             assert_eq!(example["kind"], made["kind"]);

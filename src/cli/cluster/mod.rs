@@ -5,8 +5,10 @@
 
 mod add;
 pub(super) mod api;
+mod follow;
 mod import;
 mod manifests;
+mod mode;
 mod preview;
 mod remove;
 mod rotate;
@@ -34,6 +36,12 @@ pub(crate) enum ClusterCommand {
     Remove(remove::RemoveArgs),
     /// Give the control plane a new token for a cluster, or for all whose token ends soon
     Rotate(rotate::RotateArgs),
+    /// Take a cluster's endpoints from all proxies; it is still watched
+    Drain(mode::ModeArgs),
+    /// Freeze a cluster at what is known of it
+    Pause(mode::ModeArgs),
+    /// End what 'drain' or 'pause' asked for
+    Resume(mode::ModeArgs),
     /// Make members of the clusters in a kubeconfig or an Istio remote secret
     Import(import::ImportArgs),
 }
@@ -111,6 +119,9 @@ pub(crate) async fn run(command: ClusterCommand) -> Outcome {
         }
         ClusterCommand::Remove(args) => Box::pin(remove::run(&args)).await,
         ClusterCommand::Rotate(args) => Box::pin(rotate::run(&args)).await,
+        ClusterCommand::Drain(args) => Box::pin(mode::run(&args, Some("drain"))).await,
+        ClusterCommand::Pause(args) => Box::pin(mode::run(&args, Some("pause"))).await,
+        ClusterCommand::Resume(args) => Box::pin(mode::run(&args, None)).await,
         ClusterCommand::Import(args) => Box::pin(import::run(&args)).await,
     }
 }

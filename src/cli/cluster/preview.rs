@@ -38,6 +38,7 @@ pub(super) async fn preview(
     hub: &Cluster,
     namespace: &str,
     network: Option<&str>,
+    connect: &Connect,
 ) -> String {
     let list = async |path: &str| match remote.get(path).await {
         Ok(found) => (found.unwrap_or_default(), None),
@@ -61,7 +62,7 @@ pub(super) async fn preview(
     };
     let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
     let asked = async {
-        let client = Client::new(&Connect::from_environment())?;
+        let client = Client::new(connect)?;
         let merged = client.get("/debug/services", &[]).await?.value;
         Ok::<_, crate::cli::failure::Failure>((
             merged,

@@ -4,9 +4,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::api::{full_name, holds, path_of};
-use super::manifests::{self, Rbac};
+use super::follow::{Goal, Wait};
+use super::manifests::{self, More, Rbac};
 use super::{Change, done};
 use crate::cli::failure::{Exit, Outcome};
+use crate::model::ClusterId;
 
 /// `strait cluster remove`.
 #[derive(Debug, Args)]
@@ -18,6 +20,8 @@ pub(crate) struct RemoveArgs {
     purge: Option<String>,
     #[command(flatten)]
     change: Change,
+    #[command(flatten)]
+    wait: Wait,
 }
 
 /// Runs `strait cluster remove`.
@@ -65,11 +69,15 @@ pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
         done(&format!("cluster {id} removed from secret {}", full_name(secret)));
     }
     if let Some(remote) = remote {
-        // The binding first: what is left half-way has no rights.
-        for manifest in manifests::reader(Rbac::Full, false).iter().rev() {
+        // The bindings first: what is left half-way has no rights.
+        let everything = More { own_mesh: true, self_renew: true };
+        for manifest in manifests::reader(Rbac::Full, everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }
         done(&format!("reader removed from {}", remote.context));
     }
-    Ok(Exit::Fine)
+    match args.wait.wait {
+        true => args.wait.follow(&ClusterId::from(id.as_str()), &Goal::Gone).await,
+        false => Ok(Exit::Fine),
+    }
 }

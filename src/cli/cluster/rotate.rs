@@ -1,29 +1,42 @@
-//! `strait cluster rotate`: a new token into the Secret that is there.
+//! `strait cluster rotate`: a new token into the Secret that is there; of one cluster, or of all that need one.
 //!
 //! Make before break: the control plane syncs with the new token beside the old, then lets go of the old.
+
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use serde_json::json;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
 
-use super::add::{Wait, check_ttl, cluster_id, refused};
-use super::api::{full_name, holds, path_of};
+use super::add::{check_ttl, cluster_id, refused};
+use super::api::{Cluster, full_name, holds, kubeconfigs, path_of};
+use super::follow::{Goal, Wait};
 use super::{Change, done};
-use crate::apiserver::{Credential, Loopback, Redacted};
+use crate::apiserver::{Access, Credential, Loopback, Redacted};
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{Exit, Failure, Outcome};
 use crate::clusters::kubeconfig;
+use crate::clusters::token::Lifetime;
 use crate::codes;
+use crate::model::ClusterId;
 
 /// `strait cluster rotate`.
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
     /// The cluster's ID
-    name: String,
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    name: Option<String>,
     /// Context of that cluster [default: of the same name]
     #[arg(value_name = "CONTEXT")]
     remote: Option<String>,
+    /// Every cluster whose token has an end, each by the context of its name
+    #[arg(long)]
+    all: bool,
+    /// Only those whose token ends within D
+    #[arg(long, value_name = "D")]
+    expiring: Option<HumanDuration>,
     /// How long the token is valid
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
@@ -33,43 +46,135 @@ pub(crate) struct RotateArgs {
     wait: Wait,
 }
 
+/// A cluster and the Secret that holds its token.
+struct Target<'a> {
+    id: ClusterId,
+    secret: &'a Value,
+    access: Access,
+    expires: Option<Timestamp>,
+}
+
 /// Runs `strait cluster rotate`.
 pub(crate) async fn run(args: &RotateArgs) -> Outcome {
-    let id = cluster_id(&args.name)?;
     check_ttl(args.token_ttl)?;
+    args.wait.check()?;
+    let one = args.name.as_deref().map(cluster_id).transpose()?;
     let hub = args.change.hub.open().await?;
     let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
-    let context = args.remote.as_deref().unwrap_or(id.as_str());
-    let secret = secrets
-        .iter()
-        .find(|secret| holds(secret, id.as_str()))
-        .ok_or_else(|| args.change.hub.no_member(&hub, id.as_str()))?;
-    let remote = args.change.hub.remote(context).await.map_err(|failure| match &args.remote {
-        None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
-        Some(_) => failure,
-    })?;
-    let name = full_name(secret);
-    let held = BASE64.decode(secret["data"][id.as_str()].as_str().unwrap_or_default());
-    let mut access = kubeconfig::parse(&held.unwrap_or_default(), None, Loopback::Allowed)
-        .map_err(|refusal| refused(&format!("secret {name}, key {id}"), &refusal))?;
-    let plan = format!(
-        "Will ask {} for a new token of strait-reader, valid {}, and put it into secret {name} of {}\n",
-        remote.context, args.token_ttl, hub.context
-    );
+    let mut targets = match &one {
+        Some(id) => vec![named(args, &hub, &secrets, id)?],
+        None => with_an_end(&secrets),
+    };
+    if let Some(within) = args.expiring {
+        let within = SignedDuration::try_from(within.0).unwrap_or(SignedDuration::MAX);
+        let now = Timestamp::now();
+        targets.retain(|target| {
+            target.expires.is_some_and(|expires| expires.duration_since(now) < within)
+        });
+    }
+    if targets.is_empty() {
+        done("no token is to be renewed");
+        return Ok(Exit::Fine);
+    }
+    let mut plan = String::new();
+    for target in &targets {
+        let context = args.remote.as_deref().unwrap_or(target.id.as_str());
+        let ends = target.expires.map(|expires| format!(" (the one there ends at {expires})"));
+        plan += &format!(
+            "Will ask {context} for a new token of strait-reader, valid {}, and put it into secret {} of {}{}\n",
+            args.token_ttl,
+            full_name(target.secret),
+            hub.context,
+            ends.unwrap_or_default()
+        );
+    }
+    // Before anything is asked: a context that isn't there.
+    if one.is_some() {
+        context_of(args, &targets[0].id).await?;
+    }
     if !args.change.confirmed(&plan).await? {
         return Ok(Exit::Fine);
     }
-    let token = remote.reader_token(args.token_ttl.0.as_secs()).await?;
-    let (token, ends) = token.ok_or_else(|| {
-        Failure::failed(format!(
-            "{} has no serviceaccount strait-reader; nothing was changed",
-            remote.context
+    let alone = targets.len() == 1 && one.is_some();
+    let mut failed = Vec::new();
+    for target in &targets {
+        match renew(args, &hub, target).await {
+            Ok(Exit::Fine) => {}
+            outcome if alone => return outcome,
+            Ok(_) => failed.push(target.id.as_str()),
+            // One that fails keeps nothing from the others.
+            Err(failure) => {
+                eprintln!("{failure}");
+                failed.push(target.id.as_str());
+            }
+        }
+    }
+    match failed[..] {
+        [] => Ok(Exit::Fine),
+        _ => Err(Failure::failed(format!(
+            "{} of {} tokens were not renewed: {}",
+            failed.len(),
+            targets.len(),
+            failed.join(", ")
         ))
-        .next(format!(
-            "name the cluster's own context: strait cluster rotate {id} CONTEXT\na Secret that strait cluster add did not make is renewed as it was made: put a new kubeconfig into it"
-        ))
-    })?;
-    access.credential = Credential::Token(Redacted::new(token));
+        .next("strait cluster rotate NAME CONTEXT for each")),
+    }
+}
+
+fn named<'a>(
+    args: &RotateArgs,
+    hub: &Cluster,
+    secrets: &'a [Value],
+    id: &ClusterId,
+) -> Result<Target<'a>, Failure> {
+    let secret = secrets
+        .iter()
+        .find(|secret| holds(secret, id.as_str()))
+        .ok_or_else(|| args.change.hub.no_member(hub, id.as_str()))?;
+    let held = BASE64.decode(secret["data"][id.as_str()].as_str().unwrap_or_default());
+    let access = kubeconfig::parse(&held.unwrap_or_default(), None, Loopback::Allowed).map_err(
+        |refusal| {
+            let what = format!("secret {}, key {id}", full_name(secret));
+            refused(&what, &refusal, Some(id))
+        },
+    )?;
+    let expires = Lifetime::of(&access).map(|lifetime| lifetime.expires);
+    Ok(Target { id: id.clone(), secret, access, expires })
+}
+
+/// Every cluster whose Secret holds a token that ends; of several Secrets with an ID the oldest counts.
+fn with_an_end(secrets: &[Value]) -> Vec<Target<'_>> {
+    let mut found: Vec<Target<'_>> = Vec::new();
+    for secret in secrets {
+        for (key, bytes) in kubeconfigs(secret) {
+            let Ok(id) = ClusterId::parse(&key) else { continue };
+            let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
+            let Some(lifetime) = Lifetime::of(&access) else { continue };
+            if found.iter().all(|known| known.id != id) {
+                found.push(Target { id, secret, access, expires: Some(lifetime.expires) });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    found
+}
+
+async fn context_of(args: &RotateArgs, id: &ClusterId) -> Result<Cluster, Failure> {
+    let context = args.remote.as_deref().unwrap_or(id.as_str());
+    args.change.hub.remote(context).await.map_err(|failure| match &args.remote {
+        None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
+        Some(_) => failure,
+    })
+}
+
+async fn renew(args: &RotateArgs, hub: &Cluster, target: &Target<'_>) -> Outcome {
+    let Target { id, secret, .. } = target;
+    let name = full_name(secret);
+    let remote = context_of(args, id).await?;
+    let (token, ends) = token(args, &remote, target).await?;
+    let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
+    let credential = Credential::Token(Redacted::new(token));
+    let access = Access { credential, ..target.access.clone() };
     // The Secret's API server may be out of our reach, not out of the control plane's; but if it
     // answers, it must be the cluster that gave the token.
     let there = remote.with_access(&access)?.uid().await;
@@ -82,6 +187,16 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
         Ok(_) => done(&format!("the API server takes it; valid until {ends}")),
+        Err(failure) if failure.denied => {
+            return Err(Failure::coded(
+                &codes::RIGHTS_REFUSED,
+                format!(
+                    "{} knows the token of context {}, which may not read there; nothing was changed",
+                    access.server, remote.context
+                ),
+            )
+            .next(codes::RIGHTS_REFUSED.next_for(Some(id.as_str()))));
+        }
         Err(failure) if failure.exit == Exit::NoRights => {
             return Err(Failure::coded(
                 &codes::AUTH_FAILED,
@@ -96,10 +211,45 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
             eprintln!("! {} can't be reached from here, so the token was not tried", access.server);
         }
     }
-    let written = BASE64.encode(kubeconfig::write(&id, &access));
-    let mut target = secret.clone();
-    target["kind"] = json!("Secret");
-    hub.merge(&path_of(&target), &json!({ "data": { id.as_str(): written } })).await?;
+    let written = BASE64.encode(kubeconfig::write(id, &access));
+    let mut object = (*secret).clone();
+    object["kind"] = json!("Secret");
+    hub.merge(&path_of(&object), &json!({ "data": { id.as_str(): written } })).await?;
     done(&format!("secret {name} changed"));
-    args.wait.follow(&id).await
+    match expires {
+        Some(expires) => args.wait.follow(id, &Goal::Renewed(expires)).await,
+        None => {
+            eprintln!(
+                "! the token says nothing of its end, by which it could be seen to be in use"
+            );
+            Ok(Exit::Fine)
+        }
+    }
+}
+
+/// A new token. It ends at another second than the one that is there: so the control plane's answer tells which
+/// of the two it uses.
+async fn token(
+    args: &RotateArgs,
+    remote: &Cluster,
+    target: &Target<'_>,
+) -> Result<(String, String), Failure> {
+    loop {
+        let token = remote.reader_token(args.token_ttl.0.as_secs()).await?;
+        let (token, ends) = token.ok_or_else(|| {
+            let id = &target.id;
+            Failure::failed(format!(
+                "{} has no serviceaccount strait-reader; nothing was changed",
+                remote.context
+            ))
+            .next(format!(
+                "name the cluster's own context: strait cluster rotate {id} CONTEXT\na Secret that strait cluster add did not make is renewed as it was made: put a new kubeconfig into it"
+            ))
+        })?;
+        let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
+        if expires.is_none() || expires != target.expires {
+            return Ok((token, ends));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }

@@ -32,6 +32,8 @@ fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
         ignored_claims: Vec::new(),
         memory_bytes: 0,
         next_attempt: None,
+        mode: None,
+        credential: None,
         kept: None,
     }
 }
@@ -58,6 +60,29 @@ fn a_state_is_told_once_however_its_reason_ages() {
     let refused = said(&[status("east", State::Rejected, Some(REFUSED))]);
     let [(true, text)] = &refused[..] else { panic!("{refused:?}") };
     assert!(text.starts_with(&format!("cluster east is rejected: {REFUSED} (")), "{text}");
+}
+
+#[test]
+fn a_token_that_ends_soon_is_told_once_and_its_successor_again() {
+    let mut told = Told::default();
+    let mut said = |seconds: i64, ends_soon: bool| {
+        let expires = Timestamp::from_second(seconds).expect("a time");
+        let token = super::super::status::TokenStatus { expires, ends_soon, renews_itself: false };
+        let live = ClusterStatus { credential: Some(token), ..status("east", State::Live, None) };
+        told.look(&[live]);
+        let news = std::mem::take(&mut told.due).into_values();
+        news.filter(|news| news.warning).map(|news| news.message).collect::<Vec<_>>()
+    };
+    assert!(said(1_000, false).is_empty());
+    let [text] = &said(1_000, true)[..] else { panic!("one warning") };
+    assert!(
+        text.starts_with("STR0316: the token of cluster east ends at 1970-01-01T00:16:40Z"),
+        "{text}"
+    );
+    assert!(text.contains("strait cluster rotate east"), "{text}");
+    assert!(said(1_000, true).is_empty());
+    assert!(said(9_000, false).is_empty(), "it was renewed");
+    assert_eq!(said(9_000, true).len(), 1);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use super::member::{How, Run};
 use super::{Context, RESTART_PAUSE, at};
 use crate::clusters::guard::{Guard, Holding, Passed};
 use crate::clusters::status;
+use crate::clusters::token::Lifetime;
 use crate::model::ClusterId;
 use crate::registry::RegistryUpdate;
 use crate::registry::kube::{self, ObjectCounts, Status};
@@ -72,6 +73,7 @@ pub(super) fn start_run(
     });
     Run {
         how: how.clone(),
+        token: Lifetime::of(&how.access),
         tasks,
         status: status_seen,
         gate,

@@ -11,6 +11,7 @@ use crate::clusters::flapping::Flapping;
 use crate::clusters::guard::{Holding, Passed};
 use crate::clusters::kubeconfig::Refusal;
 use crate::clusters::status::{Restored, trouble};
+use crate::clusters::token::Lifetime;
 use crate::codes;
 use crate::model::ClusterId;
 use crate::registry::kube::{Contact, OwnMesh, Status};
@@ -55,6 +56,8 @@ pub(super) struct How {
 /// One run of a member's registry.
 pub(super) struct Run {
     pub(super) how: How,
+    /// How long the token lives by which it reads.
+    pub(super) token: Option<Lifetime>,
     pub(super) tasks: Supervisor,
     pub(super) status: watch::Receiver<Status>,
     pub(super) gate: watch::Sender<bool>,
@@ -254,6 +257,14 @@ impl Member {
         if let Some(run) = run {
             run.tasks.stop();
             self.ending.push(run.tasks.clone());
+        }
+    }
+
+    /// The run whose status is shown.
+    pub(super) fn shown_run(&self) -> Option<&Run> {
+        match (&self.serving, &self.next) {
+            (Some(_), Some(next)) if !self.has_data => Some(next),
+            (serving, next) => serving.as_ref().or(next.as_ref()),
         }
     }
 

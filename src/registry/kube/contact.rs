@@ -135,7 +135,7 @@ impl Contacts {
 fn severity(contact: &Contact) -> u8 {
     match contact {
         Contact::TlsFailed(_) => 0,
-        Contact::AuthFailed(_) => 1,
+        Contact::AuthFailed(_) | Contact::Denied(_) => 1,
         Contact::Misbehaving(_) => 2,
         Contact::Unreachable(_) => 3,
         Contact::Connecting | Contact::Good => 4,
@@ -152,7 +152,7 @@ fn of_error(error: &Error, kind: Option<Kind>) -> Contact {
         Error::Tls(fact) => Contact::TlsFailed(fact.clone()),
         Error::Unauthorized(_) => Contact::AuthFailed(error.to_string()),
         Error::Unreachable(fact) => Contact::Unreachable(fact.clone()),
-        Error::Forbidden(_) => Contact::AuthFailed(text),
+        Error::Forbidden(_) => Contact::Denied(text),
         // A required kind that is not there: no Kubernetes, or one from before 1.21.
         Error::NotFound(_) | Error::Misbehaving(_) | Error::OverBudget(_) => {
             Contact::Misbehaving(text)
@@ -252,7 +252,7 @@ mod tests {
         contacts.failed(SERVICES, Error::Forbidden("services is forbidden".into()));
         assert_eq!(
             contacts.contact(),
-            Contact::AuthFailed("services: not permitted: services is forbidden".into())
+            Contact::Denied("services: not permitted: services is forbidden".into())
         );
         contacts.answered(PODS);
         assert!(contacts.degraded().is_empty());

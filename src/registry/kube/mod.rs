@@ -180,8 +180,10 @@ pub enum Contact {
     Good,
     /// It can't be reached, is silent, or answers with errors.
     Unreachable(String),
-    /// It doesn't know our credential (401), or it may not read what is required (403).
+    /// It doesn't know our credential (401).
     AuthFailed(String),
+    /// It knows our credential, which may not read what is required (403).
+    Denied(String),
     /// Its certificate is not acceptable.
     TlsFailed(String),
     /// It answers with what no API server answers, or with more than its budget.

@@ -448,7 +448,7 @@ async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
     let sim = sim(Options::default()).await;
     sim.fault(Fault::Forbidden { resource: "endpointslices".into() });
     let member = Member::begin(sim);
-    let status = member.until(|status| matches!(status.contact, Contact::AuthFailed(_))).await;
+    let status = member.until(|status| matches!(status.contact, Contact::Denied(_))).await;
     assert!(format!("{:?}", status.contact).contains("endpointslices"), "{:?}", status.contact);
     assert!(!status.synced);
     assert_eq!(member.heard.borrow().resets, 0, "no half picture");

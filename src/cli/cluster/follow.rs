@@ -1,0 +1,292 @@
+//! After a change to a member: how the control plane takes it, where one can be asked from here.
+//!
+//! What is waited for is seen in `/debug/clusters` alone. A reason with a code that stands for a second ends the wait:
+//! whoever waits can do something about it, and the control plane goes on trying by itself.
+
+use std::time::Duration;
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::{done, find};
+use crate::cli::client::{Client, Connect, ServerFlags};
+use crate::cli::duration::HumanDuration;
+use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::output::{clean, items, text};
+use crate::codes;
+use crate::model::ClusterId;
+
+/// The pause between two looks.
+const PACE: Duration = Duration::from_millis(500);
+/// How long a reason stands before it ends the wait: the first try may only have come too early.
+const STANDS: Duration = Duration::from_secs(1);
+
+/// The flags of commands that change a member.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Wait {
+    #[command(flatten)]
+    server: ServerFlags,
+    /// How long to wait for the control plane
+    #[arg(long, value_name = "D", default_value = "60s")]
+    timeout: HumanDuration,
+    /// Wait on where it is known why it doesn't come; 'cluster remove': wait until the cluster has left
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// Don't wait for the control plane
+    #[arg(long, conflicts_with = "wait")]
+    no_wait: bool,
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// A new member is read.
+    Synced,
+    /// It is read by the token that ends then.
+    Renewed(Timestamp),
+    /// It is drained, paused, or neither.
+    Mode(Option<&'static str>),
+    /// It is no member any more.
+    Gone,
+}
+
+/// How far it is.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Done,
+    /// Not there yet: how it is now, and a reason that may stand in the way.
+    Pending(String, Option<String>),
+    /// It won't come by waiting.
+    Failed(String),
+}
+
+impl Wait {
+    /// How the control plane is asked.
+    pub(super) fn connect(&self) -> Connect {
+        Connect::beside(&self.server)
+    }
+
+    /// Refuses a `--server` that no control plane can have, before anything is done.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match Client::new(&self.connect()) {
+            Err(failure) if failure.exit == Exit::Usage => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells how the control plane takes it.
+    pub(super) async fn follow(&self, id: &ClusterId, goal: &Goal) -> Outcome {
+        if self.no_wait {
+            return Ok(Exit::Fine);
+        }
+        let check = format!("strait cluster get {id}");
+        let client = Client::new(&self.connect());
+        let deadline = Instant::now() + self.timeout.0;
+        let mut last = String::new();
+        let mut trouble: Option<(String, Instant)> = None;
+        loop {
+            let asked = match &client {
+                Ok(client) => client.get("/debug/clusters", &[]).await,
+                Err(failure) => Err(failure.clone()),
+            };
+            let answer = match asked {
+                Ok(answer) => answer,
+                // The change is made, and that was the task.
+                Err(failure) => {
+                    eprintln!("! how it is taken can't be seen from here: {}", failure.message());
+                    eprintln!("  next: {check}");
+                    return Ok(Exit::Fine);
+                }
+            };
+            let (state, why) = match step(items(&answer.value), id.as_str(), goal) {
+                Step::Done => {
+                    tell(find(items(&answer.value), id.as_str()), id, goal);
+                    return Ok(Exit::Fine);
+                }
+                Step::Failed(why) => {
+                    return Err(goal.failed(id, &why, Exit::Unhealthy).next(check));
+                }
+                Step::Pending(state, why) => (state, why),
+            };
+            trouble = match (why, trouble) {
+                (Some(why), Some((before, since))) if code(&why) == code(&before) => {
+                    Some((why, since))
+                }
+                (why, _) => why.map(|why| (why, Instant::now())),
+            };
+            if let Some((why, since)) = trouble.as_ref().filter(|_| !self.wait)
+                && since.elapsed() >= STANDS
+            {
+                let next = format!("{check}\nto wait on: --wait");
+                return Err(goal.failed(id, why, Exit::Unhealthy).next(next));
+            }
+            if Instant::now() >= deadline {
+                let why = trouble.map(|(why, _)| format!(": {why}")).unwrap_or_default();
+                let why = format!("not within {}{why}", self.timeout);
+                return Err(goal.failed(id, &why, Exit::TimedOut).next(check));
+            }
+            if state != last {
+                eprintln!("  waiting for cluster {id}: {state}");
+                last = state;
+            }
+            sleep(PACE).await;
+        }
+    }
+}
+
+impl Goal {
+    fn failed(self, id: &ClusterId, why: &str, exit: Exit) -> Failure {
+        let fact = match self {
+            Self::Synced => "was added, and is not synced; it joins as soon as it can",
+            Self::Renewed(_) => {
+                "has a new credential in its Secret, and the control plane does not use it yet"
+            }
+            Self::Mode(_) => "has its Secret changed, and the control plane does not follow yet",
+            Self::Gone => "has lost its Secret, and has not left yet",
+        };
+        Failure::new(exit, format!("cluster {id} {fact}: {}", clean(why)))
+    }
+}
+
+/// How far the cluster `id` is, by the entries of `/debug/clusters`.
+fn step(rows: &[Value], id: &str, goal: &Goal) -> Step {
+    let Some(row) = find(rows, id) else {
+        return match goal {
+            Goal::Gone => Step::Done,
+            _ => Step::Pending("not seen yet".to_owned(), None),
+        };
+    };
+    let state = text(&row["state"]);
+    let reason = row["reason"].as_str().unwrap_or_default();
+    match goal {
+        Goal::Gone => Step::Pending(state, None),
+        Goal::Synced => synced(row),
+        Goal::Renewed(expires) => {
+            let used = row["credential"]["expires"].as_str();
+            let used = used.and_then(|text| text.parse::<Timestamp>().ok());
+            if used.map(Timestamp::as_second) == Some(expires.as_second()) {
+                return synced(row);
+            }
+            // What is said of the new one stands behind this; what comes before is the old one's.
+            let why = reason.split_once("the old one does: ").map(|(_, why)| why.to_owned());
+            let why = why.filter(|why| code(why).is_some());
+            Step::Pending(format!("{state}, by the old credential"), why)
+        }
+        Goal::Mode(wanted) => match (row["mode"].as_str(), wanted) {
+            (Some(mode), Some(wanted)) if mode == *wanted => Step::Done,
+            (None, None) => synced(row),
+            (Some(_), None) if reason.contains("by policy ") => Step::Failed(reason.to_owned()),
+            _ => Step::Pending(state, None),
+        },
+    }
+}
+
+fn synced(row: &Value) -> Step {
+    let state = text(&row["state"]);
+    let reason = row["reason"].as_str().unwrap_or_default().to_owned();
+    match state.as_str() {
+        "live" => Step::Done,
+        _ if row["mode"].is_string() => Step::Done,
+        // It may still come.
+        "syncing" | "timeout" | "stale" | "draining" | "restored" => {
+            Step::Pending(state, Some(reason).filter(|why| code(why).is_some()))
+        }
+        _ => Step::Failed(format!("{state}: {reason}")),
+    }
+}
+
+/// The code that a reason names first.
+fn code(reason: &str) -> Option<&'static str> {
+    codes::named(reason).map(|code| code.id)
+}
+
+fn tell(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
+    let row = row.unwrap_or(&Value::Null);
+    let [state, network, services, endpoints] =
+        ["state", "network", "services", "endpoints"].map(|part| text(&row[part]));
+    match goal {
+        Goal::Gone => return done(&format!("cluster {id} has left the mesh")),
+        Goal::Mode(_) => return done(&format!("cluster {id} is {state}")),
+        Goal::Synced => done(&format!("synced: {services} services, {endpoints} endpoints")),
+        Goal::Renewed(_) => {
+            done(&format!("read by the new token: {services} services, {endpoints} endpoints"));
+        }
+    }
+    eprintln!("Cluster {id} is {state}, network {network}.");
+    if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
+        eprintln!("! {count} endpoints are withheld from proxies of other networks");
+        eprintln!("  next: strait network get '{network}'");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn it_is_seen_when_the_control_plane_has_followed() {
+        let new = Timestamp::from_second(2_000).expect("a time");
+        let pending = |state: &str, why: Option<&str>| {
+            Step::Pending(state.to_owned(), why.map(str::to_owned))
+        };
+        let by = |expires: &str| json!({ "expires": expires });
+        let (old_token, new_token) = (by("1970-01-01T00:16:40Z"), by("1970-01-01T00:33:20Z"));
+        let takes_over = "the new kubeconfig doesn't serve yet, the old one does: ";
+        for (row, goal, expected) in [
+            (json!({ "state": "live" }), Goal::Synced, Step::Done),
+            (json!({ "state": "syncing" }), Goal::Synced, pending("syncing", None)),
+            (
+                json!({ "state": "syncing", "reason": "STR0301: refused" }),
+                Goal::Synced,
+                pending("syncing", Some("STR0301: refused")),
+            ),
+            (
+                json!({ "state": "authFailed", "reason": "STR0304: 401" }),
+                Goal::Synced,
+                Step::Failed("authFailed: STR0304: 401".into()),
+            ),
+            (
+                json!({ "state": "live", "credential": old_token }),
+                Goal::Renewed(new),
+                pending("live, by the old credential", None),
+            ),
+            (
+                json!({ "state": "authFailed", "reason": "STR0304: 401", "credential": old_token }),
+                Goal::Renewed(new),
+                pending("authFailed, by the old credential", None),
+            ),
+            (
+                json!({ "state": "live", "credential": old_token,
+                        "reason": format!("{takes_over}it has not synced yet") }),
+                Goal::Renewed(new),
+                pending("live, by the old credential", None),
+            ),
+            (
+                json!({ "state": "live", "credential": old_token,
+                        "reason": format!("{takes_over}STR0315: not permitted") }),
+                Goal::Renewed(new),
+                pending("live, by the old credential", Some("STR0315: not permitted")),
+            ),
+            (json!({ "state": "live", "credential": new_token }), Goal::Renewed(new), Step::Done),
+            (json!({ "state": "paused", "mode": "pause" }), Goal::Mode(Some("pause")), Step::Done),
+            (json!({ "state": "live" }), Goal::Mode(Some("drain")), pending("live", None)),
+            (json!({ "state": "live" }), Goal::Mode(None), Step::Done),
+            (
+                json!({ "state": "paused", "mode": "pause", "reason": "frozen by policy mesh.mode" }),
+                Goal::Mode(None),
+                Step::Failed("frozen by policy mesh.mode".into()),
+            ),
+            (json!({ "state": "draining" }), Goal::Gone, pending("draining", None)),
+        ] {
+            let mut row = row;
+            row["id"] = json!("east");
+            assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row}");
+        }
+        assert_eq!(step(&[], "east", &Goal::Gone), Step::Done);
+        assert_eq!(step(&[], "east", &Goal::Synced), pending("not seen yet", None));
+    }
+}

@@ -1,0 +1,72 @@
+//! `strait cluster drain`, `pause` and `resume`: what an operator asks for a member, as its Secret's annotation.
+
+use clap::Args;
+use serde_json::json;
+
+use super::add::cluster_id;
+use super::api::{full_name, holds, path_of};
+use super::follow::{Goal, Wait};
+use super::{Change, done};
+use crate::cli::failure::{Exit, Outcome};
+use crate::clusters::secret::MODE_ANNOTATION;
+
+/// What `drain`, `pause` and `resume` take.
+#[derive(Debug, Args)]
+pub(crate) struct ModeArgs {
+    /// The cluster's ID
+    name: String,
+    #[command(flatten)]
+    change: Change,
+    #[command(flatten)]
+    wait: Wait,
+}
+
+/// Asks for `mode`: `drain`, `pause`, or neither.
+pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> Outcome {
+    let id = cluster_id(&args.name)?;
+    args.wait.check()?;
+    let hub = args.change.hub.open().await?;
+    let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
+    // Of several the oldest holds it; one that is on standby says nothing of the cluster.
+    let secret = secrets
+        .iter()
+        .find(|secret| holds(secret, id.as_str()))
+        .ok_or_else(|| args.change.hub.no_member(&hub, id.as_str()))?;
+    let name = full_name(secret);
+    let now = secret["metadata"]["annotations"][MODE_ANNOTATION].as_str();
+    if now.filter(|now| !now.is_empty()) == mode {
+        done(&format!("secret {name} asks for that already"));
+        return args.wait.follow(&id, &Goal::Mode(mode)).await;
+    }
+    let means = match mode {
+        Some("drain") => "no proxy is given its endpoints; it is still watched",
+        Some(_) => "it stays as it is now, whatever happens there; its API server is not called",
+        None => "its endpoints are given to proxies as they come and go",
+    };
+    let mut plan = match mode {
+        Some(mode) => format!(
+            "Will annotate secret {name} in {} with {MODE_ANNOTATION}={mode}\n",
+            hub.context
+        ),
+        None => format!(
+            "Will take the annotation {MODE_ANNOTATION} from secret {name} in {}\n",
+            hub.context
+        ),
+    };
+    plan += &format!("  cluster {id}: {means}\n");
+    let others = secret["data"].as_object().into_iter().flatten();
+    let others: Vec<&str> =
+        others.map(|(key, _)| key.as_str()).filter(|key| *key != id.as_str()).collect();
+    if !others.is_empty() {
+        plan += &format!("  ! the same for all that the secret holds: {}\n", others.join(", "));
+    }
+    if !args.change.confirmed(&plan).await? {
+        return Ok(Exit::Fine);
+    }
+    let mut target = secret.clone();
+    target["kind"] = json!("Secret");
+    let patch = json!({ "metadata": { "annotations": { MODE_ANNOTATION: mode } } });
+    hub.merge(&path_of(&target), &patch).await?;
+    done(&format!("secret {name} changed"));
+    args.wait.follow(&id, &Goal::Mode(mode)).await
+}

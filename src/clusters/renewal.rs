@@ -1,0 +1,161 @@
+//! New tokens for members whose reader may ask for one itself (`strait cluster add --self-renew`).
+//!
+//! When half of a token's life is over, its own API server is asked for the next one with it, which is tried and
+//! then put into the Secret; whoever watches the Secret takes it from there, as if an operator had rotated it.
+//! Needs `get` and `patch` of Secrets in the system namespace. Of several replicas one writes: the others' patches
+//! name a version that has gone. What fails changes nothing: the old token serves on, and its end is told of.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::kubeconfig;
+use super::secret::{MemberSecret, SELF_RENEW_ANNOTATION};
+use super::token::{self, Lifetime};
+use crate::apiserver::{Access, Client, Credential, Error, Loopback, Patch, Redacted};
+use crate::model::ClusterId;
+use crate::store::{ObjectName, Objects, Secret};
+
+/// The longest sleep: clocks are set, too.
+const TICK: Duration = Duration::from_secs(60);
+/// How long a token that could not be renewed rests.
+const REST: Duration = Duration::from_secs(600);
+/// How long one renewal may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Whether a Secret's tokens are to be renewed from here.
+pub fn is_wanted(secret: &Secret) -> bool {
+    secret.annotations.get(SELF_RENEW_ANNOTATION).is_some_and(|value| value == "true")
+}
+
+/// A token that may be renewed.
+#[derive(Debug, Clone)]
+struct Renewable {
+    secret: ObjectName,
+    id: ClusterId,
+    /// The kubeconfig as it stands in the Secret.
+    held: Vec<u8>,
+    access: Access,
+    token: String,
+    lifetime: Lifetime,
+}
+
+/// Why a token was not renewed, in words.
+type Fact = String;
+
+/// Renews tokens for as long as there is a configuration. `access` is that of the config cluster.
+pub async fn run(
+    access: watch::Receiver<Access>,
+    mut objects: watch::Receiver<Option<Arc<Objects>>>,
+    loopback: Loopback,
+) {
+    let mut resting: BTreeMap<(ObjectName, ClusterId), Timestamp> = BTreeMap::new();
+    loop {
+        let objects_now = objects.borrow_and_update().clone();
+        let all =
+            objects_now.map(|objects| renewable(&objects.secrets, loopback)).unwrap_or_default();
+        for one in &all {
+            let key = (one.secret.clone(), one.id.clone());
+            let now = Timestamp::now();
+            let rests = resting.get(&key).is_some_and(|until| *until > now);
+            if one.lifetime.half() > now || rests {
+                continue;
+            }
+            let config = access.borrow().clone();
+            let renewed = timeout(LIMIT, renew(&config, one)).await;
+            let renewed = renewed.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
+            match renewed {
+                Ok(expires) => info!(cluster = %one.id, %expires, "token renewed"),
+                Err(fact) => {
+                    let expires = one.lifetime.expires;
+                    warn!(cluster = %one.id, %expires, reason = fact, "token not renewed; the old one serves on");
+                }
+            }
+            // Until the new one is seen here, the old one rests, too.
+            resting.insert(key, now + REST);
+        }
+        let now = Timestamp::now();
+        resting.retain(|_, until| *until > now);
+        let next = all.iter().map(|one| one.lifetime.half().duration_since(now));
+        let next =
+            next.filter_map(|left| Duration::try_from(left).ok()).filter(|left| !left.is_zero());
+        let pause = next.min().unwrap_or(TICK).min(TICK);
+        tokio::select! {
+            () = sleep(pause) => {}
+            changed = objects.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn renewable(secrets: &[Arc<Secret>], loopback: Loopback) -> Vec<Renewable> {
+    let mut found = Vec::new();
+    for secret in secrets.iter().filter(|secret| is_wanted(secret)) {
+        for (id, member) in MemberSecret::read(secret, loopback).clusters {
+            let Ok(member) = member else { continue };
+            let Credential::Token(held) = &member.access.credential else { continue };
+            let Some(lifetime) = Lifetime::of_token(held.reveal()) else { continue };
+            let Some(bytes) = secret.data.get(id.as_str()) else { continue };
+            found.push(Renewable {
+                secret: secret.name.clone(),
+                held: bytes.reveal().clone(),
+                token: held.reveal().clone(),
+                access: member.access,
+                lifetime,
+                id,
+            });
+        }
+    }
+    found
+}
+
+async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
+    let fact = |what: &'static str| move |error: Error| format!("{what}: {error}");
+    let client = |access: &Access| Client::new(access).map_err(|error| error.to_string());
+    let (namespace, name) = token::account_of(&one.token)
+        .ok_or_else(|| "the token is no service account's".to_owned())?;
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+    let seconds = one.lifetime.whole().map_or(3600, |whole| whole.as_secs()).max(600);
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "expirationSeconds": seconds },
+    });
+    let answer: Value =
+        client(&one.access)?.create(&path, &request).await.map_err(fact("asking for it"))?;
+    let token = answer["status"]["token"].as_str().unwrap_or_default();
+    let expires = Lifetime::of_token(token).map(|lifetime| lifetime.expires);
+    let expires = expires.filter(|expires| *expires > one.lifetime.expires);
+    let expires =
+        expires.ok_or_else(|| "the new token ends no later than the old one".to_owned())?;
+    let credential = Credential::Token(Redacted::new(token.to_owned()));
+    let access = Access { credential, ..one.access.clone() };
+    let tried = client(&access)?.get::<IgnoredAny>("/api/v1/namespaces?limit=1").await;
+    tried.map_err(fact("trying the new one"))?;
+
+    let hub = client(config)?;
+    let path = format!("/api/v1/namespaces/{}/secrets/{}", one.secret.namespace, one.secret.name);
+    let secret: Value = hub.get(&path).await.map_err(fact("reading the Secret"))?;
+    let there = BASE64.decode(secret["data"][one.id.as_str()].as_str().unwrap_or_default());
+    if there.ok().as_deref() != Some(&one.held[..]) {
+        return Err("the Secret has changed meanwhile".to_owned());
+    }
+    let patch = json!({
+        "metadata": { "resourceVersion": secret["metadata"]["resourceVersion"] },
+        "data": { one.id.as_str(): BASE64.encode(kubeconfig::write(&one.id, &access)) },
+    });
+    hub.patch::<IgnoredAny>(&path, Patch::Merge, &patch)
+        .await
+        .map_err(fact("writing the Secret"))?;
+    Ok(expires)
+}

@@ -1,0 +1,121 @@
+//! How long a bearer token lives, read out of the token itself.
+//!
+//! A service account's token is a JWT: its claims can be read by whoever holds it. Nothing here verifies it, which is
+//! its API server's part; a wrong date costs a warning or a renewal too early or too late, and no right.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::apiserver::{Access, Credential};
+
+/// A token that ends sooner than this is told of.
+const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// From when to when a token is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lifetime {
+    /// When it was made, where it says so.
+    pub issued: Option<Timestamp>,
+    /// When it ends.
+    pub expires: Timestamp,
+}
+
+impl Lifetime {
+    /// That of a token in the form of a JWT with an end; `None` for any other.
+    pub fn of_token(token: &str) -> Option<Self> {
+        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+        let claims: Value = serde_json::from_slice(&claims).ok()?;
+        let date = |name: &str| Timestamp::from_second(claims[name].as_i64()?).ok();
+        Some(Self { issued: date("iat").or_else(|| date("nbf")), expires: date("exp")? })
+    }
+
+    /// That of the token by which an API server is called, where that is what it takes.
+    pub fn of(access: &Access) -> Option<Self> {
+        match &access.credential {
+            Credential::Token(token) | Credential::CertificateAndToken { token, .. } => {
+                Self::of_token(token.reveal())
+            }
+            Credential::None | Credential::Basic { .. } | Credential::Certificate { .. } => None,
+        }
+    }
+
+    /// Whether somebody should see to it: seven days before the end, or, where the whole life is short, when a
+    /// third of it is left.
+    pub fn ends_soon(&self, now: Timestamp) -> bool {
+        let third = self.whole().map_or(SOON, |whole| whole / 3);
+        self.expires.duration_since(now) < SOON.min(third)
+    }
+
+    /// When it is to be renewed by whoever does that in good time: when half of its life is over.
+    pub fn half(&self) -> Timestamp {
+        let whole = self.whole().unwrap_or(2 * SOON);
+        self.expires.saturating_sub(whole / 2).unwrap_or(self.expires)
+    }
+
+    /// How long it lives in all.
+    pub fn whole(&self) -> Option<SignedDuration> {
+        let whole = self.expires.duration_since(self.issued?);
+        (whole > SignedDuration::ZERO).then_some(whole)
+    }
+}
+
+/// The namespace and the name of the service account whose token it is.
+pub fn account_of(token: &str) -> Option<(String, String)> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    let (namespace, name) =
+        claims["sub"].as_str()?.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_name = |text: &str| !text.is_empty() && text.bytes().all(plain);
+    [namespace, name].into_iter().all(is_name).then(|| (namespace.to_owned(), name.to_owned()))
+}
+
+/// A token of that lifetime, which no API server takes.
+#[cfg(test)]
+pub(crate) fn example(issued: i64, expires: i64) -> String {
+    let claims = serde_json::json!({ "iat": issued, "exp": expires }).to_string();
+    format!("e30.{}.sig", URL_SAFE_NO_PAD.encode(claims))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 86_400;
+
+    fn at(days: i64) -> Timestamp {
+        Timestamp::from_second(days * DAY).expect("a time")
+    }
+
+    #[test]
+    fn a_token_says_when_it_ends() {
+        let month = Lifetime::of_token(&example(0, 30 * DAY)).expect("a JWT");
+        assert_eq!((month.issued, month.expires, month.half()), (Some(at(0)), at(30), at(15)));
+        assert!(!month.ends_soon(at(22)) && month.ends_soon(at(24)) && month.ends_soon(at(31)));
+        // One that lives shorter than what is soon for others.
+        let short = Lifetime::of_token(&example(0, 3 * DAY)).expect("a JWT");
+        assert!(!short.ends_soon(at(1)) && short.ends_soon(at(2) + SignedDuration::from_secs(1)));
+    }
+
+    #[test]
+    fn what_says_nothing_of_an_end_has_none() {
+        for token in
+            ["", "opaque", "a.b.c", "e30.e30.", "e30.bnVsbA.x", &format!("{}=", example(0, 1))[4..]]
+        {
+            assert_eq!(Lifetime::of_token(token), None, "{token}");
+        }
+        assert_eq!(Lifetime::of_token(&example(0, i64::MAX)), None);
+        assert_eq!(account_of(&example(0, 1)), None);
+        let of = |sub: &str| {
+            let claims = URL_SAFE_NO_PAD.encode(format!("{{\"sub\": \"{sub}\"}}"));
+            account_of(&format!("e30.{claims}.sig"))
+        };
+        assert_eq!(of("system:serviceaccount:a:b-c"), Some(("a".into(), "b-c".into())));
+        for strange in ["system:serviceaccount:a/..:b", "system:serviceaccount::b", "jane"] {
+            assert_eq!(of(strange), None);
+        }
+    }
+}
