@@ -548,7 +548,8 @@ with RESOURCE_EXHAUSTED; the proxy may reconnect.";
     /// Streams of one node.
     STREAMS_PER_NODE = "STR0504", "the node has too many streams",
         "Look for two proxies with one name, or a proxy that never closes its streams.", "\
-One identity may hold four streams for one node id: a reconnecting proxy has two for a while.";
+One identity may hold four streams for one workload of a cluster: a reconnecting proxy has two for a
+while.";
 
     /// A refusal by a proxy.
     NACK = "STR0507", "a proxy refused what it was sent",
@@ -581,13 +582,31 @@ connects. A cluster that is removed later doesn't end the stream.";
     CLAIM_POD = "STR0512", "the node contradicts its pod",
         "Check that the proxy runs in the pod it names, in the cluster it names.", "\
 The cluster's registry has a pod of the name that the node claims, with another service account or
-another address. Somebody may use a certificate out of place.";
+another address. Somebody may use a certificate out of place. Where that is known only later, the stream is
+ended then.";
 
     /// A node's network.
     CLAIM_NETWORK = "STR0513", "the node claims a network it is not in",
         "Remove NETWORK from the node's metadata, or correct what places the pod: the reason names it.", "\
 A proxy that is believed to be in another network would be sent addresses that mean somebody else
 where it runs.";
+
+    /// What an identity may cost.
+    IDENTITY_BUDGET = "STR0514", "an identity takes more of the server than its share",
+        "Look for pods that are not in the cluster they name, and for clients that watch names of no service.", "\
+A certificate proves an account, not a pod, so that whoever holds one could invent pods and names. Streams
+whose pod nobody knows, with what they watch, and names that stand for no service, which count double, may
+take a quarter of the memory limit for one identity, whatever it calls itself. The stream that asks for more
+ends with RESOURCE_EXHAUSTED. What known pods watch of known services is not counted. /debug/push shows who
+takes most.";
+
+    /// Memory.
+    MEMORY_SHORT = "STR0515", "the server's memory is short",
+        "Give it a higher memory limit, or see in /debug/push which identity takes most.", "\
+From 80 % of the memory limit on, proxies that have nothing yet are told to come again (UNAVAILABLE); those
+that are connected, or come back with what they have, are served. From 90 % on, the streams of the identity
+that takes most are ended first, then those of the next, until there is room. Proxies keep what they have
+meanwhile.";
 
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",

@@ -35,6 +35,7 @@ mod hash;
 pub mod identity;
 pub mod lkg;
 pub mod mass_deletion;
+pub mod memory;
 pub mod mesh;
 pub mod metrics;
 pub mod model;

@@ -324,9 +324,34 @@ impl Metrics {
         Ok(())
     }
 
+    /// What is left of the memory limit, and who was turned away for it.
+    fn memory(&self, out: &mut String) -> fmt::Result {
+        let figures = self.connections.budgets().figures();
+        Family::gauge(out, "strait_memory_limit_bytes", "The most that the process may take.")?
+            .sample(&[], figures.limit)?;
+        if figures.used > 0 {
+            let help = "What is taken of the limit, without pages of files that can be taken back.";
+            Family::gauge(out, "strait_memory_used_bytes", help)?.sample(&[], figures.used)?;
+        }
+        let help = "1 at the level at which memory is short: low, raised (nobody new is let in), high (who takes most is ended).";
+        Family::gauge(out, "strait_memory_pressure", help)?
+            .sample(&[("level", figures.pressure.as_str())], 1)?;
+        let help = "Streams that were told to come again, since memory is short.";
+        Family::counter(out, "strait_xds_streams_deferred_total", help)?
+            .sample(&[], figures.deferred)?;
+        let help = "Identities whose streams were ended, since memory was nearly all taken.";
+        Family::counter(out, "strait_xds_identities_shed_total", help)?
+            .sample(&[], figures.shed)?;
+        let help = "Streams that asked for more than the budget of their identity.";
+        Family::counter(out, "strait_xds_over_budget_total", help)?
+            .sample(&[], figures.over_budget)?;
+        Ok(())
+    }
+
     fn streams(&self, out: &mut String) -> fmt::Result {
         Family::gauge(out, "strait_xds_streams", "Open ADS streams.")?
             .sample(&[], self.connections.len())?;
+        self.memory(out)?;
         for counter in self.xds.counters() {
             let mut family = Family::counter(out, counter.name, counter.help)?;
             for (labels, value) in &counter.samples {

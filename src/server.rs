@@ -7,6 +7,7 @@
 mod authority_secret;
 mod crowds;
 mod feed;
+mod pressure;
 mod source;
 mod state_dir;
 
@@ -34,6 +35,7 @@ use crate::descriptors::Descriptors;
 use crate::identity::authority::{DirectoryStore, load_or_create};
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::lkg;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::model::{ClusterIdError, Mcs, NetworkId, SharedServices};
 use crate::network::ResolvedNames;
@@ -48,6 +50,7 @@ use crate::registry::{self, consul};
 use crate::sources::Board;
 use crate::store::{self, own_cluster::OwnClusterError};
 use crate::task::Supervisor;
+use crate::xds::budgets::Budgets;
 use crate::xds::{self, names::OutboundName};
 
 /// Words of registries that may wait for the event loop. A full queue makes registries wait, each of
@@ -412,11 +415,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let read = clusters.statuses.clone();
     tasks.spawn("heap", heap::run(read, heap::QUIET, give_back));
 
-    let connections = Arc::new(xds::connections::Connections::default());
+    let memory = Memory::of_process();
+    let budgets = Budgets::of_memory(memory.limit());
+    let connections = Arc::new(xds::connections::Connections::new(budgets));
     let stats = Arc::new(xds::Stats::default());
     let (streams, sent) = (Arc::clone(&connections), Arc::clone(&stats));
     let turnover = move || streams.turnover() + sent.large_syncs.load(Ordering::Relaxed);
     tasks.spawn("crowds", crowds::run(turnover, give_back));
+    tasks.spawn("pressure", pressure::run(memory, Arc::clone(&connections), give_back));
     tasks.spawn(
         "ads",
         xds::server::serve(

@@ -389,7 +389,27 @@ async fn policy(State(sources): Shared) -> Answer {
     ))
 }
 
+/// How many of the identities that take most `/debug/push` shows.
+const IDENTITIES_SHOWN: usize = 10;
+
 async fn push(State(sources): Shared) -> Answer {
+    let budgets = sources.connections.budgets();
+    let memory = budgets.figures();
+    let identities: Vec<_> = budgets
+        .costliest(IDENTITIES_SHOWN)
+        .iter()
+        .map(|(identity, usage)| {
+            json!({
+                "identity": identity.to_string(),
+                "streams": usage.streams,
+                "unverified": usage.unverified,
+                "names": usage.names,
+                "madeUpNames": usage.made_up,
+                "bytes": usage.taken,
+                "charged": usage.charged,
+            })
+        })
+        .collect();
     let figures = *sources.figures.borrow();
     let age = figures.published.and_then(|at| SystemTime::now().duration_since(at).ok());
     Ok(pretty(
@@ -412,6 +432,16 @@ async fn push(State(sources): Shared) -> Answer {
                 "crowdedOut": sources.crowd.crowded_out(),
                 "refused": sources.crowd.refused(),
             },
+            "memory": {
+                "limit": memory.limit,
+                "used": (memory.used > 0).then_some(memory.used),
+                "pressure": memory.pressure.as_str(),
+                "deferred": memory.deferred,
+                "shed": memory.shed,
+            },
+            "identityBudget": budgets.limit(),
+            "overBudget": memory.over_budget,
+            "identities": identities,
         }),
     ))
 }

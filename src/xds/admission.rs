@@ -125,28 +125,33 @@ pub fn admit(
     }
 }
 
-/// What a proxy is now that was in network `before`. What contradicts it only now is shown, not punished:
-/// it goes on, unverified. One whose cluster has left the mesh stays where it was.
+/// What a proxy is now that was in network `before`. One whose cluster has left the mesh stays where it was, and one
+/// whose cluster is in another trust domain now goes on, unverified.
+///
+/// # Errors
+/// A pod, or a WorkloadEntry, that is known only now contradicts it: nobody knew better when it was let in.
 pub fn readmit(
     context: &PushContext,
     proxy: &Proxy,
     identity: &SpiffeId,
     before: NetworkId,
-) -> Admitted {
+) -> Result<Admitted, Refusal> {
     // Its Secret and what it said leave one after the other.
     let belongs = context.clusters.contains(&proxy.cluster)
         && context.network_labels.contains_key(&proxy.cluster);
     let workload = context.workload_of(proxy);
-    let trusted = foreign_to(context, proxy, identity).is_none();
-    Admitted {
-        network: if belongs { network(context, proxy) } else { before },
-        verified: trusted
-            && match workload {
-                Some(pod) => matches_pod(proxy, identity, pod).is_ok(),
-                None => stands_on_machine(context, proxy, identity),
-            },
-        whereabouts: context.whereabouts(proxy),
+    if let Some(workload) = workload {
+        matches_pod(proxy, identity, workload)?;
     }
+    if let Some(machine) = context.machine_of(proxy) {
+        matches_machine(proxy, identity, machine)?;
+    }
+    let trusted = foreign_to(context, proxy, identity).is_none();
+    Ok(Admitted {
+        network: if belongs { network(context, proxy) } else { before },
+        verified: trusted && (workload.is_some() || stands_on_machine(context, proxy, identity)),
+        whereabouts: context.whereabouts(proxy),
+    })
 }
 
 /// The trust domain that the proxies of its cluster are in, where the certificate is of none that means
@@ -333,6 +338,7 @@ mod tests {
             assert_eq!(code, (!lets_in).then_some("STR0510"), "{certificate} in {cluster}");
             // Whoever is in stays, and is shown.
             let later = readmit(&context, &proxy, &identity, "".into());
+            let later = later.expect("its pod does not contradict it");
             assert_eq!(later.verified, lets_in, "{certificate} in {cluster}");
         }
     }
@@ -449,6 +455,7 @@ mod tests {
     fn a_proxy_that_is_in_is_shown_as_it_is_now() {
         let now = |context: &PushContext, name: &str, cluster: &str| {
             let admitted = readmit(context, &sidecar(name, cluster), &own(), "before".into());
+            let admitted = admitted.expect("nothing contradicts it");
             (admitted.network.to_string(), admitted.verified)
         };
         let context = context(None, None);
@@ -458,7 +465,11 @@ mod tests {
         // The pod came later, and is another's.
         let stranger = id("spiffe://cluster.local/ns/ns/sa/other");
         let web = sidecar("web.ns", "east");
-        assert!(!readmit(&context, &web, &stranger, "before".into()).verified);
+        let refusal = readmit(&context, &web, &stranger, "before".into()).expect_err("it ends");
+        assert_eq!(refusal.code.id, "STR0512");
+        let elsewhere = Proxy { addresses: vec!["10.0.0.7".parse().expect("an address")], ..web };
+        let refusal = readmit(&context, &elsewhere, &own(), "before".into()).expect_err("it ends");
+        assert!(refusal.to_string().contains("is at 10.0.0.1"), "{refusal}");
     }
 
     /// The same as [`context`] with these WorkloadEntries: name, and spec.
@@ -517,7 +528,8 @@ mod tests {
             let found = found.map(|admitted| admitted.verified).map_err(|refusal| refusal.code.id);
             assert_eq!(found, expected, "{case}");
             let again = readmit(&context, &proxy, &self::own(), "before".into());
-            assert_eq!(again.verified, expected == Ok(true), "{case}");
+            let again = again.map(|admitted| admitted.verified);
+            assert_eq!(again.map_err(|refusal| refusal.code.id), expected, "{case}");
         }
         let context = with_machines(&[("vm", own.clone())]);
         let vm = sidecar("vm.ns", "east");

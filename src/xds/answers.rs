@@ -83,6 +83,12 @@ impl Answers {
         self.progress.last_sent = Some(now);
     }
 
+    /// Takes the client's word that it holds `state`, from before this stream.
+    pub(super) fn listed(&mut self, state: Version) {
+        self.progress.sent = Some(state);
+        self.progress.acked = Some(state);
+    }
+
     /// Forgets that a resource was refused: the client doesn't hold it any more.
     pub(super) fn forget(&mut self, name: &str) {
         if let Some(nack) = &mut self.progress.nack {

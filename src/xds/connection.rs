@@ -116,6 +116,7 @@ impl Connection {
         let stats = &self.shared.stats;
         if tokio::time::timeout(TURN_LIMIT, place.turn()).await.is_err() {
             stats.handshake_failed("no turn");
+            self.shared.failures.note(self.address, "no turn");
             return;
         }
         // Boxed, so that its memory goes when it is over: the task's own stays.
@@ -126,11 +127,11 @@ impl Connection {
             Ok(Ok((stream, line))) => Box::pin(self.serve(stream, Arc::new(line))).await,
             Ok(Err(reason)) => {
                 stats.handshake_failed("refused");
-                warn!(code = "STR0707", peer = %self.address, "TLS handshake failed: {reason}");
+                self.shared.failures.note(self.address, &reason);
             }
             Err(_) => {
                 stats.handshake_failed("timeout");
-                debug!(peer = %self.address, "TLS handshake took too long");
+                self.shared.failures.note(self.address, "it took too long");
             }
         }
     }
@@ -193,6 +194,13 @@ impl Connection {
                     Notice::Begun | Notice::Over => return Poll::Ready(Done::Over),
                     Notice::Deaf => {
                         self.shared.stats.closed("deaf");
+                        line.is_cut("silent");
+                        let (identity, peer) = (line.peer.id(), self.address);
+                        warn!(
+                            %identity,
+                            %peer,
+                            "nothing is heard of the proxy for 10 s; its connection is closed"
+                        );
                         return Poll::Ready(Done::Over);
                     }
                     Notice::Leaving(leaving) => {
@@ -306,6 +314,7 @@ async fn ads(
             Ok(Ok(())) => {}
             Ok(Err(Ended { reason, status })) => {
                 shared.stats.closed(reason);
+                stream.ends(reason);
                 let status = status.unwrap_or_else(|| Status::ok(""));
                 debug!(reason, %status, "stream ended");
                 responses.end(&status);
@@ -317,6 +326,7 @@ async fn ads(
             }
             Err(SendError::Stalled) => {
                 shared.stats.closed("stalled");
+                stream.ends("stalled");
                 let identity = line.peer.id();
                 warn!(%identity, "the proxy reads nothing; its connection is closed");
                 return After::Close;

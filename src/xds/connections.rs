@@ -10,14 +10,16 @@ use serde_json::{Map, Value, json};
 
 use super::admission::Admitted;
 use super::answers::Progress;
+use super::budgets::Budgets;
 use super::resource::{ResourceType, Version};
 use super::session::{Form, Session, joined};
 use super::subscription::Held;
 use crate::identity::SpiffeId;
-use crate::model::{NetworkId, Proxy};
+use crate::model::{ClusterId, NetworkId, Proxy, WorkloadKey};
 use crate::push::Whereabouts;
 
-/// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while.
+/// The most streams one identity may hold for one workload of a cluster, whatever else a node id says: a
+/// reconnecting proxy has two for a while.
 const PER_NODE_MAX: usize = 4;
 
 /// Every open stream.
@@ -25,8 +27,14 @@ const PER_NODE_MAX: usize = 4;
 pub struct Connections {
     next: AtomicU64,
     streams: DashMap<u64, Arc<Connection>>,
-    per_node: DashMap<(SpiffeId, Arc<str>), usize>,
+    per_node: DashMap<NodeKey, usize>,
+    budgets: Arc<Budgets>,
+    /// Pieces of memory that streams left behind.
+    left: AtomicU64,
 }
+
+/// Who claims to be which workload.
+type NodeKey = (SpiffeId, ClusterId, WorkloadKey);
 
 /// One open stream.
 #[derive(Debug)]
@@ -49,7 +57,12 @@ pub struct Entry {
 }
 
 impl Connections {
-    /// Enters a stream. `None` where this identity holds too many for this node id already.
+    /// None yet, whose identities have these budgets.
+    pub fn new(budgets: Budgets) -> Self {
+        Self { budgets: Arc::new(budgets), ..Self::default() }
+    }
+
+    /// Enters a stream. `None` where this identity holds too many for this workload already.
     pub(super) fn enter(
         self: &Arc<Self>,
         proxy: Arc<Proxy>,
@@ -58,7 +71,7 @@ impl Connections {
         admitted: Admitted,
     ) -> Option<Entry> {
         {
-            let key = (identity.clone(), Arc::clone(&proxy.id));
+            let key = (identity.clone(), proxy.cluster.clone(), proxy.workload.clone());
             let mut count = self.per_node.entry(key).or_insert(0);
             if *count >= PER_NODE_MAX {
                 return None;
@@ -92,11 +105,22 @@ impl Connections {
         self.streams.len()
     }
 
-    /// How many streams have come so far, and how many have gone, together.
+    /// What identities may cost.
+    pub fn budgets(&self) -> &Arc<Budgets> {
+        &self.budgets
+    }
+
+    /// Notes that a stream leaves so many pieces of memory behind.
+    pub(super) fn leave(&self, pieces: u64) {
+        self.left.fetch_add(pieces, Ordering::Relaxed);
+    }
+
+    /// How many streams have come so far, and how many have gone, together; one that leaves much behind counts
+    /// as many.
     pub fn turnover(&self) -> u64 {
         let come = self.next.load(Ordering::Relaxed);
         let open = u64::try_from(self.len()).unwrap_or(u64::MAX);
-        come + come.saturating_sub(open)
+        come + come.saturating_sub(open) + self.left.load(Ordering::Relaxed)
     }
 
     /// Whether no stream is open.
@@ -219,7 +243,8 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let connection = &self.connection;
         self.connections.streams.remove(&connection.number);
-        let key = (connection.identity.clone(), Arc::clone(&connection.proxy.id));
+        let Proxy { cluster, workload, .. } = &*connection.proxy;
+        let key = (connection.identity.clone(), cluster.clone(), workload.clone());
         if let Some(mut count) = self.connections.per_node.get_mut(&key) {
             *count = count.saturating_sub(1);
         }

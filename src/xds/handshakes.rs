@@ -1,13 +1,17 @@
 //! Whose handshake comes next. A handshake costs more than anything else a stranger can ask for, and may
 //! be left unfinished: so many at once in all, fewer for one source, and sources take turns.
 //!
-//! Owns the turns and who waits for one; knows nothing of TLS. The lock is held for look-ups only.
+//! Owns the turns and who waits for one, and what failed lately; knows nothing of TLS. Locks are held for
+//! look-ups only.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
+use tracing::warn;
+
+use crate::codes;
 
 use crate::descriptors;
 
@@ -168,9 +172,77 @@ fn source(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Reasons told of one by one; there are hardly more, but a peer may have a part in their words.
+const REASONS_MAX: usize = 8;
+
+/// Handshakes that failed since it was last told of: a line for each would be a log that strangers write.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    since: Mutex<BTreeMap<String, Failed>>,
+}
+
+/// Those of one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Failed {
+    count: u64,
+    /// The first of them.
+    peer: SocketAddr,
+}
+
+impl Failures {
+    /// Notes one.
+    pub(super) fn note(&self, peer: SocketAddr, reason: &str) {
+        let mut since = self.since();
+        let known = since.contains_key(reason) || since.len() < REASONS_MAX;
+        let reason = if known { reason } else { "other reasons" };
+        since.entry(reason.to_owned()).or_insert(Failed { count: 0, peer }).count += 1;
+    }
+
+    /// Tells of those that failed since it was last called, if any, in one line.
+    pub(super) fn tell(&self) {
+        if let Some((count, text)) = self.take() {
+            warn!(code = codes::PEER_CERTIFICATE.id, count, "TLS handshakes failed: {text}");
+        }
+    }
+
+    fn take(&self) -> Option<(u64, String)> {
+        let failed = std::mem::take(&mut *self.since());
+        let count = failed.values().map(|one| one.count).sum();
+        let mut parts: Vec<_> = failed.iter().collect();
+        parts.sort_by_key(|(_, one)| std::cmp::Reverse(one.count));
+        let part = |(reason, one): &(&String, &Failed)| match one.count {
+            1 => format!("{reason} ({})", one.peer),
+            count => format!("{reason} ({count} times, first {})", one.peer),
+        };
+        let text = parts.iter().map(part).collect::<Vec<_>>().join("; ");
+        (count > 0).then_some((count, text))
+    }
+
+    fn since(&self) -> MutexGuard<'_, BTreeMap<String, Failed>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_are_told_in_one_line_however_many_there_are() {
+        let failures = Failures::default();
+        let peer = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        assert_eq!(failures.take(), None);
+        (1..=1000).for_each(|port| failures.note(peer(port), "bad certificate"));
+        failures.note(peer(7), "it took too long");
+        let text =
+            "bad certificate (1000 times, first 192.0.2.1:1); it took too long (192.0.2.1:7)";
+        assert_eq!(failures.take(), Some((1001, text.to_owned())));
+        assert_eq!(failures.take(), None, "they were told of");
+        (0..100).for_each(|number| failures.note(peer(1), &format!("reason {number}")));
+        let (count, text) = failures.take().expect("they failed");
+        assert_eq!((count, text.matches("; ").count()), (100, REASONS_MAX));
+        assert!(text.starts_with("other reasons (92 times"), "{text}");
+    }
 
     fn address(last: u8) -> IpAddr {
         [192, 0, 2, last].into()

@@ -22,6 +22,7 @@ mod unserved;
 mod wire;
 
 pub mod admission;
+pub mod budgets;
 mod connection;
 pub mod connections;
 mod grpc;

@@ -17,7 +17,7 @@ use tonic::service::Routes;
 use super::connection::Connection;
 use super::connections::Connections;
 use super::generate::Cache;
-use super::handshakes::Handshakes;
+use super::handshakes::{Failures, Handshakes};
 use super::health::HealthService;
 use super::lane::Lane;
 use super::stats::Stats;
@@ -33,6 +33,8 @@ const DRAIN_PER_SECOND: f64 = 100.0;
 const DRAIN_SPREAD_MAX: Duration = Duration::from_secs(10);
 /// File descriptors that are kept for proxies, at most.
 const RESERVE_MAX: usize = 64;
+/// How long to rest between two words of handshakes that failed.
+const FAILURES_PAUSE: Duration = Duration::from_secs(1);
 /// How long to rest between two sweeps of what is encoded, each of which looks at all of it.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
@@ -69,6 +71,7 @@ pub(super) struct Shared {
     pub(super) stats: Arc<Stats>,
     pub(super) cache: Arc<Cache>,
     pub(super) lane: Lane,
+    pub(super) failures: Failures,
     drain: CancellationToken,
     handshakes: Arc<Handshakes>,
 }
@@ -113,6 +116,7 @@ impl Shared {
             stats: config.stats,
             cache: config.cache,
             lane: Lane::default(),
+            failures: Failures::default(),
             drain: config.drain,
             handshakes: Arc::new(Handshakes::of_limit()),
         }
@@ -183,11 +187,22 @@ pub(super) struct Line {
     pub(super) believed: u64,
     ending: OnceLock<Ending>,
     told: Notify,
+    cut: OnceLock<&'static str>,
 }
 
 impl Line {
     pub(super) fn new(peer: Arc<PeerIdentity>, believed: u64) -> Self {
-        Self { peer, believed, ending: OnceLock::new(), told: Notify::new() }
+        Self { peer, believed, ending: OnceLock::new(), told: Notify::new(), cut: OnceLock::new() }
+    }
+
+    /// Notes why the connection is closed before anything more can be said on it.
+    pub(super) fn is_cut(&self, reason: &'static str) {
+        let _ = self.cut.set(reason);
+    }
+
+    /// Why it was, if it was.
+    pub(super) fn cut(&self) -> Option<&'static str> {
+        self.cut.get().copied()
     }
 
     /// Has all streams end. The first reason counts.
@@ -228,6 +243,12 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
     let shared = Arc::new(Shared::new(config));
     let swept = Arc::clone(&shared);
     tasks.spawn_restarting("sweep", SWEEP_PAUSE, move || Arc::clone(&swept).sweep());
+    let failed = Arc::clone(&shared);
+    let told = move || {
+        let shared = Arc::clone(&failed);
+        async move { shared.failures.tell() }
+    };
+    tasks.spawn_restarting("handshake failures", FAILURES_PAUSE, told);
     loop {
         let accepted = tokio::select! {
             () = shared.drain.cancelled() => return,
@@ -238,10 +259,12 @@ pub async fn serve(listener: TcpListener, config: Config, tasks: Supervisor) {
                 shared.stats.connections.fetch_add(1, Ordering::Relaxed);
                 let Ok(room) = Arc::clone(&room).try_acquire_owned() else {
                     shared.stats.handshake_failed("too many connections");
+                    shared.failures.note(address, "too many connections");
                     continue;
                 };
                 let Some(place) = shared.handshakes.enter(address.ip()) else {
                     shared.stats.handshake_failed("too many handshakes");
+                    shared.failures.note(address, "too many handshakes of this source");
                     continue;
                 };
                 let (shared, routes) = (Arc::clone(&shared), routes.clone());

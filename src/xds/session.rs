@@ -154,6 +154,10 @@ pub struct Rewatched {
     pub assignments: Rewatch,
     /// Of route configurations.
     pub routes: Rewatch,
+    /// Names of other types that are not any more.
+    pub others_dropped: Vec<(ResourceType, Arc<str>)>,
+    /// Names of other types that were not before.
+    pub others_new: Vec<(ResourceType, Arc<str>)>,
 }
 
 /// What one request changed of the names of a type that are watched.
@@ -484,6 +488,8 @@ impl Session {
         let new = self.watch(kind).0.subscribe(names, listed);
         if let Some(rewatch) = self.rewatched.of(kind) {
             rewatch.new = new;
+        } else {
+            self.rewatched.others_new.extend(new.into_iter().map(|name| (kind, name)));
         }
     }
 
@@ -496,6 +502,9 @@ impl Session {
         let dropped = self.watch(kind).0.unsubscribe(names);
         if let Some(rewatch) = self.rewatched.of(kind) {
             rewatch.dropped = dropped;
+        } else {
+            let dropped = dropped.into_iter().map(|name| (kind, name));
+            self.rewatched.others_dropped.extend(dropped);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Responses are made only when the transport asks for one, so a slow client holds one pending set and
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
+use std::collections::HashSet;
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
@@ -16,6 +17,7 @@ use tonic::Status;
 use tracing::{debug, error, info, warn};
 
 use super::admission::{self, admit};
+use super::budgets::{Account, Charge, OverBudget};
 use super::connections::{Entry, lock};
 use super::generate::{Cache, Picture};
 use super::grpc::Requests;
@@ -28,6 +30,7 @@ use super::rope::Rope;
 use super::server::{Line, Shared};
 use super::session::{Form, Handled, RESPONSE_BYTES, Response, Rewatched, Session, Violation};
 use crate::codes;
+use crate::hash::Secret;
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
 use crate::push::interest::{Dirty, Subscription};
@@ -80,6 +83,8 @@ pub(super) struct Stream {
     /// When the first change was heard that nothing has been sent of.
     untold_since: Option<std::time::Instant>,
     budget: Budget,
+    /// Why it ends, once it does.
+    reason: &'static str,
 }
 
 struct AdmittedStream {
@@ -90,6 +95,9 @@ struct AdmittedStream {
     lists: Wildcards,
     /// Whether its cluster was there at some time on this stream.
     cluster_seen: bool,
+    account: Account,
+    /// The names that it watches and that stand for no service.
+    made_up: HashSet<(ResourceType, Arc<str>), Secret>,
 }
 
 impl AdmittedStream {
@@ -105,6 +113,42 @@ impl AdmittedStream {
         let (network, whereabouts) = self.entry.connection().place();
         let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
         self.subscription.stand(stand, self.picture(context, cache).vantage())
+    }
+
+    /// Charges for what it watches otherwise than before.
+    fn charge(
+        &mut self,
+        context: Option<&PushContext>,
+        rewatched: &Rewatched,
+    ) -> Result<(), OverBudget> {
+        let mut charge = self.account.charge();
+        let Rewatched { assignments, routes, others_dropped, others_new } = rewatched;
+        let of = |kind, names: &[Arc<str>]| {
+            let names = names.iter().map(|name| (kind, Arc::clone(name)));
+            names.collect::<Vec<_>>()
+        };
+        let both = |assignments: &[Arc<str>], routes: &[Arc<str>]| {
+            [of(ResourceType::Endpoint, assignments), of(ResourceType::Route, routes)].concat()
+        };
+        for one in both(&assignments.dropped, &routes.dropped).iter().chain(others_dropped) {
+            if self.made_up.remove(one) {
+                charge.made_up -= 1;
+                charge.made_up_text -= one.1.len() as u64;
+            } else {
+                charge.names -= 1;
+            }
+        }
+        for one in both(&assignments.new, &routes.new).into_iter().chain(others_new.clone()) {
+            // What can't be judged yet is believed.
+            if context.is_none_or(|context| is_of_service(context, one.0, &one.1)) {
+                charge.names += 1;
+            } else {
+                charge.made_up += 1;
+                charge.made_up_text += one.1.len() as u64;
+                self.made_up.insert(one);
+            }
+        }
+        self.account.set(charge)
     }
 
     /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
@@ -132,7 +176,13 @@ impl Stream {
             much_due: false,
             untold_since: None,
             budget: Budget::full(now),
+            reason: "transport",
         }
+    }
+
+    /// Notes why it ends.
+    pub(super) fn ends(&mut self, reason: &'static str) {
+        self.reason = reason;
     }
 
     /// Takes requests and changes until there may be something to send.
@@ -143,6 +193,11 @@ impl Stream {
                 biased;
                 ending = self.line.ended() => {
                     return Err(Ended::by(ending.reason(), Status::unavailable(ending.text())));
+                }
+                () = shed(self.admitted.as_ref()) => {
+                    let code = &codes::MEMORY_SHORT;
+                    let text = format!("{code}: {}; come again", code.title);
+                    return Err(Ended::by("memory", Status::unavailable(text)));
                 }
                 request = requests.message() => match request {
                     Ok(Some(request)) => self.take(request.content())?,
@@ -239,6 +294,13 @@ impl Stream {
         if self.admitted.is_none()
             && let Some(node) = &request.node
         {
+            // Who comes back with what it has is sent little.
+            let budgets = self.shared.connections.budgets();
+            if request.listed.is_empty() && budgets.defers() {
+                let code = &codes::MEMORY_SHORT;
+                let text = format!("{code}: {}; try again", code.title);
+                return Err(Ended::by("memory", Status::unavailable(text)));
+            }
             let admitted = self.let_in(node)?;
             if admitted.proxy.is_proxyless() {
                 lock(&self.session).answer_completely();
@@ -267,7 +329,9 @@ impl Stream {
             let mut session = lock(&self.session);
             (session.rewatched(), session.lists())
         };
-        let Rewatched { assignments, routes } = rewatched;
+        let charged = admitted.charge(self.shared.context().as_deref(), &rewatched);
+        charged.map_err(|over| over_budget(&over))?;
+        let Rewatched { assignments, routes, .. } = rewatched;
         admitted.subscription.forget(&assignments.dropped);
         let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
         admitted.subscription.watch(&assignments.new, hostname);
@@ -332,6 +396,8 @@ impl Stream {
         let proxy = Arc::new(proxy);
         let verified = admitted.verified;
         let identity = self.line.peer.id().clone();
+        let account = self.shared.connections.budgets().open(&identity, verified);
+        let account = account.map_err(|over| over_budget(&over))?;
         let entry = self
             .shared
             .connections
@@ -347,22 +413,41 @@ impl Stream {
             verified,
             "connected"
         );
-        let lists = Wildcards::default();
-        let stream = AdmittedStream { proxy, entry, subscription, lists, cluster_seen: false };
+        let stream = AdmittedStream {
+            proxy,
+            entry,
+            subscription,
+            lists: Wildcards::default(),
+            cluster_seen: false,
+            account,
+            made_up: HashSet::default(),
+        };
         stream.stand(&context, &self.shared.cache);
         Ok(stream)
     }
 
     fn take_changes(&mut self) -> Result<(), Ended> {
         self.idle = false;
-        let Some(admitted) = &self.admitted else { return Ok(()) };
+        let Some(admitted) = &mut self.admitted else { return Ok(()) };
         let dirty = admitted.subscription.take();
         // After that, so that it is at least the version that marked this stream.
-        let context = self.context()?;
+        let context = self.shared.context().ok_or_else(not_ready)?;
         if dirty.everything {
             // Its pod or WorkloadEntry may have come, or the network of its cluster changed.
             let before = admitted.entry.connection().network();
-            let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before);
+            let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before)
+                .map_err(|refusal| {
+                    self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
+                    warn!(
+                        code = refusal.code.id,
+                        proxy = %admitted.proxy.id,
+                        identity = %self.line.peer.id(),
+                        "the proxy's stream is ended: {refusal}"
+                    );
+                    Ended::by("contradicted", Status::permission_denied(refusal.to_string()))
+                })?;
+            let charge = Charge { verified: now.verified, ..admitted.account.charge() };
+            admitted.account.set(charge).map_err(|over| over_budget(&over))?;
             admitted.entry.readmit(now);
             // Until now it heard of what is seen from where it stood.
             admitted.stand(&context, &self.shared.cache);
@@ -378,11 +463,13 @@ impl Stream {
     }
 
     fn context(&self) -> Result<Arc<PushContext>, Ended> {
-        self.shared.context().ok_or_else(|| {
-            let text = "the mesh is not known completely yet; try again";
-            Ended::by("not ready", Status::unavailable(text))
-        })
+        self.shared.context().ok_or_else(not_ready)
     }
+}
+
+fn not_ready() -> Ended {
+    let text = "the mesh is not known completely yet; try again";
+    Ended::by("not ready", Status::unavailable(text))
 }
 
 /// Does a part of a stream's work. If that panics the stream ends with a status, and nothing else does.
@@ -398,8 +485,41 @@ pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Ended>>) -
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(admitted) = &self.admitted {
-            info!(proxy = %admitted.proxy.id, "disconnected");
+            let reason = self.line.cut().unwrap_or(self.reason);
+            info!(proxy = %admitted.proxy.id, reason, "disconnected");
+            self.shared.connections.leave(admitted.account.pieces());
         }
+    }
+}
+
+/// Ends a stream whose identity takes more than its budget.
+fn over_budget(over: &OverBudget) -> Ended {
+    let code = &codes::IDENTITY_BUDGET;
+    warn!(code = code.id, "a stream is ended: {over}");
+    Ended::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
+}
+
+/// Whether a name of that type stands for a service.
+fn is_of_service(context: &PushContext, kind: ResourceType, name: &str) -> bool {
+    let is_known =
+        |host: &str| context.services.get(host).is_some() || context.private.get(host).is_some();
+    match kind {
+        ResourceType::Endpoint | ResourceType::Cluster => {
+            OutboundName::parts(name).is_some_and(|(host, ..)| is_known(host))
+        }
+        ResourceType::Route => {
+            let host = name.rsplit_once(':').map(|(host, _)| host);
+            name.parse::<u16>().is_ok() || host.is_some_and(is_known)
+        }
+        ResourceType::Listener | ResourceType::NameTable => false,
+    }
+}
+
+/// Waits until the stream must end, since memory is short.
+async fn shed(admitted: Option<&AdmittedStream>) {
+    match admitted {
+        Some(admitted) => admitted.account.ended().await,
+        None => pending().await,
     }
 }
 
@@ -461,222 +581,4 @@ impl Budget {
 }
 
 #[cfg(test)]
-mod tests {
-    use prost::Message;
-    use strait_proto::envoy::envoy::service::discovery::v3::{
-        DeltaDiscoveryRequest, DiscoveryRequest,
-    };
-    use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
-    use strait_proto::envoy::google::rpc;
-    use tokio::sync::watch;
-
-    use super::*;
-    use crate::fixtures::{endpoint, host, member, removed, service, shard};
-    use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
-    use crate::model::{ClusterId, KnownClusters};
-    use crate::push::event_loop::{Event, Mesh};
-    use crate::push::interest::Changes;
-    use crate::registry::RegistryUpdate;
-    use crate::task::Supervisor;
-    use crate::xds::server::Config;
-
-    /// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
-    fn stream(form: Form) -> Stream {
-        stream_of(form, watch::channel(Some(version(&mut mesh()))).1)
-    }
-
-    fn stream_of(form: Form, context: watch::Receiver<Option<Arc<PushContext>>>) -> Stream {
-        let now = SystemTime::now();
-        let files = AuthorityPem::generate(now).expect("a CA can be made");
-        let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
-        let id = "spiffe://cluster.local/ns/ns/sa/app".parse().expect("a SPIFFE ID");
-        let pair = authority.issue_workload(&id, Duration::from_secs(3600), now).expect("it signs");
-        let settings = identity::Settings {
-            serving: Serving::Issued { names: vec!["localhost".into()] },
-            client_ca: None,
-            authority: Some(AuthorityFrom::Stored(files)),
-            named: watch::channel(Arc::default()).1,
-        };
-        let tasks = Supervisor::new();
-        let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");
-        tasks.stop();
-        let trust = Arc::clone(&identity.borrow().trust);
-        let peer = trust.authenticate(pair.chain.certificates(), now).expect("our own");
-        let shared = Shared::new(Config {
-            context,
-            interest: Arc::default(),
-            identity,
-            trust_domain: watch::channel(Some("cluster.local".into())).1,
-            connections: Arc::default(),
-            stats: Arc::default(),
-            cache: Arc::default(),
-            max_connections: 1,
-            descriptors: Arc::default(),
-            drain: tokio_util::sync::CancellationToken::new(),
-        });
-        let line = Line::new(Arc::new(peer), 0);
-        Stream::new(Arc::new(shared), Arc::new(line), form)
-    }
-
-    fn mesh() -> Mesh {
-        let mut mesh = Mesh::new(crate::fixtures::settings());
-        let clusters = [(ClusterId::from("east"), member(None))].into();
-        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
-        mesh.apply(Event::Registry(east(1)));
-        mesh.apply(Event::Complete);
-        mesh
-    }
-
-    fn east(epoch: u64) -> RegistryUpdate {
-        let word = ["a.ns", "b.ns"].into_iter().fold(shard("east", epoch), |word, name| {
-            word.with(service(name), vec![endpoint("10.0.0.9")])
-        });
-        word.said()
-    }
-
-    fn version(mesh: &mut Mesh) -> Arc<PushContext> {
-        mesh.next_version().expect("a version").0
-    }
-
-    fn node(metadata: &[(&str, &str)]) -> Option<Node> {
-        let text = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
-        let fields = metadata.iter().map(|(key, value)| ((*key).into(), text(value)));
-        Some(Node {
-            id: "sidecar~10.0.0.1~web.ns~ns.svc.cluster.local".into(),
-            metadata: Some(Struct { fields: fields.collect() }),
-            ..Default::default()
-        })
-    }
-
-    fn endpoints(names: &[&str]) -> (String, Vec<String>) {
-        let names = names.iter().map(|name| OutboundName::sidecar(host(name), 80).to_string());
-        (ResourceType::Endpoint.url().into(), names.collect())
-    }
-
-    #[test]
-    fn changes_are_told_at_once_until_there_are_more_than_twenty_a_second() {
-        let began = Instant::now();
-        let at = |millis| began + Duration::from_millis(millis);
-        let mut pace = Pace(began);
-        for _ in 0..10 {
-            assert_eq!(pace.wait(began), Duration::ZERO, "a burst is told as it comes");
-            pace.step(began);
-        }
-        assert_eq!(pace.wait(began), CHANGES_SPACING);
-        pace.step(at(50));
-        assert_eq!(pace.wait(at(50)), CHANGES_SPACING);
-        assert_eq!(pace.wait(at(2000)), Duration::ZERO, "and so after quiet");
-    }
-
-    fn sent(stream: &mut Stream) -> usize {
-        stream.due().expect("a response").count()
-    }
-
-    #[tokio::test]
-    async fn names_in_a_refusal_are_heard_of_when_they_change() {
-        let mut stream = stream(Form::Delta);
-        for (names, nonce) in [(&["a.ns"], ""), (&["b.ns"], "1")] {
-            let (type_url, resource_names_subscribe) = endpoints(names);
-            let refused = || rpc::Status { message: "no".into(), ..Default::default() };
-            let request = DeltaDiscoveryRequest {
-                node: node(&[("CLUSTER_ID", "east")]),
-                type_url,
-                resource_names_subscribe,
-                response_nonce: nonce.into(),
-                error_detail: (!nonce.is_empty()).then(refused),
-                ..Default::default()
-            };
-            assert!(stream.take(&request.encode_to_vec()).is_ok());
-            assert_eq!(sent(&mut stream), 1);
-        }
-        let woken = stream.shared.interest.mark(&Changes::of_endpoints([host("b.ns")]));
-        assert_eq!(woken, 1);
-    }
-
-    #[tokio::test]
-    async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
-        let mut in_sync = stream(Form::Delta);
-        let everything = |node| DeltaDiscoveryRequest {
-            node,
-            type_url: ResourceType::Cluster.url().into(),
-            ..Default::default()
-        };
-        let first = everything(node(&[("CLUSTER_ID", "east")])).encode_to_vec();
-        assert!(in_sync.take(&first).is_ok());
-        let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
-        let watch =
-            DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
-        assert!(in_sync.take(&watch.encode_to_vec()).is_ok());
-        assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
-        assert!(!in_sync.responses().is_empty());
-
-        let mut new =
-            Stream::new(Arc::clone(&in_sync.shared), Arc::clone(&in_sync.line), Form::Delta);
-        assert!(new.take(&first).is_ok());
-        let storm = in_sync.shared.lane.turn(usize::MAX).now_or_never().expect("it is empty");
-        let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
-        lock(&in_sync.session).on_change(&change);
-        lock(&in_sync.session).on_change(&Dirty { lists: Wildcards::ALL, ..Dirty::default() });
-        assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
-        let mut turn = Box::pin(new.turn());
-        assert!(turn.as_mut().now_or_never().is_none());
-        drop(storm);
-        assert!(turn.now_or_never().expect("its turn has come").is_some());
-    }
-
-    #[tokio::test]
-    async fn a_panic_ends_its_stream_with_a_status() {
-        let work = async { panic!("on purpose") };
-        let ended = contained::<()>(work).await.expect_err("it ends");
-        let code = ended.status.map(|status| status.code());
-        assert_eq!((ended.reason, code), ("panic", Some(tonic::Code::Internal)));
-    }
-
-    #[tokio::test]
-    async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
-        let mut mesh = mesh();
-        let (versions, context) = watch::channel(Some(version(&mut mesh)));
-        let mut stream = stream_of(Form::Delta, context);
-        let everything = || Dirty { everything: true, ..Dirty::default() };
-        let request = DeltaDiscoveryRequest {
-            node: node(&[("CLUSTER_ID", "east")]),
-            type_url: ResourceType::Cluster.url().into(),
-            ..Default::default()
-        };
-        assert!(stream.take(&request.encode_to_vec()).is_ok());
-        assert!(sent(&mut stream) > 2);
-
-        mesh.apply(Event::Registry(removed("east", 2)));
-        versions.send_replace(Some(version(&mut mesh)));
-        lock(&stream.session).on_change(&everything());
-        assert!(stream.due().is_none());
-
-        let new = shard("east", 3).with(service("c.ns"), vec![]).said();
-        mesh.apply(Event::Registry(new));
-        versions.send_replace(Some(version(&mut mesh)));
-        lock(&stream.session).on_change(&everything());
-        let added = stream.due().expect("a response");
-        assert!(added.all().any(|(one, _)| one.name.contains("c.ns")));
-    }
-
-    #[tokio::test]
-    async fn only_a_proxyless_client_gets_complete_answers() {
-        for (generator, second) in [("grpc", 2), ("", 1)] {
-            let mut stream = stream(Form::Sotw);
-            for (names, nonce, expected) in
-                [(&["a.ns"][..], "", 1), (&["a.ns", "b.ns"], "1", second)]
-            {
-                let (type_url, resource_names) = endpoints(names);
-                let request = DiscoveryRequest {
-                    node: node(&[("CLUSTER_ID", "east"), ("GENERATOR", generator)]),
-                    type_url,
-                    resource_names,
-                    response_nonce: nonce.into(),
-                    ..Default::default()
-                };
-                assert!(stream.take(&request.encode_to_vec()).is_ok());
-                assert_eq!(sent(&mut stream), expected, "{generator:?}");
-            }
-        }
-    }
-}
+mod tests;

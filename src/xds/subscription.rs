@@ -244,6 +244,10 @@ impl Subscription {
             .map(|one| entry(one).unwrap_or_else(|| Entry::listed(one.0, one.1)))
             .collect();
         new.iter().for_each(|entry| self.digest.add(entry.view().digest()));
+        if !new.is_empty() {
+            // Nothing is sent of what it has as it is, so that no answer would ever tell.
+            self.answers.listed(Version(self.digest.0));
+        }
         self.add(new);
     }
 

@@ -20,6 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("apiserver", &["address", "codes", "descriptors", "mass_deletion", "task"]),
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
+    ("memory", &[]),
     ("sources", &["codes"]),
     ("registry", &["model"]),
     (
@@ -79,6 +80,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "identity",
             "descriptors",
             "hash",
+            "memory",
             "task",
             "codes",
         ],

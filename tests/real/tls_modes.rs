@@ -42,6 +42,10 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     let plain = world.topology.stranger("a", name, ip);
     let _echo = echo(host, &plain, name, "a");
     world.apiservers["a"].apply(&objects(&modes));
+    for (name, _) in BOTH {
+        let envoy = world.envoys.get_mut(&format!("a/{name}")).expect("just started");
+        envoy.wait_until_live(PROPAGATION);
+    }
     for client in &clients {
         wait::until(PROPAGATION, &format!("{client} reaches all"), || {
             let answers = ask(world.pod(client), &tcp().many(60));
@@ -124,7 +128,9 @@ impl World {
     fn load_of(&self, client: &str, load: &Load) -> Process {
         let specification = serde_json::to_string(&load.clone().lasting(40)).expect("plain values");
         let command = self.pod(client).helper_command(&["load", &specification]);
-        Process::spawn(command, &self.folder, "modes-load")
+        let kind = if load.host.is_some() { "http" } else { "tcp" };
+        let name = format!("modes-{}-{kind}", client.replace('/', "-"));
+        Process::spawn(command, &self.folder, &name)
     }
 
     /// Until all new connections that a workload is sent by anybody are what it takes: mTLS, or none of them.

@@ -770,6 +770,20 @@ fn delta_only_differences_are_sent_after_a_reconnect() {
     );
 }
 
+/// Of these types nothing is sent to who has all of it, so no answer ever tells.
+#[test]
+fn delta_what_a_client_comes_back_with_is_shown_as_taken() {
+    let mut stage = Stage::new(Form::Delta);
+    for line in ["has eds a=1", "has rds r=1", "ask eds a@1 a", "ask rds r@1 r", "-> nothing"] {
+        stage.perform(line);
+    }
+    for kind in [ResourceType::Endpoint, ResourceType::Route] {
+        let progress = &stage.session.progress()[&kind];
+        assert!(progress.sent.is_some() && progress.sent == progress.acked, "{progress:?}");
+        assert_eq!(progress.last_sent, None);
+    }
+}
+
 #[test]
 fn delta_what_is_only_listed_is_watched_as_well() {
     play(

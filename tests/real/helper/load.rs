@@ -138,7 +138,8 @@ fn ask(load: &Load, kept: &mut Kept) -> Result<Value, String> {
         },
         None => {
             let mut stream = connect(&load.address, timeout)?;
-            stream.write_all(b"who\n").map_err(|error| format!("write: {error}"))?;
+            // Envoy can't tell that fewer than five bytes are not the beginning of TLS.
+            stream.write_all(b"who is there?\n").map_err(|error| format!("write: {error}"))?;
             let mut line = String::new();
             BufReader::new(stream)
                 .read_line(&mut line)

@@ -1,0 +1,67 @@
+//! Sheds load before memory ends, and with it the process.
+//!
+//! From 80 % of the limit on, whoever has nothing yet is told to come again. From 90 % on, the streams of the
+//! identity that takes most are ended, one identity after the other, each time with a look at what that gave back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use crate::codes;
+use crate::memory::Memory;
+use crate::xds::budgets::Pressure;
+use crate::xds::connections::Connections;
+
+/// How often is looked.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Looks for as long as the process runs. `give_back` may take some milliseconds.
+pub(super) async fn run(
+    memory: Memory,
+    connections: Arc<Connections>,
+    give_back: impl Fn() + Clone + Send + 'static,
+) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        let Some(used) = memory.used() else { continue };
+        if Pressure::of(used, memory.limit()) > Pressure::Low {
+            // What is free already is no reason to shed anything. A panic in it is its own affair.
+            let _ = tokio::task::spawn_blocking(give_back.clone()).await;
+        }
+        look(&memory, &connections);
+    }
+}
+
+fn look(memory: &Memory, connections: &Connections) {
+    let Some(used) = memory.used() else { return };
+    let limit = memory.limit();
+    let budgets = connections.budgets();
+    let now = Pressure::of(used, limit);
+    let before = budgets.press(now, used);
+    if now != before {
+        let code = codes::MEMORY_SHORT.id;
+        match now {
+            Pressure::Low => info!(used, limit, "memory is no longer short"),
+            _ => warn!(
+                code,
+                used, limit, "memory is short; proxies that have nothing yet are told to wait"
+            ),
+        }
+    }
+    if now == Pressure::High
+        && let Some((identity, usage)) = budgets.end_costliest(limit / 100)
+    {
+        warn!(
+            code = codes::MEMORY_SHORT.id,
+            used,
+            limit,
+            %identity,
+            streams = usage.streams,
+            names = usage.names,
+            made_up = usage.made_up,
+            bytes = usage.taken,
+            "memory is nearly all taken; the streams of the identity that takes most are ended"
+        );
+    }
+}

@@ -1,0 +1,303 @@
+use prost::Message;
+use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
+use strait_proto::envoy::google::rpc;
+use tokio::sync::watch;
+
+use super::*;
+use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
+use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
+use crate::model::{ClusterId, KnownClusters};
+use crate::push::event_loop::{Event, Mesh};
+use crate::push::interest::Changes;
+use crate::registry::RegistryUpdate;
+use crate::task::Supervisor;
+use crate::xds::budgets::{Budgets, Pressure};
+use crate::xds::connections::Connections;
+use crate::xds::server::Config;
+
+/// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
+fn stream(form: Form) -> Stream {
+    stream_of(form, watch::channel(Some(version(&mut mesh()))).1)
+}
+
+fn stream_of(form: Form, context: watch::Receiver<Option<Arc<PushContext>>>) -> Stream {
+    stream_with(form, context, Arc::default())
+}
+
+fn stream_with(
+    form: Form,
+    context: watch::Receiver<Option<Arc<PushContext>>>,
+    connections: Arc<Connections>,
+) -> Stream {
+    let now = SystemTime::now();
+    let files = AuthorityPem::generate(now).expect("a CA can be made");
+    let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
+    let id = "spiffe://cluster.local/ns/ns/sa/app".parse().expect("a SPIFFE ID");
+    let pair = authority.issue_workload(&id, Duration::from_secs(3600), now).expect("it signs");
+    let settings = identity::Settings {
+        serving: Serving::Issued { names: vec!["localhost".into()] },
+        client_ca: None,
+        authority: Some(AuthorityFrom::Stored(files)),
+        named: watch::channel(Arc::default()).1,
+    };
+    let tasks = Supervisor::new();
+    let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");
+    tasks.stop();
+    let trust = Arc::clone(&identity.borrow().trust);
+    let peer = trust.authenticate(pair.chain.certificates(), now).expect("our own");
+    let shared = Shared::new(Config {
+        context,
+        interest: Arc::default(),
+        identity,
+        trust_domain: watch::channel(Some("cluster.local".into())).1,
+        connections,
+        stats: Arc::default(),
+        cache: Arc::default(),
+        max_connections: 1,
+        descriptors: Arc::default(),
+        drain: tokio_util::sync::CancellationToken::new(),
+    });
+    let line = Line::new(Arc::new(peer), 0);
+    Stream::new(Arc::new(shared), Arc::new(line), form)
+}
+
+fn mesh() -> Mesh {
+    let mut mesh = Mesh::new(crate::fixtures::settings());
+    let clusters = [(ClusterId::from("east"), member(None))].into();
+    mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+    mesh.apply(Event::Registry(east(1)));
+    mesh.apply(Event::Complete);
+    mesh
+}
+
+fn east(epoch: u64) -> RegistryUpdate {
+    let word = ["a.ns", "b.ns"].into_iter().fold(shard("east", epoch), |word, name| {
+        word.with(service(name), vec![endpoint("10.0.0.9")])
+    });
+    word.said()
+}
+
+fn version(mesh: &mut Mesh) -> Arc<PushContext> {
+    mesh.next_version().expect("a version").0
+}
+
+fn node(metadata: &[(&str, &str)]) -> Option<Node> {
+    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.into())) };
+    let fields = metadata.iter().map(|(key, value)| ((*key).into(), text(value)));
+    Some(Node {
+        id: "sidecar~10.0.0.1~web.ns~ns.svc.cluster.local".into(),
+        metadata: Some(Struct { fields: fields.collect() }),
+        ..Default::default()
+    })
+}
+
+fn endpoints(names: &[&str]) -> (String, Vec<String>) {
+    let names = names.iter().map(|name| OutboundName::sidecar(host(name), 80).to_string());
+    (ResourceType::Endpoint.url().into(), names.collect())
+}
+
+#[test]
+fn changes_are_told_at_once_until_there_are_more_than_twenty_a_second() {
+    let began = Instant::now();
+    let at = |millis| began + Duration::from_millis(millis);
+    let mut pace = Pace(began);
+    for _ in 0..10 {
+        assert_eq!(pace.wait(began), Duration::ZERO, "a burst is told as it comes");
+        pace.step(began);
+    }
+    assert_eq!(pace.wait(began), CHANGES_SPACING);
+    pace.step(at(50));
+    assert_eq!(pace.wait(at(50)), CHANGES_SPACING);
+    assert_eq!(pace.wait(at(2000)), Duration::ZERO, "and so after quiet");
+}
+
+fn sent(stream: &mut Stream) -> usize {
+    stream.due().expect("a response").count()
+}
+
+#[tokio::test]
+async fn names_in_a_refusal_are_heard_of_when_they_change() {
+    let mut stream = stream(Form::Delta);
+    for (names, nonce) in [(&["a.ns"], ""), (&["b.ns"], "1")] {
+        let (type_url, resource_names_subscribe) = endpoints(names);
+        let refused = || rpc::Status { message: "no".into(), ..Default::default() };
+        let request = DeltaDiscoveryRequest {
+            node: node(&[("CLUSTER_ID", "east")]),
+            type_url,
+            resource_names_subscribe,
+            response_nonce: nonce.into(),
+            error_detail: (!nonce.is_empty()).then(refused),
+            ..Default::default()
+        };
+        assert!(stream.take(&request.encode_to_vec()).is_ok());
+        assert_eq!(sent(&mut stream), 1);
+    }
+    let woken = stream.shared.interest.mark(&Changes::of_endpoints([host("b.ns")]));
+    assert_eq!(woken, 1);
+}
+
+#[tokio::test]
+async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
+    let mut in_sync = stream(Form::Delta);
+    let everything = |node| DeltaDiscoveryRequest {
+        node,
+        type_url: ResourceType::Cluster.url().into(),
+        ..Default::default()
+    };
+    let first = everything(node(&[("CLUSTER_ID", "east")])).encode_to_vec();
+    assert!(in_sync.take(&first).is_ok());
+    let (type_url, resource_names_subscribe) = endpoints(&["a.ns"]);
+    let watch = DeltaDiscoveryRequest { type_url, resource_names_subscribe, ..Default::default() };
+    assert!(in_sync.take(&watch.encode_to_vec()).is_ok());
+    assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
+    assert!(!in_sync.responses().is_empty());
+
+    let mut new = Stream::new(Arc::clone(&in_sync.shared), Arc::clone(&in_sync.line), Form::Delta);
+    assert!(new.take(&first).is_ok());
+    let storm = in_sync.shared.lane.turn(usize::MAX).now_or_never().expect("it is empty");
+    let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
+    lock(&in_sync.session).on_change(&change);
+    lock(&in_sync.session).on_change(&Dirty { lists: Wildcards::ALL, ..Dirty::default() });
+    assert!(in_sync.turn().now_or_never().expect("it waits for nobody").is_none());
+    let mut turn = Box::pin(new.turn());
+    assert!(turn.as_mut().now_or_never().is_none());
+    drop(storm);
+    assert!(turn.now_or_never().expect("its turn has come").is_some());
+}
+
+fn watches(names: &[String], listed: bool) -> Vec<u8> {
+    let versions = names.iter().map(|name| (name.clone(), String::new()));
+    DeltaDiscoveryRequest {
+        node: node(&[("CLUSTER_ID", "east")]),
+        type_url: ResourceType::Endpoint.url().into(),
+        resource_names_subscribe: names.to_vec(),
+        initial_resource_versions: versions.filter(|_| listed).collect(),
+        ..Default::default()
+    }
+    .encode_to_vec()
+}
+
+fn code_of(outcome: Result<(), Ended>) -> Option<(tonic::Code, String)> {
+    let status = outcome.err()?.status?;
+    Some((status.code(), status.message().split(':').next().unwrap_or_default().to_owned()))
+}
+
+#[tokio::test]
+async fn names_of_no_service_are_charged_to_the_identity_and_given_back_with_the_stream() {
+    let connections = Arc::new(Connections::new(Budgets::of_memory(8 << 20)));
+    let context = watch::channel(Some(version(&mut mesh()))).1;
+    let open = || stream_with(Form::Delta, context.clone(), Arc::clone(&connections));
+    let invented =
+        |count| (0..count).map(|n| format!("outbound|80||made-up-{n}.ns")).collect::<Vec<_>>();
+    let usage = || connections.budgets().costliest(1).pop().map(|(_, usage)| usage);
+    let mut first = open();
+    let names = [endpoints(&["a.ns", "b.ns"]).1, invented(2000)].concat();
+    assert!(first.take(&watches(&names, false)).is_ok());
+    let both = usage().expect("it is entered");
+    assert_eq!((both.streams, both.unverified, both.names, both.made_up), (1, 1, 2002, 2000));
+    let mut second = open();
+    let refused = code_of(second.take(&watches(&invented(3000), false)));
+    assert_eq!(refused, Some((tonic::Code::ResourceExhausted, "STR0514".to_owned())));
+    drop(second);
+    let forgets = DeltaDiscoveryRequest {
+        type_url: ResourceType::Endpoint.url().into(),
+        resource_names_unsubscribe: invented(1999),
+        ..Default::default()
+    };
+    assert!(first.take(&forgets.encode_to_vec()).is_ok());
+    assert_eq!(usage().map(|usage| (usage.names, usage.made_up)), Some((3, 1)));
+    let mut third = open();
+    assert!(third.take(&watches(&invented(3000), false)).is_ok(), "there is room again");
+    drop((first, third));
+    assert!(usage().is_none());
+}
+
+#[tokio::test]
+async fn while_memory_is_short_only_who_comes_back_with_what_it_has_is_let_in() {
+    let context = watch::channel(Some(version(&mut mesh()))).1;
+    let connections = Arc::new(Connections::new(Budgets::of_memory(1 << 30)));
+    connections.budgets().press(Pressure::Raised, 1);
+    let open = || stream_with(Form::Delta, context.clone(), Arc::clone(&connections));
+    let names = endpoints(&["a.ns"]).1;
+    let refused = code_of(open().take(&watches(&names, false)));
+    assert_eq!(refused, Some((tonic::Code::Unavailable, "STR0515".to_owned())));
+    let mut back = open();
+    assert!(back.take(&watches(&names, true)).is_ok());
+    assert_eq!(connections.budgets().figures().deferred, 1);
+
+    assert!(shed(back.admitted.as_ref()).now_or_never().is_none());
+    connections.budgets().end_costliest(1).expect("the only one");
+    assert!(shed(back.admitted.as_ref()).now_or_never().is_some());
+}
+
+#[tokio::test]
+async fn a_pod_that_appears_later_and_contradicts_its_stream_ends_it() {
+    let mut mesh = mesh();
+    let (versions, context) = watch::channel(Some(version(&mut mesh)));
+    let mut stream = stream_of(Form::Delta, context);
+    assert!(stream.take(&watches(&endpoints(&["a.ns"]).1, false)).is_ok());
+    let pod = |address| workload("web.ns", address, &[]);
+    for (address, code) in [("10.0.0.1", None), ("10.0.0.2", Some("STR0512"))] {
+        mesh.apply(Event::Registry(shard("east", 1).update().pod(pod(address)).said()));
+        let (context, changes) = mesh.next_version().expect("a version");
+        versions.send_replace(Some(context));
+        assert_eq!(stream.shared.interest.mark(&changes), 1);
+        let ended = code_of(stream.take_changes());
+        assert_eq!(ended.map(|(_, code)| code).as_deref(), code);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_ends_its_stream_with_a_status() {
+    let work = async { panic!("on purpose") };
+    let ended = contained::<()>(work).await.expect_err("it ends");
+    let code = ended.status.map(|status| status.code());
+    assert_eq!((ended.reason, code), ("panic", Some(tonic::Code::Internal)));
+}
+
+#[tokio::test]
+async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
+    let mut mesh = mesh();
+    let (versions, context) = watch::channel(Some(version(&mut mesh)));
+    let mut stream = stream_of(Form::Delta, context);
+    let everything = || Dirty { everything: true, ..Dirty::default() };
+    let request = DeltaDiscoveryRequest {
+        node: node(&[("CLUSTER_ID", "east")]),
+        type_url: ResourceType::Cluster.url().into(),
+        ..Default::default()
+    };
+    assert!(stream.take(&request.encode_to_vec()).is_ok());
+    assert!(sent(&mut stream) > 2);
+
+    mesh.apply(Event::Registry(removed("east", 2)));
+    versions.send_replace(Some(version(&mut mesh)));
+    lock(&stream.session).on_change(&everything());
+    assert!(stream.due().is_none());
+
+    let new = shard("east", 3).with(service("c.ns"), vec![]).said();
+    mesh.apply(Event::Registry(new));
+    versions.send_replace(Some(version(&mut mesh)));
+    lock(&stream.session).on_change(&everything());
+    let added = stream.due().expect("a response");
+    assert!(added.all().any(|(one, _)| one.name.contains("c.ns")));
+}
+
+#[tokio::test]
+async fn only_a_proxyless_client_gets_complete_answers() {
+    for (generator, second) in [("grpc", 2), ("", 1)] {
+        let mut stream = stream(Form::Sotw);
+        for (names, nonce, expected) in [(&["a.ns"][..], "", 1), (&["a.ns", "b.ns"], "1", second)] {
+            let (type_url, resource_names) = endpoints(names);
+            let request = DiscoveryRequest {
+                node: node(&[("CLUSTER_ID", "east"), ("GENERATOR", generator)]),
+                type_url,
+                resource_names,
+                response_nonce: nonce.into(),
+                ..Default::default()
+            };
+            assert!(stream.take(&request.encode_to_vec()).is_ok());
+            assert_eq!(sent(&mut stream), expected, "{generator:?}");
+        }
+    }
+}
