@@ -194,7 +194,7 @@ impl Connection {
                     Notice::Begun | Notice::Over => return Poll::Ready(Done::Over),
                     Notice::Deaf => {
                         self.shared.stats.closed("deaf");
-                        line.is_cut("silent");
+                        line.note_cut("silent");
                         let (identity, peer) = (line.peer.id(), self.address);
                         warn!(
                             %identity,

@@ -196,7 +196,7 @@ impl Line {
     }
 
     /// Notes why the connection is closed before anything more can be said on it.
-    pub(super) fn is_cut(&self, reason: &'static str) {
+    pub(super) fn note_cut(&self, reason: &'static str) {
         let _ = self.cut.set(reason);
     }
 

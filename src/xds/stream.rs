@@ -132,10 +132,10 @@ impl AdmittedStream {
         };
         for one in both(&assignments.dropped, &routes.dropped).iter().chain(others_dropped) {
             if self.made_up.remove(one) {
-                charge.made_up -= 1;
-                charge.made_up_text -= one.1.len() as u64;
+                charge.made_up = charge.made_up.saturating_sub(1);
+                charge.made_up_text = charge.made_up_text.saturating_sub(one.1.len() as u64);
             } else {
-                charge.names -= 1;
+                charge.names = charge.names.saturating_sub(1);
             }
         }
         for one in both(&assignments.new, &routes.new).into_iter().chain(others_new.clone()) {
