@@ -121,9 +121,13 @@ pub trait Sight: Send + Sync {
 }
 
 /// The services that must be looked at together to tell what a change of `hosts` comes to, in either version:
-/// these, what aliases among them stand for, and who wants the same addresses as they.
+/// these, what aliases among them stand for, whose short name one of them has in full, and who wants the same
+/// addresses as they.
 pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = with_targets(versions, hosts);
+    // Who is called in short what one of them is called in full.
+    let domain = &versions[1].settings.domain;
+    all.extend(hosts.iter().map(|host| Hostname::from(format!("{host}.svc.{domain}"))));
     let wanted: HashSet<IpAddr> = hosts
         .iter()
         .filter(|host| {

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::cache::{Cache, Class, Scopes};
+use super::cache::{Cache, Class, Scopes, class_of};
 use super::common::Common;
 use super::tls::Secrets;
 use super::{inbound_clusters, inbound_listener, lds, own_domain};
@@ -118,9 +118,18 @@ impl<'a> Lens<'a> {
         same
     }
 
+    /// What of a view matters for listeners in either version: a namespace may do so in one of them alone.
+    fn narrowed(&self, view: &ViewKey) -> ViewKey {
+        let [old, new] = self.both().map(|common| common.narrowed(view));
+        if old == new {
+            return new;
+        }
+        ViewKey { locality: None, role: Role::Client, ..view.clone() }
+    }
+
     /// The addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey) -> Arc<[IpAddr]> {
-        let view = self.both()[1].narrowed(view);
+        let view = self.narrowed(view);
         if let Some(others) = self.answers.borrow().pods.get(&view) {
             return Arc::clone(others);
         }
@@ -396,7 +405,7 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: Kind) -> Shown {
             if !lens.same_outbound(&view, secrets) {
                 seen.lists.add(Wildcard::Clusters);
             }
-            let class = lens.both()[1].class(&view);
+            let class = class_of(&lens.narrowed(&view));
             if !lens.same_listeners(&class) {
                 seen.lists.add(Wildcard::Listeners);
             }

@@ -28,8 +28,8 @@ const CLUSTERS: [&str; 3] = ["east", "west", "north"];
 const NAMESPACES: [&str; 3] = ["shop", "pay", "web"];
 const SERVICES: [&str; 7] =
     ["a.shop", "b.shop", "a.pay", "c.pay", "db.shop", "alias.pay", "gw.web"];
-const ENTRIES: [&str; 4] = ["a.shop", "ext.example", "db.example", "shop"];
-const STEPS: usize = 150;
+const ENTRIES: [&str; 5] = ["a.shop", "ext.example", "db.example", "shop", "c.pay"];
+const STEPS: usize = 100;
 
 fn pick<T: Copy>(random: &mut StdRng, from: &[T]) -> T {
     *from.choose(random).expect("not empty")
@@ -117,7 +117,11 @@ fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
         }
         one.labels = labels(&[("some", pick(random, &["a", "b"]))]);
     });
-    one.created = random.random_range(0..3);
+    // What is made anew under its name is another age; that is rare.
+    one.created = i64::from(name.as_bytes()[0] % 3);
+    if random.random_ratio(1, 10) {
+        one.created = random.random_range(0..3);
+    }
     match name {
         "db.shop" => one.with(|one| one.resolution = Resolution::Headless).pair(endpoints),
         "alias.pay" => {
@@ -401,12 +405,12 @@ fn check(
 #[test]
 fn who_is_told_is_who_sees_a_difference() {
     let mut count = Count::default();
-    for seed in 1..9 {
+    for seed in 1..5 {
         history(seed, &mut count);
     }
     // Told in vain is who can't see a service's change since another one has the same address, name or port, or
     // who may have seen one that has another rank among its rivals now. Addresses and ages are few here, so that
     // this happens at all.
-    assert!(count.told > 2000 && count.steps > 3 * count.told / 2, "{count:?}");
-    assert!(count.in_vain * 12 < count.told, "{count:?}");
+    assert!(count.told > 1000 && count.steps > 3 * count.told / 2, "{count:?}");
+    assert!(count.in_vain * 6 < count.told, "{count:?}");
 }
