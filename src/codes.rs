@@ -470,6 +470,15 @@ word and hold; the claim is shown so that nobody wonders.";
 A proxy whose metadata has REQUESTED_NETWORK_VIEW, networks with commas between them, is given the
 endpoints of these, and those that are in no named network. Without it, those of all.";
 
+    /// explain: network; check: clusters.
+    SAME_ADDRESS = "STR0414", "pods of two clusters have the same address in one network",
+        "Name their networks: strait network join CONTEXT --network NAME (or cluster add --network)", "\
+An address leads to one pod in one network. Clusters whose pods have the same addresses are in different
+networks, and nothing says so: neither a label topology.istio.io/network nor the annotation
+strait.dev/network of their Secrets. Until it does, proxies of each of these clusters are given its own pods,
+and all others those of the cluster that comes first (the config cluster, then the one whose Secret is older);
+the other's are withheld there. So no cluster takes an address from another one by claiming it.";
+
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\
@@ -523,9 +532,11 @@ itself, there is nothing that could be sent.";
     /// check: services.
     SERVICE_CONFLICT = "STR0430", "clusters disagree on a service",
         "Make the Services alike: strait service get HOST", "\
-The same name has different ports, visibility or kind in two clusters, or is in another namespace. The first
-cluster decides (the config cluster, then by ID), the same on every replica. Endpoints of the others are
-used by the name of their own port.";
+The same name has different ports, visibility or kind in two clusters, or is in another namespace. Ports of
+all clusters are served; where two differ on one number (its name or protocol) or on anything else, the
+config cluster decides, then the cluster whose Secret is older, then the ID. Endpoints behind a number come
+from the clusters that have it, and of others from their port of the same name. Proxies take the protocols of
+ports from their own cluster, where it has the service.";
 
     /// The node of a stream.
     NODE = "STR0501", "the node can't be read",

@@ -269,7 +269,8 @@ fn notes(context: &PushContext, service: &MergedService) -> Vec<String> {
         };
         let losers: Vec<_> = conflict.losers.iter().map(shown).collect();
         let (field, winner) = (conflict.field, shown(&conflict.winner));
-        format!("{field}: what {winner} says counts, not what {} says", losers.join(", "))
+        let each = if field == "ports" { "all are served; of one that differs " } else { "" };
+        format!("{field}: {each}what {winner} says counts, not what {} says", losers.join(", "))
     });
     told.chain(conflicts).collect()
 }
@@ -309,21 +310,21 @@ fn rank(
 }
 
 fn choose_port(service: &MergedService, number: Option<u16>) -> Result<&Port, ExplainError> {
-    let ports = &service.primary.ports;
+    let ports = service.ports();
     match number {
         None => ports
-            .iter()
+            .clone()
             .find(|port| port.protocol != Protocol::Udp)
             .ok_or_else(|| ExplainError::NoPort(service.hostname().clone())),
         Some(number) => {
-            let mut named = ports.iter().filter(|port| port.number == number).peekable();
+            let mut named = ports.clone().filter(|port| port.number == number).peekable();
             let is_known = named.peek().is_some();
             named.find(|port| port.protocol != Protocol::Udp).ok_or_else(|| {
                 let hostname = service.hostname().clone();
                 if is_known {
                     return ExplainError::NotProxied { hostname, port: number };
                 }
-                let has: Vec<_> = ports.iter().map(|port| port.number.to_string()).collect();
+                let has: Vec<_> = ports.map(|port| port.number.to_string()).collect();
                 let has = if has.is_empty() { "none".into() } else { has.join(", ") };
                 ExplainError::UnknownPort { hostname, port: number, has }
             })
@@ -401,6 +402,10 @@ fn summary(reason: Reason, network: &NetworkId) -> String {
         Reason::NotCarried => "in another network, to which no gateway carries the service".into(),
         Reason::ClusterLocal => "kept to their own cluster".into(),
         Reason::NodeLocal => "kept to their own node".into(),
+        Reason::SameAddress => format!(
+            "at the same address as pods of another cluster, which has it in network {}",
+            quoted(network)
+        ),
         Reason::NotSeen => {
             format!("in network {}, for which the proxy does not ask", quoted(network))
         }
@@ -433,6 +438,7 @@ pub fn code(reason: Reason) -> &'static str {
         Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
         Reason::PlainText => &codes::PLAIN_TEXT,
         Reason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
+        Reason::SameAddress => &codes::SAME_ADDRESS,
         Reason::NotSeen => &codes::NOT_SEEN,
         Reason::OtherNetwork => &codes::OTHER_NETWORK,
         Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
@@ -580,6 +586,23 @@ impl Asked<'_> {
         }
     }
 
+    /// Who has the address, and how it comes to be another's.
+    fn same_address(&self) -> String {
+        let (address, network) = (self.endpoint.address, quoted(self.network));
+        let claimants = self.context.claimants(self.shard, self.network, self.endpoint);
+        let claimants = claimants.map_or(&[][..], |all| all);
+        let own = claimants.iter().find(|one| **one == self.view.cluster);
+        let (holder, why) = match own {
+            Some(own) => (Some(own), "the proxy's own cluster"),
+            None => (claimants.first(), "which comes first"),
+        };
+        let holder = holder.unwrap_or(&self.view.cluster);
+        let of = &self.shard.cluster;
+        format!(
+            "same address: pods of {holder} ({why}) and of {of} both have {address} in network {network}; if these are two networks, name them: strait network join CONTEXT --network NAME"
+        )
+    }
+
     /// The policy's own words.
     fn ruled(&self, asked: Result<(), Refused>) -> String {
         match asked {
@@ -618,6 +641,7 @@ impl Asked<'_> {
             Reason::NetworkRefused => {
                 self.ruled(self.context.policy.may_claim(&self.shard.cluster, self.network))
             }
+            Reason::SameAddress => self.same_address(),
             Reason::PodMissing => match endpoint.workload {
                 Some(pod) => format!(
                     "the slice names pod {pod}, which cluster {} has not shown yet",

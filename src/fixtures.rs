@@ -29,6 +29,7 @@ pub(crate) fn member(fixed_network: Option<&str>) -> KnownCluster {
     KnownCluster {
         fixed_network: fixed_network.map(NetworkId::from),
         config: false,
+        created: None,
         mode: Mode::Normal,
         withdrawn: None,
         trust_domain: "cluster.local".into(),

@@ -520,7 +520,7 @@ fn gateways_to_ask(context: &PushContext) -> Wanted {
                 && service.shards.iter().any(|shard| shard.networks().contains(network))
         };
         let service = context.services.values().find(there)?;
-        let port = service.primary.ports.first()?.number;
+        let port = service.ports().next()?.number;
         Some(OutboundName::sni(service.hostname().clone(), port).to_string())
     };
     let gateways = context.networks.iter().filter(|gateway| gateway.port != 0);

@@ -21,7 +21,7 @@ use crate::descriptors::Descriptors;
 use crate::explain::{explain, find_service};
 use crate::mesh::watch::Problem;
 use crate::metrics::{Metrics, Withheld};
-use crate::model::ClusterId;
+use crate::model::{ClusterId, NetworkId};
 use crate::policy::Watched;
 use crate::push::PushContext;
 use crate::push::event_loop::Figures;
@@ -129,6 +129,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/sources", get(other_sources))
         .route("/debug/endpoints", get(endpoints))
         .route("/debug/networks", get(networks))
+        .route("/debug/addresses", get(addresses))
         .route("/debug/proxies", get(proxies))
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
@@ -249,6 +250,7 @@ async fn clusters(State(sources): Shared) -> Answer {
     let statuses = Arc::clone(&sources.clusters.borrow());
     let context = sources.context.borrow().clone();
     let counts = withheld(&sources);
+    let mut same_addresses = context.as_deref().map(views::same_addresses).unwrap_or_default();
     // Of several entries of an ID the first is the one that holds it.
     let mut seen = BTreeSet::new();
     let rows: Vec<ClusterStatus> = statuses
@@ -261,6 +263,7 @@ async fn clusters(State(sources): Shared) -> Answer {
                 row.withheld_by = counts.get(&id).cloned().unwrap_or_default();
                 row.withheld = row.withheld_by.values().sum();
                 row.ignored_claims = views::ignored_claims(context, &id);
+                row.same_addresses = same_addresses.remove(&id).unwrap_or_default();
                 let held = context.network_labels.contains_key(&id);
                 row.network = row.network.or_else(|| held.then(|| context.network_of_cluster(&id)));
             }
@@ -306,6 +309,26 @@ async fn other_sources(State(sources): Shared) -> Answer {
 
 async fn networks(State(sources): Shared) -> Answer {
     Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
+}
+
+#[derive(Deserialize)]
+struct AddressesQuery {
+    /// The network; the one without a name where it is left out.
+    #[serde(default)]
+    network: String,
+    /// Addresses, with commas between them.
+    #[serde(default)]
+    address: String,
+}
+
+/// Where pods are in a network, and who has an address.
+async fn addresses(State(sources): Shared, Query(query): Query<AddressesQuery>) -> Answer {
+    let context = current(&sources)?;
+    let asked = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
+    let asked = asked.collect::<Result<BTreeSet<IpAddr>, _>>();
+    let asked = asked.map_err(|error| bad(&format!("addresses: {error}")))?;
+    let network = NetworkId::from(query.network);
+    Ok(pretty(StatusCode::OK, &views::addresses_in(&context, &network, &asked)))
 }
 
 async fn proxies(State(sources): Shared) -> Answer {

@@ -13,11 +13,12 @@ use crate::explain::code;
 use crate::metrics::Withheld;
 use crate::model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, NetworkId,
-    Resolution,
+    Resolution, SameAddress,
 };
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{ViewKey, decide, is_by_node};
+use crate::registry::Provider;
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -63,7 +64,7 @@ fn service_view<'a>(
 ) -> ServiceView<'a> {
     let primary = &service.primary;
     let mut conflicts = service.conflicts.clone();
-    // A borrowed VIP that is another service's as well, of the borrowing cluster or of one that lends it
+    // A borrowed VIP that is another service's as well at a port, of the borrowing cluster or of one that lends it
     // before: dropped there.
     let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for address in dropped.iter().filter(|one| one.hostname == *hostname) {
@@ -85,9 +86,8 @@ fn service_view<'a>(
             Resolution::Passthrough => json!("Passthrough"),
             Resolution::Alias(target) => json!(format!("Alias {target}")),
         },
-        ports: primary
-            .ports
-            .iter()
+        ports: service
+            .ports()
             .map(|port| {
                 json!({
                     "name": port.name,
@@ -274,6 +274,83 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
     claims
 }
 
+/// The most ranges that are told of a cluster's pods.
+const RANGES_SHOWN: usize = 64;
+
+/// Where the pods of each cluster are in `network`: how many addresses they have, the ranges that hold these, and
+/// which of the addresses in `asked` they have.
+pub(super) fn addresses_in(
+    context: &PushContext,
+    network: &NetworkId,
+    asked: &BTreeSet<IpAddr>,
+) -> Vec<Value> {
+    let mut taken: BTreeMap<&ClusterId, BTreeSet<IpAddr>> = BTreeMap::new();
+    for service in context.services.values() {
+        for (shard, endpoint, of) in service.endpoints() {
+            let is_pod = shard.provider == Provider::Kubernetes && endpoint.claims_address();
+            if is_pod && of == network {
+                taken.entry(&shard.cluster).or_default().insert(endpoint.address);
+            }
+        }
+    }
+    let rows = taken.into_iter().map(|(cluster, addresses)| {
+        json!({
+            "cluster": cluster,
+            "addresses": addresses.len(),
+            "ranges": ranges(&addresses),
+            "same": asked.intersection(&addresses).collect::<Vec<_>>(),
+        })
+    });
+    rows.collect()
+}
+
+/// Ranges that hold all of these: as small as nodes' are, mostly, and wider where there would be too many.
+fn ranges(addresses: &BTreeSet<IpAddr>) -> Vec<IpNet> {
+    let mut shorter = 0;
+    loop {
+        let range = |address: &IpAddr| {
+            let bits: u8 = if address.is_ipv4() { 24 } else { 64 };
+            IpNet::new(*address, bits.saturating_sub(shorter)).ok().map(|range| range.trunc())
+        };
+        let ranges: BTreeSet<IpNet> = addresses.iter().filter_map(range).collect();
+        let ranges = IpNet::aggregate(&ranges.into_iter().collect());
+        if ranges.len() <= RANGES_SHOWN || shorter >= 64 {
+            return ranges;
+        }
+        shorter += 2;
+    }
+}
+
+/// Addresses that pods of one cluster have together with those of another.
+#[derive(Default)]
+struct Shared {
+    addresses: usize,
+    first: Option<IpAddr>,
+}
+
+/// For each cluster the others whose pods have addresses of its own in the same network: one row for each of these and
+/// each network, with whose pods proxies of all other clusters are given.
+pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<SameAddress>> {
+    let mut shared: BTreeMap<_, Shared> = BTreeMap::new();
+    for (network, address, claimants) in context.same_addresses.iter() {
+        for cluster in claimants.iter() {
+            for other in claimants.iter().filter(|other| *other != cluster) {
+                let row = shared.entry((cluster, network, other, claimants.first())).or_default();
+                row.addresses += 1;
+                row.first.get_or_insert(address);
+            }
+        }
+    }
+    let mut rows: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for ((cluster, network, other, holder), Shared { addresses, first }) in shared {
+        let (Some(holder), Some(first)) = (holder.cloned(), first) else { continue };
+        let (network, other) = (network.clone(), other.clone());
+        let row = SameAddress { network, cluster: other, addresses, first, holder };
+        rows.entry(cluster).or_default().push(row);
+    }
+    rows
+}
+
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given
 /// because of networks, by the code of the first such view's reason.
 pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> Withheld {
@@ -287,7 +364,9 @@ pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> With
             let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
             let node = node.filter(|_| by_node);
             let bar = context.bar(shard, network, address);
-            let alike = (shard, network, health, pod, tls_mode, address.is_ipv4(), node, bar);
+            let claimants = context.claimants(shard, network, endpoint);
+            let facts = (health, pod, tls_mode, address.is_ipv4(), node, bar, claimants);
+            let alike = (shard, network, facts);
             let reason = match known.iter().find(|(one, _)| *one == alike) {
                 Some((_, reason)) => *reason,
                 None => {

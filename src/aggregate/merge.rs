@@ -2,18 +2,23 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | ports, resolution, labels, visibility, creation time | the first shard's |
+//! | ports | the union by number, each as the first shard has it that has the number |
+//! | endpoints of a port | those of each shard's own port of that number, else of that name |
+//! | resolution, labels, visibility, creation time | the first shard's |
 //! | VIPs, external addresses | each cluster's own |
 //! | service accounts | the union of those on the objects and those of the endpoints, sorted |
 //! | whether endpoints may take mTLS | whether any shard knows a workload behind one, or names accounts |
 //! | endpoints | every shard's, each with its final network |
+//!
+//! So a shard that comes last changes nothing of what others gave, but by ports and endpoints more. A proxy
+//! takes the protocols of ports from its own cluster, where that has the service.
 //!
 //! A difference in what the first shard decides is recorded as a conflict. What a shard has under the
 //! same name in another namespace than the first counts for nothing, which is recorded, too: else
 //! whoever may write in one namespace could take a share of another's traffic.
 //!
 //! A cluster that may not export the name is there for its own proxies: it comes after all others, and
-//! neither decides anything for them nor adds accounts.
+//! neither decides anything for them nor adds accounts or ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,7 +26,7 @@ use std::sync::Arc;
 
 use crate::model::{
     ClusterId, EndpointRef, Endpoints, Hostname, Kind, NO_ADDRESS, NetworkId, Packed, Port,
-    Service, SortedMap,
+    Protocol, Resolution, Service, SortedMap,
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
@@ -35,6 +40,16 @@ pub trait Place {
     /// Whether endpoints of `cluster` may be in `network`.
     fn may_claim(&self, _cluster: &ClusterId, _network: &NetworkId) -> bool {
         true
+    }
+
+    /// The clusters whose pods have that address in that network, where several do.
+    fn claimants(&self, _network: &NetworkId, _address: IpAddr) -> Option<&Arc<[ClusterId]>> {
+        None
+    }
+
+    /// Whether there is any address that several have.
+    fn has_claimants(&self) -> bool {
+        false
     }
 
     /// Whether endpoints of `cluster` may have that address.
@@ -74,8 +89,12 @@ pub enum Bar {
 /// One service as all clusters together have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MergedService {
-    /// The object that decides ports, resolution, labels and visibility: the first shard's.
+    /// The object that decides resolution, labels, visibility, and its own ports: the first shard's.
     pub primary: Arc<Service>,
+    /// Ports that only later shards have, each with the first that has it.
+    added: Box<[(ShardKey, Port)]>,
+    /// Whether clusters disagree on the protocol of a port.
+    protocols_differ: bool,
     /// Every cluster's own object, by cluster.
     pub by_cluster: SortedMap<ClusterId, Arc<Service>>,
     /// SPIFFE IDs under which its endpoints may answer, sorted.
@@ -112,6 +131,9 @@ pub struct ShardEndpoints {
     networks: Box<[NetworkId]>,
     /// Why endpoints are barred, by the place of their network; empty where none are.
     bars: Box<[Option<Bar>]>,
+    /// Where pods of several clusters have the addresses of endpoints: these clusters, in merging order, by the
+    /// place of the network; empty where none do.
+    claimants: Box<[Option<Arc<[ClusterId]>>]>,
     /// For each endpoint the place of its network; empty where all are in the first.
     places: Box<[u32]>,
 }
@@ -175,7 +197,66 @@ impl MergedService {
 
     /// Whether a client sees no difference but in the endpoints, and in the accounts they run under.
     pub fn same_definition(&self, other: &Self) -> bool {
-        self.by_cluster == other.by_cluster && self.primary == other.primary
+        self.by_cluster == other.by_cluster
+            && self.primary == other.primary
+            && self.added == other.added
+    }
+
+    /// Its ports: the union by number, each as the first shard has it that has the number.
+    pub fn ports(&self) -> impl Iterator<Item = &Port> + Clone {
+        self.primary.ports.iter().chain(self.added.iter().map(|(_, port)| port))
+    }
+
+    /// The first port of this number that is not UDP.
+    pub fn port(&self, number: u16) -> Option<&Port> {
+        self.ports().find(|port| port.number == number && port.protocol != Protocol::Udp)
+    }
+
+    /// Its ports as proxies of `cluster` know them: of those that the cluster has itself its own word counts.
+    pub fn ports_in(&self, cluster: &ClusterId) -> impl Iterator<Item = &Port> {
+        let own = self.own_ports(cluster);
+        let known = |port: &Port| self.ports().any(|other| is_same_number(port, other));
+        let known_here = self
+            .ports()
+            .map(move |port| own.iter().find(|one| is_same_number(one, port)).unwrap_or(port));
+        // What it may not export, or doesn't, it has for itself nonetheless.
+        known_here.chain(own.iter().filter(move |port| !known(port)))
+    }
+
+    /// The first port of this number that is not UDP, as proxies of `cluster` know it.
+    pub fn port_in(&self, cluster: &ClusterId, number: u16) -> Option<&Port> {
+        let mut ports = self.ports_in(cluster);
+        ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
+    }
+
+    /// The shard by whose word proxies of `cluster` have a port of this number; `None` where it is one of the
+    /// cluster's own.
+    pub fn lender_of_port(&self, cluster: &ClusterId, port: &Port) -> Option<&ShardKey> {
+        let has = |ports: &[Port]| ports.iter().any(|one| is_same_number(one, port));
+        if has(self.own_ports(cluster)) {
+            return None;
+        }
+        if has(&self.primary.ports) {
+            return self.shards.first().map(|shard| &shard.key);
+        }
+        self.added.iter().find(|(_, one)| is_same_number(one, port)).map(|(key, _)| key)
+    }
+
+    /// Whether it matters for its ports in which cluster a proxy is.
+    pub fn has_ports_by_cluster(&self) -> bool {
+        self.protocols_differ || self.keeps_home || !self.refused.is_empty()
+    }
+
+    /// Whether it has endpoints at addresses that pods of other clusters have as well.
+    pub fn shares_addresses(&self) -> bool {
+        self.shards.iter().any(|shard| !shard.claimants.is_empty())
+    }
+
+    /// The ports that `cluster` has itself. What belongs to no cluster is nobody's own.
+    fn own_ports(&self, cluster: &ClusterId) -> &[Port] {
+        let own = self.by_cluster.get(cluster).filter(|_| !cluster.is_empty());
+        own.filter(|own| !matches!(own.resolution, Resolution::Alias(_)))
+            .map_or(&[], |own| &own.ports)
     }
 
     /// Whether its upstream clusters speak mTLS to the same accounts, or don't, as those of `other` do.
@@ -196,11 +277,18 @@ impl MergedService {
         })
     }
 
-    /// The shards that serve the port `number`, each with the port as its own cluster has it. A
-    /// cluster that calls the port by another name than the first does still serves it: endpoints go
-    /// by the name of their own cluster's port.
+    /// The shards that serve the port `number`, each with the port as its own cluster has it: that of the
+    /// number, by whatever name, else that of the name. Endpoints go by the name of their own cluster's port.
     pub fn shards_of_port(&self, number: u16) -> impl Iterator<Item = (&ShardEndpoints, &Port)> {
-        self.shards.iter().filter_map(move |shard| Some((shard, shard.service.port(number)?)))
+        let merged = self.port(number);
+        self.shards.iter().filter_map(move |shard| {
+            let named = |name: &Arc<str>| {
+                let mut ports = shard.service.ports.iter();
+                ports.find(|port| port.name == *name && port.protocol != Protocol::Udp)
+            };
+            let own = shard.service.port(number);
+            Some((shard, own.or_else(|| named(&merged?.name))?))
+        })
     }
 
     /// Whether any of it is at home in `cluster`.
@@ -260,22 +348,33 @@ impl ShardEndpoints {
         let endpoints = &record.endpoints;
         let mut networks: Vec<NetworkId> = Vec::new();
         let mut bars: Vec<Option<Bar>> = Vec::new();
-        let mut entered = |network: &NetworkId, strange: bool| {
-            // The latest first: neighbours are in one network.
-            let is_it = |(held, bar): (&NetworkId, &Option<Bar>)| {
-                held == network && (*bar == Some(Bar::Address)) == strange
-            };
-            let at = networks.iter().zip(&bars).rposition(is_it).unwrap_or_else(|| {
-                let claimed = |place: &dyn Place| place.may_claim(&key.cluster, network);
-                bars.push(if strange {
-                    Some(Bar::Address)
-                } else {
-                    claims.filter(|place| !claimed(*place)).map(|_| Bar::Network)
+        let mut all_claimants: Vec<Option<Arc<[ClusterId]>>> = Vec::new();
+        let mut entered =
+            |network: &NetworkId, strange: bool, claimants: Option<&Arc<[ClusterId]>>| {
+                // The latest first: neighbours are in one network.
+                let is_it = |at: &usize| {
+                    networks.get(*at) == Some(network)
+                        && (bars.get(*at) == Some(&Some(Bar::Address))) == strange
+                        && all_claimants.get(*at).and_then(Option::as_ref) == claimants
+                };
+                let at = (0..networks.len()).rev().find(is_it).unwrap_or_else(|| {
+                    let claimed = |place: &dyn Place| place.may_claim(&key.cluster, network);
+                    bars.push(if strange {
+                        Some(Bar::Address)
+                    } else {
+                        claims.filter(|place| !claimed(*place)).map(|_| Bar::Network)
+                    });
+                    networks.push(network.clone());
+                    all_claimants.push(claimants.cloned());
+                    networks.len() - 1
                 });
-                networks.push(network.clone());
-                networks.len() - 1
-            });
-            u32::try_from(at).unwrap_or(u32::MAX)
+                u32::try_from(at).unwrap_or(u32::MAX)
+            };
+        let shared = claims.filter(|place| place.has_claimants());
+        let claimants = |endpoint: Packed<'_>, kind: &Kind, network: &NetworkId| {
+            let place = shared.filter(|_| kind.claims_address(endpoint.health()))?;
+            let claimants = place.claimants(network, endpoint.address())?;
+            claimants.contains(&key.cluster).then_some(claimants)
         };
         let is_strange = |address| {
             let refused = |place: &dyn Place| !place.may_use(&key.cluster, address);
@@ -287,11 +386,12 @@ impl ShardEndpoints {
         let of_kinds: Vec<Placed> =
             endpoints.kinds().iter().map(|kind| place(kind.network_label.as_ref(), any)).collect();
         let mut places: Vec<u32> = Vec::new();
-        if of_kinds.iter().all(|placed| placed.at_any_address)
+        if shared.is_none()
+            && of_kinds.iter().all(|placed| placed.at_any_address)
             && !endpoints.packed().any(|endpoint| is_strange(endpoint.address()))
         {
             let of_kinds: Vec<u32> =
-                of_kinds.iter().map(|placed| entered(&placed.network, false)).collect();
+                of_kinds.iter().map(|placed| entered(&placed.network, false, None)).collect();
             if of_kinds.iter().any(|at| *at != 0) {
                 let of_kind = |kind: usize| of_kinds.get(kind).copied().unwrap_or_default();
                 places.extend(endpoints.packed().map(|endpoint| of_kind(endpoint.kind())));
@@ -305,11 +405,11 @@ impl ShardEndpoints {
                 };
                 let address = endpoint.address();
                 let strange = is_strange(address);
-                places.push(if known.at_any_address {
-                    entered(&known.network, strange)
-                } else {
-                    entered(&place(kind.network_label.as_ref(), address).network, strange)
-                });
+                let by_address = (!known.at_any_address)
+                    .then(|| place(kind.network_label.as_ref(), address).network);
+                let network = by_address.as_ref().unwrap_or(&known.network);
+                let claimants = claimants(endpoint, kind, network);
+                places.push(entered(network, strange, claimants));
             }
         }
         if networks.len() < 2 {
@@ -318,12 +418,16 @@ impl ShardEndpoints {
         if bars.iter().all(Option::is_none) {
             bars.clear();
         }
+        if all_claimants.iter().all(Option::is_none) {
+            all_claimants.clear();
+        }
         Self {
             key: key.clone(),
             service: Arc::clone(&record.service),
             endpoints: endpoints.clone(),
             networks: networks.into(),
             bars: bars.into(),
+            claimants: all_claimants.into(),
             places: places.into(),
         }
     }
@@ -338,6 +442,25 @@ impl ShardEndpoints {
         self.bars.get(place).copied().flatten()
     }
 
+    /// The clusters whose pods have the addresses of the endpoints of that place in [`Self::networks`], in
+    /// merging order, where there are several.
+    pub fn claimants(&self, place: usize) -> Option<&Arc<[ClusterId]>> {
+        self.claimants.get(place).and_then(Option::as_ref)
+    }
+
+    /// For each endpoint the address that its pod has, and the network where it has it; none of those that
+    /// are no pods, can't take traffic, or are barred.
+    pub(super) fn claims(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Option<(IpAddr, &NetworkId)>> + DoubleEndedIterator {
+        self.endpoints.packed().enumerate().map(|(index, endpoint)| {
+            let place = self.places.get(index).map_or(0, |at| *at as usize);
+            let kind = self.endpoints.kinds().get(endpoint.kind())?;
+            let counts = kind.claims_address(endpoint.health()) && self.bar(place).is_none();
+            counts.then_some((endpoint.address(), self.networks.get(place)?))
+        })
+    }
+
     /// Each endpoint with its network.
     pub fn iter(&self) -> impl Iterator<Item = (EndpointRef<'_>, &NetworkId)> {
         self.packed().filter_map(|(endpoint, at)| Some((endpoint.unpack(), self.networks.get(at)?)))
@@ -350,14 +473,19 @@ impl ShardEndpoints {
     }
 }
 
+/// Datagrams have numbers of their own.
+fn is_same_number(a: &Port, b: &Port) -> bool {
+    let is_udp = |port: &Port| port.protocol == Protocol::Udp;
+    a.number == b.number && is_udp(a) == is_udp(b)
+}
+
 pub(super) fn merge<'a>(
     host: &Hostname,
     records: impl Iterator<Item = (&'a ShardKey, &'a ServiceRecord, Option<&'a NetworkId>)>,
     place: &dyn Place,
 ) -> Option<MergedService> {
     let mut merged: Option<MergedService> = None;
-    let mut disagree: BTreeMap<&'static str, Vec<ClusterId>> = BTreeMap::new();
-    let mut winner = None;
+    let mut ports = Ports::default();
     let mut records: Vec<_> = records
         .map(|(key, record, label)| {
             // What an operator writes into an entry is nobody's claim.
@@ -377,32 +505,38 @@ pub(super) fn merge<'a>(
         debug_assert!(host.as_str().starts_with(service.hostname.as_str()));
         let strange = merged.as_ref().is_some_and(|one| one.primary.namespace != service.namespace);
         if strange {
-            disagree.entry("namespace").or_default().push(key.cluster.clone());
+            ports.lost("namespace", None, &key.cluster);
             overruled.push((key.clone(), record.clone()));
             continue;
         }
-        let merged = merged.get_or_insert_with(|| {
-            winner = Some(key.cluster.clone());
-            MergedService {
-                primary: Arc::clone(service),
-                by_cluster: SortedMap::new(),
-                service_accounts: Box::default(),
-                may_take_mtls: false,
-                conflicts: Vec::new(),
-                shards: Vec::new(),
-                keeps_home: false,
-                node_local: false,
-                refused: BTreeSet::new(),
-                overruled: Vec::new(),
-            }
+        let merged = merged.get_or_insert_with(|| MergedService {
+            primary: Arc::clone(service),
+            added: Box::default(),
+            protocols_differ: false,
+            by_cluster: SortedMap::new(),
+            service_accounts: Box::default(),
+            may_take_mtls: false,
+            conflicts: Vec::new(),
+            shards: Vec::new(),
+            keeps_home: false,
+            node_local: false,
+            refused: BTreeSet::new(),
+            overruled: Vec::new(),
         });
         if refused {
             merged.refused.insert(key.cluster.clone());
         }
         merged.keeps_home |= service.keeps_home;
         for field in differences(&merged.primary, service) {
-            disagree.entry(field).or_default().push(key.cluster.clone());
+            ports.lost(field, None, &key.cluster);
         }
+        // An entry adds no ports to what clusters have.
+        let is_alike = merged.shards.first().is_none_or(|one| one.key.provider == key.provider);
+        let for_all = (!refused || nobody_else)
+            && is_alike
+            && !service.keeps_home
+            && !matches!(service.resolution, Resolution::Alias(_));
+        ports.add(key, service, for_all);
         by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
         merged.may_take_mtls |=
@@ -427,26 +561,85 @@ pub(super) fn merge<'a>(
     merged.node_local = merged.by_cluster.iter().any(|(_, own)| own.node_local);
     merged.service_accounts = accounts.into_iter().cloned().collect();
     merged.shards.shrink_to_fit();
-    if let Some(winner) = winner {
-        merged.conflicts = disagree
-            .into_iter()
-            .map(|(field, mut losers)| {
-                losers.sort();
-                Conflict { field, winner: winner.clone(), losers }
-            })
-            .collect();
-    }
+    merged.protocols_differ = ports.protocols_differ;
+    merged.added = ports.added();
+    merged.conflicts = ports.conflicts();
     Some(merged)
+}
+
+/// The union of ports, as it grows, and what clusters disagree on.
+#[derive(Default)]
+struct Ports<'a> {
+    /// Each with the shard that has it first.
+    union: Vec<(&'a ShardKey, &'a Port)>,
+    /// How many of these are the first shard's.
+    of_first: Option<usize>,
+    protocols_differ: bool,
+    /// By field and the cluster that decides it; none for the first.
+    lost: BTreeMap<(&'static str, Option<&'a ClusterId>), BTreeSet<&'a ClusterId>>,
+    first: Option<&'a ClusterId>,
+}
+
+impl<'a> Ports<'a> {
+    fn lost(&mut self, field: &'static str, winner: Option<&'a ClusterId>, loser: &'a ClusterId) {
+        let winner = winner.or(self.first);
+        self.lost.entry((field, winner)).or_default().insert(loser);
+    }
+
+    /// Adds those of one more shard; those that are not for all proxies are only compared.
+    fn add(&mut self, key: &'a ShardKey, service: &'a Service, for_all: bool) {
+        let cluster = &key.cluster;
+        let Some(of_first) = self.of_first else {
+            self.of_first = Some(service.ports.len());
+            self.first = Some(cluster);
+            self.union = service.ports.iter().map(|port| (key, port)).collect();
+            return;
+        };
+        let is_in = |port: &Port, ports: &[(&ShardKey, &Port)]| {
+            ports.iter().any(|(_, one)| is_same_number(one, port))
+        };
+        let of_first = self.union.get(..of_first).unwrap_or_default();
+        let lacks = |(_, port): &(&ShardKey, &Port)| {
+            !service.ports.iter().any(|one| is_same_number(one, port))
+        };
+        if service.ports.iter().any(|port| !is_in(port, of_first)) || of_first.iter().any(lacks) {
+            self.lost("ports", None, cluster);
+        }
+        for port in &service.ports {
+            let held = self.union.iter().find(|(_, one)| is_same_number(one, port)).copied();
+            match held {
+                Some((by, held)) => {
+                    if (&held.name, held.protocol) != (&port.name, port.protocol) {
+                        self.lost("ports", Some(&by.cluster), cluster);
+                    }
+                    if held.protocol != port.protocol {
+                        self.protocols_differ = true;
+                    }
+                }
+                None if for_all => self.union.push((key, port)),
+                None => {}
+            }
+        }
+    }
+
+    /// What the first shard lacks.
+    fn added(&self) -> Box<[(ShardKey, Port)]> {
+        let added = self.union.get(self.of_first.unwrap_or_default()..).unwrap_or_default();
+        added.iter().map(|(key, port)| ((*key).clone(), (*port).clone())).collect()
+    }
+
+    fn conflicts(self) -> Vec<Conflict> {
+        let first = self.first;
+        let lost = self.lost.into_iter().filter_map(|((field, winner), losers)| {
+            let winner = winner.or(first)?.clone();
+            Some(Conflict { field, winner, losers: losers.into_iter().cloned().collect() })
+        });
+        lost.collect()
+    }
 }
 
 fn differences(winner: &Service, other: &Service) -> Vec<&'static str> {
     let mut fields = Vec::new();
-    let same =
-        |(a, b): (&Port, &Port)| (&a.name, a.number, a.protocol) == (&b.name, b.number, b.protocol);
-    let same_count = winner.ports.len() == other.ports.len();
-    if !(same_count && winner.ports.iter().zip(&other.ports).all(same)) {
-        fields.push("ports");
-    }
     if winner.resolution != other.resolution {
         fields.push("resolution");
     }

@@ -2,13 +2,15 @@
 //!
 //! Owns the shards and nothing else. Merging reads them and makes new values, it never changes what
 //! a source sent, so that a shard that ends leaves no trace. The order is total and documented: the
-//! config cluster first, then by provider and cluster ID, whatever came first.
+//! config cluster first, then by provider, age and ID of the cluster, whatever was heard first.
 
+mod claims;
 mod merge;
 mod shards;
 
 #[cfg(test)]
 mod tests;
 
+pub use claims::{AddressClaims, SameAddresses};
 pub use merge::{Bar, Conflict, MergedService, Place, Placed, ShardEndpoints};
 pub use shards::{Aggregate, Touched};

@@ -1,11 +1,13 @@
 //! The shards as their sources filled them, and which names an update touched.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::merge::{MergedService, Place, merge};
 use crate::model::{
-    ClusterFacts, ClusterId, Hostname, NetworkId, Service, WorkloadKey, Workloads, repack,
+    ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority, Service, WorkloadKey,
+    Workloads, repack,
 };
 use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
 
@@ -14,11 +16,14 @@ use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, Service
 pub struct Aggregate {
     shards: BTreeMap<ShardKey, Shard>,
     config_cluster: Option<ClusterId>,
+    known: Arc<KnownClusters>,
 }
 
 #[derive(Debug)]
 struct Shard {
     epoch: Epoch,
+    /// Where its cluster stands among others.
+    seniority: Seniority,
     services: BTreeMap<Hostname, ServiceRecord>,
     /// Of these, services with a network label: hardly any, so that they are found without looking at all others.
     labelled: BTreeSet<Hostname>,
@@ -76,7 +81,28 @@ fn join<T: Ord>(all: &mut BTreeSet<T>, mut more: BTreeSet<T>) {
 impl Aggregate {
     /// An empty aggregate. The shard of `config_cluster`, where there is one, is merged first.
     pub fn new(config_cluster: Option<ClusterId>) -> Self {
-        Self { shards: BTreeMap::new(), config_cluster }
+        Self { shards: BTreeMap::new(), config_cluster, known: Arc::default() }
+    }
+
+    /// Takes over how old the clusters are: shards are merged in that order from here on.
+    pub fn rank(&mut self, known: Arc<KnownClusters>) {
+        let before = std::mem::replace(&mut self.known, known);
+        let changed: Vec<ClusterId> =
+            with_another_age(&before, &self.known).into_iter().cloned().collect();
+        for cluster in changed {
+            let seniority = self.seniority(&cluster);
+            for provider in Provider::ALL {
+                let key = ShardKey { provider, cluster: cluster.clone() };
+                if let Some(shard) = self.shards.get_mut(&key) {
+                    shard.seniority = seniority;
+                }
+            }
+        }
+    }
+
+    /// Where a cluster stands among others.
+    pub fn seniority(&self, cluster: &ClusterId) -> Seniority {
+        seniority(&self.known, self.config_cluster.as_ref(), cluster)
     }
 
     /// Takes one word of a source. The word of an earlier run than the one that fills the shard
@@ -108,7 +134,8 @@ impl Aggregate {
                         // None of them is news: whoever looked one up in vain is told of the cluster. They
                         // enter last, for their nodes are no news either.
                         first = contents.workloads.take();
-                        self.shards.entry(key.clone()).or_insert(Shard::empty(epoch))
+                        let seniority = self.seniority(&key.cluster);
+                        self.shards.entry(key.clone()).or_insert(Shard::empty(epoch, seniority))
                     }
                 };
                 shard.epoch = epoch;
@@ -138,12 +165,16 @@ impl Aggregate {
 
     /// The service of this name as all shards together have it; `None` where none has it.
     pub fn merge(&self, host: &Hostname, place: &dyn Place) -> Option<MergedService> {
+        let mut records: Vec<_> = self
+            .shards
+            .iter()
+            .filter_map(|(key, shard)| Some((key, shard, shard.services.get(host)?)))
+            .collect();
+        in_order(&mut records, |(key, shard, _)| (key, shard.seniority));
+        let records = records.into_iter();
         merge(
             host,
-            self.in_order().filter_map(|(key, shard)| {
-                let record = shard.services.get(host)?;
-                Some((key, record, self.system_label(key, shard)))
-            }),
+            records.map(|(key, shard, record)| (key, record, self.system_label(key, shard))),
             place,
         )
     }
@@ -227,20 +258,73 @@ impl Aggregate {
         records.map(|record| &record.service)
     }
 
-    fn in_order(&self) -> impl Iterator<Item = (&ShardKey, &Shard)> {
-        let is_config = |key: &ShardKey| {
-            key.provider == Provider::Kubernetes
-                && Some(&key.cluster) == self.config_cluster.as_ref()
+    /// The names under which any of these clusters has an endpoint at one of these addresses. It looks at all
+    /// that they have.
+    pub fn hosts_at(
+        &self,
+        clusters: &BTreeSet<ClusterId>,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> BTreeSet<Hostname> {
+        let shards = self.shards.iter().filter(|(key, _)| clusters.contains(&key.cluster));
+        let records = shards.flat_map(|(_, shard)| &shard.services);
+        let is_there = |record: &ServiceRecord| {
+            record.endpoints.packed().any(|endpoint| addresses.contains(&endpoint.address()))
         };
-        let first = self.shards.iter().filter(move |(key, _)| is_config(key));
-        first.chain(self.shards.iter().filter(move |(key, _)| !is_config(key)))
+        records.filter(|(_, one)| is_there(one)).map(|(host, _)| host.clone()).collect()
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = (&ShardKey, &Shard)> {
+        let mut all: Vec<_> = self.shards.iter().collect();
+        in_order(&mut all, |(key, shard)| (key, shard.seniority));
+        all.into_iter()
+    }
+}
+
+/// Puts what comes in the order of shards' keys into that of merging: by provider, then the config cluster,
+/// then by age, then by ID.
+fn in_order<T>(all: &mut [T], of: impl Fn(&T) -> (&ShardKey, Seniority)) {
+    // Stable, and of those that are equally old sorted already.
+    all.sort_by_key(|one| {
+        let (key, seniority) = of(one);
+        (key.provider, seniority)
+    });
+}
+
+/// The clusters that stand elsewhere among others than before, those that came or went included. Hundreds of
+/// clusters become known one by one: there is no look-up for each.
+fn with_another_age<'a>(before: &'a KnownClusters, now: &'a KnownClusters) -> Vec<&'a ClusterId> {
+    let mut changed = Vec::new();
+    let mut old = before.clusters.iter().peekable();
+    for (id, one) in &now.clusters {
+        while let Some((gone, _)) = old.next_if(|(other, _)| *other < id) {
+            changed.push(gone);
+        }
+        let was = old.next_if(|(other, _)| *other == id).map(|(_, was)| was);
+        if was.is_none_or(|was| (was.config, was.created) != (one.config, one.created)) {
+            changed.push(id);
+        }
+    }
+    changed.extend(old.map(|(gone, _)| gone));
+    changed
+}
+
+/// The config cluster is known as such even before anybody has said which clusters there are.
+fn seniority(
+    known: &KnownClusters,
+    config_cluster: Option<&ClusterId>,
+    cluster: &ClusterId,
+) -> Seniority {
+    match config_cluster {
+        Some(config) if config == cluster => Seniority::Config,
+        _ => known.seniority(cluster),
     }
 }
 
 impl Shard {
-    fn empty(epoch: Epoch) -> Self {
+    fn empty(epoch: Epoch, seniority: Seniority) -> Self {
         Self {
             epoch,
+            seniority,
             services: BTreeMap::new(),
             labelled: BTreeSet::new(),
             workloads: Workloads::default(),

@@ -1,11 +1,16 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
 use super::*;
-use crate::fixtures::{endpoint, host, removed, service, shard, workload};
+use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
 use crate::model::{
-    ClusterFacts, ClusterId, Endpoint, Locality, NetworkId, Service, Workload, WorkloadKey,
-    Workloads,
+    ClusterFacts, ClusterId, Endpoint, KnownCluster, KnownClusters, Locality, NetworkId, Service,
+    Workload, WorkloadKey, Workloads,
 };
 use crate::registry::Change;
 
@@ -211,4 +216,109 @@ fn labels_and_addresses_place_endpoints_of_one_shard_apart() {
     let web = aggregate.merge(&host("web.ns"), &ByLabelOrAddress).expect("merged");
     let networks: Vec<_> = web.endpoints().map(|(_, _, network)| network.as_str()).collect();
     assert_eq!(networks, ["1", "n", "3", "n", "1"]);
+}
+
+fn known(clusters: &[(&str, Option<i64>)]) -> Arc<KnownClusters> {
+    let known = |created| KnownCluster { created, ..member(None) };
+    let clusters = clusters.iter().map(|(id, created)| ((*id).into(), known(*created)));
+    Arc::new(KnownClusters { clusters: clusters.collect() })
+}
+
+#[test]
+fn older_clusters_come_first_whenever_their_age_is_known() {
+    let mut aggregate = Aggregate::new(Some("config".into()));
+    for (epoch, cluster) in (1..).zip(["a", "b", "c", "config"]) {
+        aggregate.apply(shard(cluster, epoch).with(service("web.ns"), vec![]).said());
+    }
+    let order = |aggregate: &Aggregate| {
+        let web = merged(aggregate, "web.ns").expect("merged");
+        clusters_of(&web).join(" ")
+    };
+    assert_eq!(order(&aggregate), "config a b c");
+    aggregate.rank(known(&[("b", Some(2)), ("c", Some(1))]));
+    assert_eq!(order(&aggregate), "config c b a");
+    aggregate.rank(known(&[("a", Some(1)), ("b", None), ("c", Some(1))]));
+    assert_eq!(order(&aggregate), "config a c b");
+    // One that is known before it is heard.
+    aggregate.rank(known(&[("a", Some(1)), ("c", Some(1)), ("d", Some(0))]));
+    aggregate.apply(shard("d", 9).with(service("web.ns"), vec![]).said());
+    assert_eq!(order(&aggregate), "config d a c b");
+    aggregate.rank(Arc::default());
+    assert_eq!(order(&aggregate), "config a b c d");
+}
+
+/// By brute force: who has pods where, of all that was said last.
+fn shared_by_force(services: &[MergedService]) -> Vec<(NetworkId, IpAddr, Vec<ClusterId>)> {
+    let mut claims: BTreeMap<(NetworkId, IpAddr), BTreeSet<ClusterId>> = BTreeMap::new();
+    for service in services {
+        for (key, endpoint, network) in
+            service.endpoints().filter(|(_, one, _)| one.claims_address())
+        {
+            let place = (network.clone(), endpoint.address);
+            claims.entry(place).or_default().insert(key.cluster.clone());
+        }
+    }
+    let shared = claims.into_iter().filter(|(_, who)| who.len() > 1);
+    shared.map(|((network, at), who)| (network, at, who.into_iter().collect())).collect()
+}
+
+#[test]
+fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() {
+    let mut random = StdRng::seed_from_u64(5);
+    let mut claims = AddressClaims::default();
+    let mut now: BTreeMap<&str, MergedService> = BTreeMap::new();
+    let mut aggregate = Aggregate::new(None);
+    for (epoch, cluster) in (1..).zip(["east", "west", "north"]) {
+        aggregate.apply(shard(cluster, epoch).said());
+    }
+    let mut found = 0;
+    for _ in 0..3000 {
+        let (epoch, cluster) =
+            *[(1, "east"), (2, "west"), (3, "north")].choose(&mut random).expect("one");
+        let name = *["web.ns", "db.ns"].choose(&mut random).expect("one");
+        let endpoints = (0..random.random_range(0..6)).map(|_| {
+            let mut one = endpoint(&format!(
+                "10.0.{}.{}",
+                random.random_range(0..2),
+                random.random_range(1..6)
+            ));
+            one.network_label = Some(["n1", "n2"][random.random_range(0..2)].into());
+            one.workload = one.workload.filter(|_| random.random_ratio(4, 5));
+            one
+        });
+        let endpoints = endpoints.collect();
+        let word = shard(cluster, epoch).with(service(name), endpoints).update();
+        let word =
+            if random.random_ratio(1, 8) { shard(cluster, epoch).said() } else { word.said() };
+        for host in aggregate.apply(word).hosts {
+            let name = if host == self::host("web.ns") { "web.ns" } else { "db.ns" };
+            let new = aggregate.merge(&host, &ByLabelOrAddress);
+            claims.replace(now.get(name), new.as_ref());
+            match new {
+                Some(new) => now.insert(name, new),
+                None => now.remove(name),
+            };
+        }
+        let before: Vec<_> = claims.shared().iter().map(|(_, at, _)| at).collect();
+        let again = claims.settle(Clone::clone);
+        let all = claims.shared().iter();
+        let all: Vec<_> =
+            all.map(|(network, at, who)| (network.clone(), at, who.to_vec())).collect();
+        let services: Vec<_> = now.values().cloned().collect();
+        assert_eq!(all, shared_by_force(&services));
+        let after: BTreeSet<_> = all.iter().map(|(_, at, _)| *at).collect();
+        let came = after.iter().filter(|at| !before.contains(at));
+        let went = before.iter().filter(|at| !after.contains(at));
+        assert!(came.chain(went).all(|at| again.addresses.contains(at)));
+        found += all.len();
+    }
+    assert!(found > 1000, "{found}");
+    // Nothing stays of what has gone.
+    let names: Vec<_> = now.keys().copied().collect();
+    for name in names {
+        claims.replace(now.remove(name).as_ref(), None);
+    }
+    claims.settle(Clone::clone);
+    assert!(claims.shared().is_empty());
+    assert_eq!(claims.counted(), 0);
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::cluster::{api, is_well};
+use super::cluster::{api, is_well, same_addresses, yielded};
 use super::failure::{Exit, Failure, Outcome};
 use super::list::{Ask, WaitFor};
 use super::output::{self, Cell, Column, Format, Listing, Look, Show, items, speakers, text};
@@ -275,6 +275,10 @@ pub(super) fn problems(answers: &Answers) -> Vec<Value> {
             );
             found.push(note("networks", &codes::CLAIM_IGNORED, object.clone(), fact));
         }
+        for same in yielded(row) {
+            let fact = same_addresses(same);
+            found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
+        }
         for (code, count) in row["withheldBy"].as_object().into_iter().flatten() {
             let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);
             let fact = format!(
@@ -320,7 +324,8 @@ pub(super) fn problems(answers: &Answers) -> Vec<Value> {
         for conflict in items(&row["conflicts"]) {
             let field = text(&conflict["field"]);
             let [winner, losers] = ["winner", "losers"].map(|part| speakers(&conflict[part]));
-            let fact = format!("{field}: {winner} decides, {losers} say otherwise");
+            let each = if field == "ports" { " where one differs, and all are served" } else { "" };
+            let fact = format!("{field}: {winner} decides{each}, {losers} say otherwise");
             let object = format!("service/{}", text(&row["hostname"]));
             found.push(note("services", &codes::SERVICE_CONFLICT, object, fact));
         }
@@ -476,12 +481,14 @@ mod tests {
     fn each_kind_of_problem_is_found_with_its_code() {
         let answers = Answers {
             clusters: json!([
-                { "id": "ok", "state": "live", "credential": { "endsSoon": false } },
+                { "id": "ok", "state": "live", "credential": { "endsSoon": false },
+                  "sameAddresses": [{ "network": "", "cluster": "c", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
                 { "id": "old", "state": "live", "credential": { "endsSoon": true, "expires": "2026-01-01T00:00:00Z" } },
                 { "id": "a", "state": "stale", "reason": "STR0301: refused; what was last known stays" },
                 { "id": "b", "state": "rejected", "reason": "STR0203: users[0].user.exec runs a program" },
                 { "id": "c", "state": "live", "reason": "the Secret is not used: STR0211: aliases",
-                  "ignoredClaims": [{ "claim": "label", "network": "n9" }] },
+                  "ignoredClaims": [{ "claim": "label", "network": "n9" }],
+                  "sameAddresses": [{ "network": "", "cluster": "ok", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
                 { "id": "d", "state": "quarantined", "reason": "STR0606: 9 of 10" },
                 { "id": "e", "state": "timeout" },
                 { "id": "empty", "state": "live", "endpoints": 0 },
@@ -535,6 +542,7 @@ mod tests {
                 "STR0203 cluster/b",
                 "~STR0211 cluster/c",
                 "~STR0412 cluster/c",
+                "STR0414 cluster/c",
                 "STR0606 cluster/d",
                 "STR0303 cluster/e",
                 "~STR0309 cluster/f",

@@ -92,6 +92,7 @@ mod tests {
             next_attempt: None,
             mode: None,
             credential: None,
+            same_addresses: Vec::new(),
             kept: None,
         };
         Arc::new(ids.iter().map(status).collect())

@@ -41,6 +41,9 @@ pub struct Cluster {
     pub uid: Option<Arc<str>>,
     /// The trust domain of its workloads, where the Secret names one.
     pub trust_domain: Option<Arc<str>>,
+    /// When the Secret was made that held it first, as long as its data is kept; `None` where that is not
+    /// known. Clusters are merged in this order.
+    pub created: Option<i64>,
     /// Held, or leaving.
     pub hold: Hold,
 }
@@ -68,6 +71,8 @@ pub enum Action {
         id: ClusterId,
         /// The Secret that holds it.
         secret: ObjectName,
+        /// When that was made.
+        created: Option<i64>,
         /// What is wanted of it.
         member: Member,
     },
@@ -77,6 +82,8 @@ pub enum Action {
         id: ClusterId,
         /// The Secret that holds it now.
         secret: ObjectName,
+        /// Since when it counts as a member: the Secret that held its data first says so.
+        created: Option<i64>,
         /// What is wanted of it.
         member: Member,
     },
@@ -247,7 +254,7 @@ impl Plan {
         let winning = winner.and_then(|winner| claims.get(winner));
         match winning {
             Some(Claim { secret, member: Ok(member) }) => {
-                self.hold(id, &secret.name, member, running);
+                self.hold(id, secret, member, running);
             }
             Some(Claim { secret, member: Err(refusal) }) => {
                 self.kept.insert(id.clone(), refusal.clone());
@@ -284,23 +291,25 @@ impl Plan {
     fn hold(
         &mut self,
         id: &ClusterId,
-        secret: &ObjectName,
+        secret: &MemberSecret,
         member: &Member,
         running: Option<&Cluster>,
     ) {
         let id = id.clone();
+        let made = secret.created.map(|time| time.as_second());
         let Some(cluster) = running else {
-            let (secret, member) = (secret.clone(), member.clone());
-            return self.actions.push(Action::Add { id, secret, member });
+            let (secret, created, member) = (secret.name.clone(), made, member.clone());
+            return self.actions.push(Action::Add { id, secret, created, member });
         };
-        let Hold::Held(access) = &cluster.hold else {
-            let (secret, member) = (secret.clone(), member.clone());
-            return self.actions.push(Action::Adopt { id, secret, member });
+        let held = match &cluster.hold {
+            Hold::Held(access) if cluster.secret == secret.name => Some(access),
+            _ => None,
         };
-        if &cluster.secret != secret {
-            let (secret, member) = (secret.clone(), member.clone());
-            return self.actions.push(Action::Adopt { id, secret, member });
-        }
+        let Some(access) = held else {
+            let (secret, member) = (secret.name.clone(), member.clone());
+            let created = cluster.created.or(made);
+            return self.actions.push(Action::Adopt { id, secret, created, member });
+        };
         self.set(&id, cluster, &member.settings());
         if access != &member.access {
             self.actions.push(Action::Replace { id, access: member.access.clone() });
@@ -360,13 +369,15 @@ impl Running {
     /// Notes that `action` has been begun.
     pub fn apply(&mut self, action: &Action) {
         match action {
-            Action::Add { id, secret, member } | Action::Adopt { id, secret, member } => {
+            Action::Add { id, secret, created, member }
+            | Action::Adopt { id, secret, created, member } => {
                 let cluster = Cluster {
                     secret: secret.clone(),
                     network: member.network.clone(),
                     mode: member.mode,
                     uid: member.uid.clone(),
                     trust_domain: member.trust_domain.clone(),
+                    created: *created,
                     hold: Hold::Held(member.access.clone()),
                 };
                 self.clusters.insert(id.clone(), cluster);

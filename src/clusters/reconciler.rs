@@ -347,7 +347,7 @@ impl Reconciler {
     async fn carry_out(&mut self, action: &Action, now: Instant) {
         match action {
             Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
-            Action::Adopt { id, secret, member: wanted } => {
+            Action::Adopt { id, secret, member: wanted, .. } => {
                 info!(cluster = %id, %secret, "cluster goes on under this Secret");
                 let bereft = !self.is_still_there(id);
                 // A Secret that was presumed and is there means nothing new.
@@ -380,6 +380,13 @@ impl Reconciler {
         }
         // Last: what a panic cut short is planned again.
         self.running.apply(action);
+        // Data that outlived the process keeps the age at which it was merged.
+        if let Action::Add { id, .. } = action
+            && let Some(created) = self.remembered.get(id).and_then(|known| known.created)
+            && let Some(cluster) = self.running.clusters.get_mut(id)
+        {
+            cluster.created = Some(created);
+        }
     }
 
     /// Whether the Secret that held `id` until now still has it, be it unusable.
@@ -628,6 +635,7 @@ impl Reconciler {
                 KnownCluster {
                     fixed_network,
                     config,
+                    created: cluster.and_then(|cluster| cluster.created),
                     mode,
                     withdrawn: withdrawn.get(id).map(|why| why.as_str().into()),
                     trust_domain: Arc::clone(&trust_domain),
@@ -739,6 +747,7 @@ impl Reconciler {
                 .and_then(|time| Timestamp::try_from(time).ok()),
             mode: None,
             credential: None,
+            same_addresses: Vec::new(),
             kept: None,
         }
     }

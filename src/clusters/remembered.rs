@@ -16,6 +16,8 @@ pub struct Remembered {
     pub secret: Option<Arc<str>>,
     /// The network that the Secret fixed.
     pub network: Option<NetworkId>,
+    /// When the Secret was made that held it first, in seconds since the Unix epoch.
+    pub created: Option<i64>,
     /// What an operator had asked for it.
     pub mode: Mode,
     /// The UID of its `kube-system`.
@@ -37,7 +39,8 @@ impl Remembered {
     pub(super) fn presumed(&self) -> Option<Cluster> {
         let (network, mode) = (self.network.clone(), self.mode);
         let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Presumed);
-        Some(Cluster { secret: self.holder()?, network, mode, uid, trust_domain, hold })
+        let (secret, created) = (self.holder()?, self.created);
+        Some(Cluster { secret, network, mode, uid, trust_domain, created, hold })
     }
 
     /// The trust domain in which it was read: that of any of its pods.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::flapping::Stage;
 use super::kubeconfig::Refusal;
 use crate::codes::{self, Code};
-use crate::model::{IgnoredClaim, Mode, NetworkId};
+use crate::model::{IgnoredClaim, Mode, NetworkId, SameAddress};
 use crate::registry::kube::{Contact, Status};
 use crate::sources::{KEPT, from_disk};
 
@@ -78,6 +78,10 @@ pub struct ClusterStatus {
     /// The token by which it is read; left out where that is none, or has no end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential: Option<TokenStatus>,
+    /// The clusters whose pods have addresses of its own in the same network; filled in likewise. Left out
+    /// where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub same_addresses: Vec<SameAddress>,
     /// Whose data is served, where any is; for whoever keeps it.
     #[serde(skip)]
     pub kept: Option<Kept>,

@@ -35,7 +35,6 @@ macro_rules! names {
 names!(ClusterId, Hostname, Namespace, NetworkId);
 
 fields!(Origin { domain, trust_domain, system_namespace });
-fields!(Members { members, sources, mesh });
 fields!(Note { secret, network, mode, last_contact });
 fields!(Shard { cluster, uid, network_label, workloads, facts, services });
 fields!(Datacentre { name, services });
@@ -435,5 +434,25 @@ impl Stored for Endpoints {
             endpoints.push(endpoint);
         }
         Ok(endpoints.into())
+    }
+}
+
+impl Stored for Members {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let Self { members, sources, mesh, created } = self;
+        members.write(to);
+        sources.write(to);
+        mesh.write(to);
+        created.write(to);
+    }
+
+    /// Files of this format may lack the last field.
+    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            members: Stored::read(from)?,
+            sources: Stored::read(from)?,
+            mesh: Stored::read(from)?,
+            created: if from.is_done() { BTreeMap::new() } else { Stored::read(from)? },
+        })
     }
 }

@@ -93,6 +93,8 @@ pub struct Members {
     pub sources: BTreeMap<Arc<str>, u64>,
     /// The data of the mesh's ConfigMap, where there was one.
     pub mesh: Option<BTreeMap<String, String>>,
+    /// When the Secrets were made that held the clusters first, in seconds since the Unix epoch.
+    pub created: BTreeMap<ClusterId, i64>,
 }
 
 /// What was known of a member beside what it holds.
@@ -154,12 +156,14 @@ pub fn open(state_dir: &Path, origin: Origin) -> (Store, Restored) {
 fn restore(store: &mut Store) -> Restored {
     let (members, _) = store.members();
     let list_lost = members.is_none() && !store.is_empty();
-    let Members { mut members, sources, mesh } = members.unwrap_or_default();
+    let Members { mut members, sources, mesh, mut created } = members.unwrap_or_default();
     let mut restored = Restored { mesh: mesh.map(Arc::new), ..Restored::default() };
     let had_members = members.values().any(|note| note.secret.is_some());
     for (shard, refused) in store.read_all::<Shard>() {
         let note = members.remove(&shard.cluster);
-        restored.clusters.insert(shard.cluster.clone(), remembered(shard, note, refused));
+        let created = created.remove(&shard.cluster);
+        let cluster = shard.cluster.clone();
+        restored.clusters.insert(cluster, remembered(shard, note, created, refused));
     }
     for cluster in members.keys() {
         warn!(%cluster, "no file holds what was last known of this cluster");
@@ -201,7 +205,12 @@ fn time(millis: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(millis))
 }
 
-fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Remembered {
+fn remembered(
+    shard: Shard,
+    note: Option<Note>,
+    created: Option<i64>,
+    refused: Option<Refused>,
+) -> Remembered {
     let Shard { uid, network_label, workloads, facts, services, .. } = shard;
     let endpoints = services.values().map(|record| record.endpoints.len()).sum();
     let services: BTreeMap<_, _> =
@@ -210,6 +219,7 @@ fn remembered(shard: Shard, note: Option<Note>, refused: Option<Refused>) -> Rem
     Remembered {
         secret: note.and_then(|note| note.secret.clone()),
         network: note.and_then(|note| note.network.clone()),
+        created,
         mode: note.map(|note| note.mode).unwrap_or_default(),
         uid: uid.as_deref().map(str::to_owned),
         last_contact: note.and_then(|note| note.last_contact).and_then(time),

@@ -257,6 +257,7 @@ fn members(seed: u64) -> Members {
         members: (0..dice.upto(5)).map(|at| (at.to_string().into(), note(&mut dice))).collect(),
         sources: dice.some(|dice| (dice.text(), dice.0.random())),
         mesh: dice.maybe(mesh),
+        created: dice.some(|dice| (dice.text().as_ref().into(), dice.0.random())),
     }
 }
 
@@ -701,6 +702,7 @@ fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
         members: [("east".into(), note)].into(),
         sources: [("consul/dc1".into(), 1_700_000_000_001)].into(),
         mesh: Some([("mesh".to_owned(), "connectTimeout: 3s".to_owned())].into()),
+        created: BTreeMap::new(),
     };
     (shard, datacentre, objects, members)
 }

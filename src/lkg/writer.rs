@@ -363,7 +363,9 @@ impl Work {
         let config = self.statuses.iter().find(|status| status.secret.is_none());
         let config = config.and_then(|status| status.last_contact).map(SystemTime::from);
         let sources = self.others.contacts(config);
-        Members { members, sources, mesh: self.mesh.as_deref().cloned() }
+        let known = self.now.clusters.clusters.iter().filter(|(id, _)| held.contains_key(*id));
+        let created = known.filter_map(|(id, known)| Some((id.clone(), known.created?))).collect();
+        Members { members, sources, mesh: self.mesh.as_deref().cloned(), created }
     }
 }
 
@@ -473,6 +475,7 @@ mod tests {
             next_attempt: None,
             mode: None,
             credential: None,
+            same_addresses: Vec::new(),
             kept: Some(Kept { uid: None }),
         }
     }

@@ -181,7 +181,9 @@ impl Endpoints {
     }
 
     /// Each endpoint as it is kept, for readers that decide by kind rather than by endpoint.
-    pub fn packed(&self) -> impl ExactSizeIterator<Item = Packed<'_>> + Clone {
+    pub fn packed(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Packed<'_>> + DoubleEndedIterator + Clone {
         self.0.rows.iter().map(|row| Packed { block: &self.0, row })
     }
 
@@ -373,6 +375,11 @@ fn place(at: usize) -> u32 {
 }
 
 impl Kind {
+    /// Whether endpoints of it claim their addresses in this state: see [`EndpointRef::claims_address`].
+    pub fn claims_address(&self, health: Health) -> bool {
+        claims_address(self.workload.is_some(), self.pod, health)
+    }
+
     fn of(endpoint: &EndpointRef<'_>) -> Self {
         Self {
             port_name: Arc::clone(endpoint.port_name),
@@ -451,6 +458,18 @@ impl fmt::Display for WorkloadRef<'_> {
     /// `name.namespace`, as for a [`WorkloadKey`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}.{}", self.stem, self.tail, self.namespace)
+    }
+}
+
+/// A named pod that takes traffic, and that has been seen where pods can be.
+fn claims_address(is_named: bool, pod: PodState, health: Health) -> bool {
+    is_named && pod != PodState::Missing && matches!(health, Health::Healthy | Health::Draining)
+}
+
+impl EndpointRef<'_> {
+    /// Whether it is a pod that takes traffic: nobody else can have its address in its network then.
+    pub fn claims_address(self) -> bool {
+        claims_address(self.workload.is_some(), self.pod, self.health)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The clusters of the mesh, as far as sending configuration to proxies depends on them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -34,12 +35,27 @@ pub struct KnownCluster {
     pub fixed_network: Option<NetworkId>,
     /// Whether it is the config cluster, which is merged first.
     pub config: bool,
+    /// Seconds since the Unix epoch at which the Secret was made that holds it; `None` where no creation
+    /// time is known.
+    pub created: Option<i64>,
     /// What an operator has asked for it.
     pub mode: Mode,
     /// Why its endpoints leave load balancing, where nothing has been heard of it for too long.
     pub withdrawn: Option<Arc<str>>,
     /// The trust domain of its workloads; empty until it is known.
     pub trust_domain: Arc<str>,
+}
+
+/// Which clusters come first where they differ: the config cluster, then those whose Secret is older, then
+/// those whose Secret has no known age. Of equal ones the first by ID. (interface.md, "Merging".)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Seniority {
+    /// The config cluster.
+    Config,
+    /// The Secret was made at that time, in seconds since the Unix epoch.
+    Since(i64),
+    /// Nobody says when.
+    Unknown,
 }
 
 /// A claim to another network than the one that the Secret of its cluster fixes. It has no effect.
@@ -49,6 +65,21 @@ pub struct IgnoredClaim {
     pub claim: String,
     /// The network that is claimed.
     pub network: NetworkId,
+}
+
+/// Addresses that pods of a cluster have together with those of another cluster, in one network.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct SameAddress {
+    /// The network.
+    pub network: NetworkId,
+    /// The other cluster.
+    pub cluster: ClusterId,
+    /// How many.
+    pub addresses: usize,
+    /// The first of them.
+    pub first: IpAddr,
+    /// The cluster whose pods proxies of other clusters are given there.
+    pub holder: ClusterId,
 }
 
 impl KnownClusters {
@@ -67,6 +98,15 @@ impl KnownClusters {
     pub fn trust_domains(&self) -> BTreeMap<&ClusterId, &str> {
         let known = self.clusters.keys();
         known.filter_map(|id| Some((id, self.trust_domain(id)?))).collect()
+    }
+
+    /// Where `cluster` stands among others.
+    pub fn seniority(&self, cluster: &ClusterId) -> Seniority {
+        match self.clusters.get(cluster) {
+            Some(known) if known.config => Seniority::Config,
+            Some(known) => known.created.map_or(Seniority::Unknown, Seniority::Since),
+            None => Seniority::Unknown,
+        }
     }
 
     /// Whether `cluster` may be claimed by a proxy.

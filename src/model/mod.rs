@@ -30,7 +30,9 @@ pub use gateway::{
 };
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use istio::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
-pub use known_clusters::{IgnoredClaim, KnownCluster, KnownClusters, Mode, is_trust_domain};
+pub use known_clusters::{
+    IgnoredClaim, KnownCluster, KnownClusters, Mode, SameAddress, Seniority, is_trust_domain,
+};
 pub use mcs::{Disagreement, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};
 pub use proxy::{NodeError, Proxy, ProxyType};

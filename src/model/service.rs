@@ -210,6 +210,25 @@ impl Protocol {
         matches!(self, Self::Http2 | Self::Grpc | Self::GrpcWeb)
     }
 
+    /// The protocol of that name, as [`Self::as_str`] says it.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [
+            Self::Http,
+            Self::Http2,
+            Self::Grpc,
+            Self::GrpcWeb,
+            Self::Https,
+            Self::Tls,
+            Self::Tcp,
+            Self::Mysql,
+            Self::Mongo,
+            Self::Redis,
+            Self::Udp,
+            Self::Auto,
+        ];
+        all.into_iter().find(|protocol| protocol.as_str() == name)
+    }
+
     /// The name as users see it in `/debug/services`.
     pub fn as_str(self) -> &'static str {
         match self {

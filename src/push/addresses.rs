@@ -1,9 +1,11 @@
 //! The virtual addresses under which proxies of one cluster reach each service.
 //!
 //! A service has its own cluster's VIPs there; a service that this cluster doesn't have is reached by
-//! a VIP borrowed from the first cluster that has one. VIPs of the own cluster claim their address
-//! first: a borrowed one that collides is dropped, and shown. Those of a ServiceEntry are borrowed by
-//! all clusters.
+//! a VIP borrowed from the first cluster that has one. Those of a ServiceEntry are borrowed by all clusters.
+//!
+//! Each VIP is claimed port by port. First come the own cluster's VIPs at the ports that it has itself, then what
+//! is borrowed of other clusters, VIP or port, in the order in which these are merged: so a cluster that comes
+//! last takes nothing from what others lend. What collides is dropped, and shown.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,9 +13,9 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, Hostname, Namespace};
-use crate::registry::Provider;
+use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::registry::service_entry::is_given;
+use crate::registry::{Provider, ShardKey};
 
 /// Services in the order in which they claim listeners and domains, each with its addresses.
 #[derive(Debug, Clone, Default)]
@@ -21,12 +23,33 @@ pub struct Addresses {
     /// Visible services: those of clusters, then those that only ServiceEntries have, so that an entry
     /// never takes an address or a name from a cluster; of these the oldest first, then by name. The
     /// list is empty for one without an address.
-    pub services: Vec<(Arc<MergedService>, Vec<IpAddr>)>,
-    /// Borrowed addresses that were dropped.
+    pub services: Vec<(Arc<MergedService>, Vec<Vip>)>,
+    /// Borrowed addresses that were dropped, once for each port.
     pub dropped: Vec<DroppedAddress>,
 }
 
-/// A borrowed VIP that another service holds already.
+/// A virtual address of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vip {
+    /// The address.
+    pub address: IpAddr,
+    /// The ports at which it is another service's.
+    lost: Vec<u16>,
+}
+
+impl Vip {
+    /// Whether it leads to the service at that port.
+    pub fn has(&self, port: u16) -> bool {
+        !self.lost.contains(&port)
+    }
+
+    /// Whether it leads to no other service, whatever the port.
+    pub fn is_whole(&self) -> bool {
+        self.lost.is_empty()
+    }
+}
+
+/// A borrowed VIP that another service holds at a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedAddress {
     /// The service that goes without it.
@@ -65,41 +88,91 @@ pub fn addresses(
         (rank(a), a.hostname()).cmp(&(rank(b), b.hostname()))
     });
 
-    let mut holders: BTreeMap<IpAddr, (&Hostname, &ClusterId)> = BTreeMap::new();
-    let mut own: BTreeMap<&Hostname, Vec<IpAddr>> = BTreeMap::new();
-    for service in &services {
-        for address in service.vips_of(cluster).iter().filter(speaks) {
-            // Two services of one cluster can't share a VIP; should one claim so, the older has it.
-            let (holder, _) = *holders.entry(*address).or_insert((service.hostname(), cluster));
-            if holder == service.hostname() {
-                own.entry(service.hostname()).or_default().push(*address);
+    let mut holders = Holders::default();
+    let mut borrowed = Vec::new();
+    let mut vips: Vec<Vec<Vip>> = Vec::with_capacity(services.len());
+    for (at, service) in services.iter().enumerate() {
+        let own = service.vips_of(cluster);
+        let (lender, addresses) = match lender(service) {
+            _ if !own.is_empty() => (None, own),
+            Some((lender, lent)) if !service.by_cluster.contains_key(cluster) => {
+                (Some(lender), lent)
             }
-        }
-    }
-    let mut result = Addresses::default();
-    for service in &services {
-        let mut addresses = own.remove(service.hostname()).unwrap_or_default();
-        if !service.by_cluster.contains_key(cluster)
-            && let Some((lender, vips)) = lender(service)
-        {
-            for address in vips.iter().filter(speaks) {
-                let (holder, of) = *holders.entry(*address).or_insert((service.hostname(), lender));
-                if holder == service.hostname() {
-                    addresses.push(*address);
-                } else {
-                    result.dropped.push(DroppedAddress {
-                        hostname: service.hostname().clone(),
-                        address: *address,
-                        lender: lender.clone(),
-                        holder: holder.clone(),
-                        of: of.clone(),
-                    });
+            _ => (None, own),
+        };
+        let of = lender.map_or(cluster, |lender| &lender.cluster);
+        let ports = || service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
+        for address in addresses.iter().filter(speaks) {
+            for port in ports() {
+                let claim = Claim { service: at, address: *address, port: port.number, of };
+                let of_port = service.lender_of_port(cluster, port);
+                // Whoever comes later of those without whom there would be no such claim.
+                let lenders = lender.into_iter().chain(of_port);
+                match lenders.map(|lender| context.precedence(lender)).max() {
+                    None => holders.enter(claim),
+                    Some(precedence) => borrowed.push((precedence, claim)),
                 }
             }
         }
-        result.services.push((Arc::clone(service), addresses));
+        let addresses = addresses.iter().filter(speaks);
+        vips.push(addresses.map(|address| Vip { address: *address, lost: Vec::new() }).collect());
     }
-    result
+    borrowed.sort_by(|(a, one), (b, other)| (a, one.service).cmp(&(b, other.service)));
+    borrowed.into_iter().for_each(|(_, claim)| holders.enter(claim));
+
+    let mut dropped = Vec::new();
+    for (lost, holder) in holders.lost {
+        let claimed = vips.get_mut(lost.service).into_iter().flatten();
+        for vip in claimed.filter(|vip| vip.address == lost.address) {
+            vip.lost.push(lost.port);
+        }
+        let name = |at: usize| services.get(at).map(|service| service.hostname().clone());
+        if let (Some(hostname), Some(of_holder)) = (name(lost.service), name(holder.service)) {
+            dropped.push(DroppedAddress {
+                hostname,
+                address: lost.address,
+                lender: lost.of.clone(),
+                holder: of_holder,
+                of: holder.of.clone(),
+            });
+        }
+    }
+    let mut services: Vec<_> = services.into_iter().map(Arc::clone).zip(vips).collect();
+    for (service, vips) in &mut services {
+        // One that is another's at every port is none.
+        let ports = service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
+        let ports: Vec<u16> = ports.map(|port| port.number).collect();
+        vips.retain(|vip| vip.is_whole() || ports.iter().any(|port| vip.has(*port)));
+    }
+    Addresses { services, dropped }
+}
+
+/// That a service is reached at an address and a port.
+#[derive(Debug, Clone, Copy)]
+struct Claim<'a> {
+    /// The place of the service.
+    service: usize,
+    address: IpAddr,
+    port: u16,
+    /// The cluster whose VIP it is.
+    of: &'a ClusterId,
+}
+
+/// Who is reached where: whoever claims a place first.
+#[derive(Debug, Default)]
+struct Holders<'a> {
+    by_place: BTreeMap<(IpAddr, u16), Claim<'a>>,
+    /// Claims that came too late, each with the one that holds.
+    lost: Vec<(Claim<'a>, Claim<'a>)>,
+}
+
+impl<'a> Holders<'a> {
+    fn enter(&mut self, claim: Claim<'a>) {
+        let holder = *self.by_place.entry((claim.address, claim.port)).or_insert(claim);
+        if holder.service != claim.service {
+            self.lost.push((claim, holder));
+        }
+    }
 }
 
 /// Whether no address tells connections to a service from others: its entry has none, and those that we gave
@@ -113,8 +186,8 @@ pub fn has_no_known_address(service: &MergedService) -> bool {
 }
 
 /// The first source in merging order that has a VIP.
-fn lender(service: &MergedService) -> Option<(&ClusterId, &[IpAddr])> {
-    let all = service.shards.iter().map(|shard| &shard.key.cluster);
-    let lenders = all.filter(|cluster| !service.refused.contains(*cluster));
-    lenders.map(|cluster| (cluster, service.vips_of(cluster))).find(|(_, vips)| !vips.is_empty())
+fn lender(service: &MergedService) -> Option<(&ShardKey, &[IpAddr])> {
+    let all = service.shards.iter().map(|shard| &shard.key);
+    let lenders = all.filter(|key| !service.refused.contains(&key.cluster));
+    lenders.map(|key| (key, service.vips_of(&key.cluster))).find(|(_, vips)| !vips.is_empty())
 }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::aggregate::{Bar, MergedService, Place, Placed};
+use crate::aggregate::{Bar, MergedService, Place, Placed, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, EndpointMetadata, Hostname, KnownClusters, Locality, NO_ADDRESS,
-    Namespace, NetworkId, Proxy, Service, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, EndpointMetadata, EndpointRef, Hostname, KnownClusters, Locality,
+    NO_ADDRESS, Namespace, NetworkId, Proxy, Seniority, Service, Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
-use crate::registry::ShardKey;
 use crate::registry::service_entry::{Machine, Machines, Selections};
+use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub struct PushContext {
     pub workloads: OrdMap<ClusterId, Workloads>,
     /// What synced clusters say of themselves.
     pub facts: OrdMap<ClusterId, ClusterFacts>,
+    /// The addresses that pods of several clusters have in one network.
+    pub same_addresses: SameAddresses,
     /// Definitions that one namespace has for itself, of names that others have as well.
     pub private: Private,
     /// Namespaces for which some service is there that isn't for all, with the number of these: all other
@@ -132,11 +134,36 @@ impl PushContext {
         }
     }
 
+    /// The clusters whose pods have the address of an endpoint of `shard` in its network, where several do and the
+    /// endpoint is one of these pods.
+    pub fn claimants(
+        &self,
+        shard: &ShardKey,
+        network: &NetworkId,
+        endpoint: EndpointRef<'_>,
+    ) -> Option<&Arc<[ClusterId]>> {
+        if self.same_addresses.is_empty() || !shard.is_claimed() || !endpoint.claims_address() {
+            return None;
+        }
+        let claimants = self.same_addresses.claimants(network, endpoint.address)?;
+        claimants.contains(&shard.cluster).then_some(claimants)
+    }
+
+    /// Where a source stands where sources differ, the smallest first: as they are merged.
+    pub fn precedence<'a>(&self, key: &'a ShardKey) -> (Provider, Seniority, &'a ClusterId) {
+        let seniority = match &self.settings.config_cluster {
+            Some(config) if *config == key.cluster => Seniority::Config,
+            _ => self.clusters.seniority(&key.cluster),
+        };
+        (key.provider, seniority, &key.cluster)
+    }
+
     fn placement(&self) -> Placement<'_> {
         Placement {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
+            same_addresses: &self.same_addresses,
             config_cluster: self.settings.config_cluster.as_ref(),
         }
     }
@@ -200,6 +227,7 @@ pub(super) struct Placement<'a> {
     pub(super) clusters: &'a KnownClusters,
     pub(super) mesh_networks: &'a MeshNetworks,
     pub(super) policy: &'a Policy,
+    pub(super) same_addresses: &'a SameAddresses,
     pub(super) config_cluster: Option<&'a ClusterId>,
 }
 
@@ -227,6 +255,14 @@ impl Place for Placement<'_> {
     fn may_export(&self, cluster: &ClusterId, service: &Service) -> bool {
         let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
         !self.policy.limits_exports() || self.policy.may_export(cluster, host, namespace).is_ok()
+    }
+
+    fn claimants(&self, network: &NetworkId, address: IpAddr) -> Option<&Arc<[ClusterId]>> {
+        self.same_addresses.claimants(network, address)
+    }
+
+    fn has_claimants(&self) -> bool {
+        !self.same_addresses.is_empty()
     }
 
     fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> bool {

@@ -18,7 +18,7 @@ use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
 use super::scope::{Seen, Sight, around};
 use super::vantage::unseen;
-use crate::aggregate::{Aggregate, MergedService, Touched};
+use crate::aggregate::{AddressClaims, Aggregate, MergedService, Touched};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
     ClusterFacts, ClusterId, ExportTo, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
@@ -126,6 +126,7 @@ pub struct Mesh {
     facts: OrdMap<ClusterId, ClusterFacts>,
     private: Private,
     apart: OrdMap<Namespace, usize>,
+    claims: AddressClaims,
     joins: Joins,
     version: u64,
     definitions: u64,
@@ -157,6 +158,7 @@ impl Mesh {
             facts: OrdMap::new(),
             private: OrdMap::new(),
             apart: OrdMap::new(),
+            claims: AddressClaims::default(),
             joins: Joins::default(),
             version: 0,
             definitions: 0,
@@ -181,6 +183,8 @@ impl Mesh {
             Event::Clusters(clusters) if clusters != self.clusters => {
                 // Upstream clusters name the trust domains that may answer, servers those that may call.
                 self.everything |= clusters.trust_domains() != self.clusters.trust_domains();
+                self.aggregate.rank(Arc::clone(&clusters));
+                self.claims.reorder();
                 self.clusters = clusters;
                 self.all_hosts_stale = true;
                 // A Secret may fix, or free, the network of a cluster, and so of its gateways.
@@ -284,6 +288,7 @@ impl Mesh {
         for host in hosts {
             self.merge(&host, &mut changes);
         }
+        self.settle_addresses(&mut changes);
         self.refresh_facts(&touched.facts);
         let workloads = touched.workloads.into_iter();
         changes.deps.extend(workloads.map(|(cluster, name)| Dep::Workload(cluster, name)));
@@ -391,6 +396,7 @@ impl Mesh {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
+            same_addresses: self.claims.shared(),
             config_cluster: self.settings.config_cluster.as_ref(),
         };
         let new = self.aggregate.merge(host, &placement);
@@ -398,6 +404,7 @@ impl Mesh {
             return self.merge_private(host, namespace, new, changes);
         }
         let old = self.services.get(host).cloned();
+        self.claims.replace(old.as_deref(), new.as_ref());
         match (old.as_deref(), new) {
             (None, None) => {}
             (Some(old), Some(new)) if *old == new => {}
@@ -420,6 +427,15 @@ impl Mesh {
                 self.count_apart(Some(&old.primary.export_to), None);
                 self.services.remove(host);
             }
+        }
+    }
+
+    /// Merges again what has endpoints at addresses that other clusters' pods have as well, or no more: claims to
+    /// addresses are known once all is merged, and don't depend on what is made of them.
+    fn settle_addresses(&mut self, changes: &mut Changes) {
+        let again = self.claims.settle(|cluster| self.aggregate.seniority(cluster));
+        for host in self.aggregate.hosts_at(&again.clusters, &again.addresses) {
+            self.merge(&host, changes);
         }
     }
 
@@ -507,6 +523,7 @@ impl Mesh {
             facts: self.facts.clone(),
             private: self.private.clone(),
             apart: self.apart.clone(),
+            same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
             machines: self.joins.machines().clone(),
         }

@@ -72,6 +72,8 @@ pub enum Reason {
     AddressRefused,
     /// Policy does not let its cluster claim the network.
     NetworkRefused,
+    /// Pods of several clusters have the address in that network, and another's is what the proxy is given.
+    SameAddress,
     /// The proxy asks not to be given that network.
     NotSeen,
     /// An east-west gateway forwards into its own network only.
@@ -116,6 +118,7 @@ impl Reason {
             | Self::ExportRefused
             | Self::AddressRefused
             | Self::NetworkRefused
+            | Self::SameAddress
             | Self::ClusterLocal
             | Self::NodeLocal
             | Self::NoAddress
@@ -135,6 +138,7 @@ impl Reason {
             | Self::NodeLocal => Step::Export,
             Self::AddressRefused
             | Self::NetworkRefused
+            | Self::SameAddress
             | Self::NotSeen
             | Self::NoAddress
             | Self::OtherNetwork

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use super::context::{PushContext, Whereabouts};
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Hostname, NetworkId, Proxy, Resolution, Service, TargetPort};
+use crate::model::{
+    ClusterId, Hostname, NetworkId, Protocol, Proxy, Resolution, Service, TargetPort,
+};
 use crate::registry::ShardKey;
 
 /// Everything that can matter for what a proxy is given, besides the mesh.
@@ -169,7 +171,10 @@ fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
             port.target = TargetPort::Number(port.number);
         }
         let shards = service.shards.iter().map(|shard| shard.key.clone()).collect();
-        let vips = |(id, own): (&ClusterId, &Arc<Service>)| (id.clone(), own.vips.clone());
+        let vips = |(id, own): (&ClusterId, &Arc<Service>)| {
+            let ports = own.ports.iter().map(|port| (port.number, port.protocol)).collect();
+            (id.clone(), own.vips.clone(), ports)
+        };
         let vips = service.by_cluster.iter().map(vips).collect();
         Wants { primary, shards, vips, refused: service.refused.clone() }
     };
@@ -181,7 +186,8 @@ fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
 struct Wants {
     primary: Service,
     shards: Vec<ShardKey>,
-    vips: Vec<(ClusterId, Vec<IpAddr>)>,
+    /// Of each cluster its VIPs and ports.
+    vips: Vec<(ClusterId, Vec<IpAddr>, Vec<(u16, Protocol)>)>,
     refused: BTreeSet<ClusterId>,
 }
 

@@ -70,7 +70,8 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
     }
     let of_merge = |field: &str| {
         let conflicts = service.conflicts.iter().filter(|one| one.field == field);
-        conflicts.flat_map(|one| &one.losers).filter(exports).collect::<Vec<_>>()
+        let losers: BTreeSet<_> = conflicts.flat_map(|one| &one.losers).filter(exports).collect();
+        losers.into_iter().collect::<Vec<_>>()
     };
     let affinity = service.primary.affinity_seconds;
     let differing = |differs: &dyn Fn(Option<u32>) -> bool| {

@@ -1,4 +1,5 @@
 mod joins;
+mod merging;
 mod policy;
 mod vantage;
 
@@ -412,7 +413,10 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
     let addresses: Vec<_> = found
         .services
         .iter()
-        .map(|(service, addresses)| (service.primary.name.to_string(), addresses.clone()))
+        .map(|(service, vips)| {
+            let addresses: Vec<_> = vips.iter().map(|vip| vip.address).collect();
+            (service.primary.name.to_string(), addresses)
+        })
         .collect();
     let expected = [
         ("a".to_owned(), vec![ip("10.1.0.1")]),

@@ -49,7 +49,7 @@ pub(super) fn unseen(
         let networks: BTreeSet<_> = apart.iter().flat_map(|shard| shard.networks()).collect();
         let keys: BTreeSet<_> = apart.iter().map(|shard| &shard.key).collect();
         let is_unseen = |[then, view]: &[ViewKey; 2]| {
-            new.primary.ports.iter().map(|port| port.number).all(|port| {
+            new.ports().map(|port| port.number).all(|port| {
                 brought(before, then, old, port, &keys) == brought(now, view, new, port, &keys)
             })
         };

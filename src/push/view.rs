@@ -156,9 +156,9 @@ impl Matters {
 fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
     let (host, namespace) = (service.hostname(), &service.primary.namespace);
     context.mesh.cluster_local(host)
-        || service.keeps_home
+        || service.has_ports_by_cluster()
+        || service.shares_addresses()
         || is_by_node(service)
-        || !service.refused.is_empty()
         || context.policy.prefers(host.as_str(), namespace.as_str())
 }
 
@@ -205,14 +205,26 @@ pub fn decide<'a>(
     let own = service.shards.iter().find(|one| one.key == *shard);
     let local = context.mesh.cluster_local(service.hostname())
         || own.is_some_and(|own| own.service.keeps_home);
-    let bar = context.bar(shard, network, endpoint.address);
-    let reach = Reach::new(context, view, service, local, shard, (network, bar));
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
+    let spot = Spot {
+        network,
+        bar: context.bar(shard, network, address),
+        claimants: context.claimants(shard, network, endpoint),
+    };
+    let reach = Reach::new(context, view, service, local, shard, spot);
     let (ipv4, located) = (address.is_ipv4(), address != NO_ADDRESS);
     match reach.decide(Traits { health, pod, tls_mode, ipv4, located, node })? {
         Via::Direct => Ok(Way::Direct),
         Via::Gateways => Ok(Way::Gateways(reach.gateways)),
     }
+}
+
+/// Where endpoints of a shard are, and what stands in the way of all of these.
+struct Spot<'s> {
+    network: &'s NetworkId,
+    bar: Option<Bar>,
+    /// The clusters whose pods have their addresses, where there are several.
+    claimants: Option<&'s Arc<[ClusterId]>>,
 }
 
 /// What is decided alike for all endpoints that one shard has in one network, so that little is left
@@ -298,7 +310,7 @@ impl<'a, 'v> Reach<'a, 'v> {
         service: &MergedService,
         local: bool,
         shard: &ShardKey,
-        (network, bar): (&NetworkId, Option<Bar>),
+        Spot { network, bar, claimants }: Spot<'_>,
     ) -> Self {
         let Definition { export_to, mesh_external, resolution, .. } = &*service.primary.definition;
         let by_name = matches!(resolution, Resolution::ByName(_));
@@ -310,10 +322,12 @@ impl<'a, 'v> Reach<'a, 'v> {
                 (_, Some(_)) => Some(Reason::ClusterDark),
                 (_, None) => None,
             }),
-            barred: bar.map(|bar| match bar {
-                Bar::Address => Reason::AddressRefused,
-                Bar::Network => Reason::NetworkRefused,
-            }),
+            barred: bar
+                .map(|bar| match bar {
+                    Bar::Address => Reason::AddressRefused,
+                    Bar::Network => Reason::NetworkRefused,
+                })
+                .or_else(|| is_anothers(claimants?, view, shard).then_some(Reason::SameAddress)),
             rank: Rank::default(),
             exported: exported(view, service, local, shard),
             nodes: Nodes::of(view, service, shard),
@@ -422,6 +436,13 @@ impl<'a, 'v> Reach<'a, 'v> {
             way => Ok(way),
         }
     }
+}
+
+/// Whether an address that pods of all of these clusters have is, for a view, that of another cluster than the
+/// shard's: the proxy's own cluster's if it has it, else that of the first.
+fn is_anothers(claimants: &[ClusterId], view: &ViewKey, shard: &ShardKey) -> bool {
+    let own = claimants.iter().find(|cluster| **cluster == view.cluster);
+    own.or(claimants.first()).is_some_and(|holder| *holder != shard.cluster)
 }
 
 /// Whether the view may be given what `shard` has of the service, whatever the endpoint.
@@ -586,9 +607,12 @@ fn reaches<'a, 'v>(
     shard: &ShardEndpoints,
 ) -> Vec<Reach<'a, 'v>> {
     let local = local || shard.service.keeps_home;
-    let placed = shard.networks().iter().enumerate();
-    let placed = placed.map(|(at, network)| (network, shard.bar(at)));
-    placed.map(|placed| Reach::new(context, view, service, local, &shard.key, placed)).collect()
+    let spots = shard.networks().iter().enumerate().map(|(at, network)| Spot {
+        network,
+        bar: shard.bar(at),
+        claimants: shard.claimants(at),
+    });
+    spots.map(|spot| Reach::new(context, view, service, local, &shard.key, spot)).collect()
 }
 
 /// By address and port, as [`Socket`]s are ordered.

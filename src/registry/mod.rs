@@ -29,6 +29,10 @@ pub enum Provider {
 }
 
 impl Provider {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] =
+        [Self::Kubernetes, Self::ServiceEntry, Self::WorkloadEntry, Self::Consul];
+
     /// The name as users see it in `/debug/endpoints`.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -163,7 +163,7 @@ async fn run(case: PathBuf, trust: Arc<Trust>) -> String {
 }
 
 /// Everything beside the proxies and what is expected: `<cluster>.yaml`, `mesh.yaml`,
-/// `config.yaml`, `networks.yaml`, `secret-annotations.yaml`, `flags.yaml`.
+/// `config.yaml`, `networks.yaml`, `secret-annotations.yaml`, `secret-created.yaml`, `flags.yaml`.
 fn setup(case: &Path) -> Setup {
     let mut setup = Setup::default();
     for file in files(case, |name| name.ends_with(".yaml") && !name.starts_with("proxy")) {
@@ -175,6 +175,7 @@ fn setup(case: &Path) -> Setup {
             "config" => setup.config = text(&file),
             "flags" => setup.flags.extend(one_document::<Vec<String>>(&file)),
             "secret-annotations" => setup.annotations = one_document(&file),
+            "secret-created" => setup.created = one_document(&file),
             cluster => {
                 let objects = serde_saphyr::from_multiple(&text(&file));
                 let mut objects: Vec<Value> =

@@ -73,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) clusters: BTreeMap<String, Vec<Value>>,
     /// Annotations of the Secrets that make them members, by cluster ID.
     pub(crate) annotations: BTreeMap<String, Value>,
+    /// When these Secrets were made, by cluster ID.
+    pub(crate) created: BTreeMap<String, String>,
     /// The text of a file of the config directory, beside the Secrets.
     pub(crate) config: String,
     /// Flags of `strait serve` beyond those that name ports and directories.
@@ -109,6 +111,9 @@ impl Estate {
             let mut secret = cluster.member_secret(SYSTEM);
             if let Some(annotations) = setup.annotations.get(id) {
                 secret["metadata"]["annotations"] = annotations.clone();
+            }
+            if let Some(created) = setup.created.get(id) {
+                secret["metadata"]["creationTimestamp"] = created.as_str().into();
             }
             std::fs::write(config.join(format!("{id}.json")), secret.to_string()).expect("written");
             clusters.push(cluster);

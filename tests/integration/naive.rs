@@ -1,8 +1,8 @@
 //! What a proxy should be given, by plain loops over Kubernetes objects as JSON: a second opinion.
 //!
-//! Written from docs/reference/interface.md ("Networks") alone. It shares no line with the product, is slow, and knows
-//! only what the simulation makes: IPv4, one slice for each service, every weight 1, all clusters of one mind
-//! about a service's definition.
+//! Written from docs/reference/interface.md ("Networks", "Merging") alone. It shares no line with the product, is slow, and knows
+//! only what the simulation makes: IPv4, one slice for each service, every weight 1, all clusters equally old and of
+//! one mind about a service's definition, but for its ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,6 +106,14 @@ impl Objects {
         }
     }
 
+    /// The pod that an endpoint names, or whose address it has.
+    fn pod_of(&self, namespace: &str, endpoint: &Value) -> Option<&Value> {
+        self.pod(namespace, |pod| match endpoint["targetRef"]["name"].as_str() {
+            Some(named) => text(pod, "/metadata/name") == named,
+            None => text(pod, "/status/podIP") == text(endpoint, "/addresses/0"),
+        })
+    }
+
     fn pod(&self, namespace: &str, test: impl Fn(&Value) -> bool) -> Option<&Value> {
         self.pods.iter().find(|pod| pod["metadata"]["namespace"] == namespace && test(pod))
     }
@@ -196,6 +204,7 @@ impl World {
 /// The assignments that the proxy should hold, by name.
 pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Members> {
     let mut all = BTreeMap::new();
+    let claims = claims(world);
     let is_gateway = world.is_gateway(proxy);
     if proxy.kind == "router" && !is_gateway {
         return all;
@@ -222,8 +231,10 @@ pub(crate) fn assignments(world: &World, proxy: &Proxy) -> BTreeMap<String, Memb
                 } else {
                     format!("outbound|{number}||{host}")
                 };
-                let service = Asked { namespace, name, is_public, port_name: text(port, "/name") };
-                all.insert(resource, members(world, proxy, is_gateway, &service));
+                let (port_name, claims) = (text(port, "/name"), &claims);
+                let service = Asked { namespace, name, is_public, number, port_name, claims };
+                // The first cluster that has the number says how it is called.
+                all.entry(resource).or_insert_with(|| members(world, proxy, is_gateway, &service));
             }
         }
     }
@@ -236,11 +247,40 @@ struct Asked<'a> {
     name: &'a str,
     /// Gateways carry only what is exported to everybody.
     is_public: bool,
+    number: &'a Value,
     port_name: &'a str,
+    claims: &'a Claims<'a>,
+}
+
+/// The clusters that have pods at an address, by network and address.
+type Claims<'a> = BTreeMap<(String, &'a str), BTreeSet<&'a str>>;
+
+fn claims(world: &World) -> Claims<'_> {
+    let mut claims = Claims::new();
+    for (id, cluster) in &world.clusters {
+        let objects = &cluster.objects;
+        for slice in &objects.slices {
+            let part = |object: &Value, of: &str| text(object, of).to_owned();
+            let place = ["/metadata/namespace", "/metadata/name"];
+            let is_it = |service: &&Value| place.map(|at| part(service, at) == part(slice, at));
+            if !objects.services.iter().any(|service| is_it(&service) == [true; 2]) {
+                continue;
+            }
+            for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+                let address = text(endpoint, "/addresses/0");
+                let pod = objects.pod_of(text(slice, "/metadata/namespace"), endpoint);
+                if let (Some(pod), true) = (pod, endpoint["conditions"]["ready"] == true) {
+                    let network = world.network(id, label(pod, NETWORK_LABEL), address);
+                    claims.entry((network, address)).or_default().insert(id.as_str());
+                }
+            }
+        }
+    }
+    claims
 }
 
 fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) -> Members {
-    let Asked { namespace, name, is_public, port_name } = *asked;
+    let Asked { namespace, name, is_public, number, port_name, claims } = *asked;
     let here = world.network_of_proxy(proxy);
     let mut direct: BTreeMap<(String, String, u64), bool> = BTreeMap::new();
     // Of each endpoint elsewhere: where it is, and its gateways.
@@ -252,9 +292,10 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
                 && text(object, "/metadata/namespace") == namespace
         };
         // A slice says nothing without its Service.
-        if !objects.services.iter().any(|service| is_it(&service)) {
-            continue;
-        }
+        let Some(service) = objects.services.iter().find(is_it) else { continue };
+        let mut own = service["spec"]["ports"].as_array().into_iter().flatten();
+        let own = own.find(|port| port["port"] == *number);
+        let port_name = own.map_or(port_name, |port| text(port, "/name"));
         for slice in objects.slices.iter().filter(is_it) {
             let ports = slice["ports"].as_array().into_iter().flatten();
             for port in ports.filter(|port| port["name"] == port_name) {
@@ -262,10 +303,7 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
                 for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
                     let address = text(endpoint, "/addresses/0");
                     let named = endpoint["targetRef"]["name"].as_str();
-                    let pod = objects.pod(namespace, |pod| match named {
-                        Some(named) => text(pod, "/metadata/name") == named,
-                        None => text(pod, "/status/podIP") == address,
-                    });
+                    let pod = objects.pod_of(namespace, endpoint);
                     let ready = endpoint["conditions"]["ready"] == true;
                     if !ready || (named.is_some() && pod.is_none()) {
                         continue;
@@ -274,6 +312,16 @@ fn members(world: &World, proxy: &Proxy, is_gateway: bool, asked: &Asked<'_>) ->
                         == Some("istio");
                     let own = pod.and_then(|pod| label(pod, NETWORK_LABEL));
                     let network = world.network(id, own, address);
+                    // One address is one pod: that of the proxy's cluster, else that of the first.
+                    let claimants =
+                        claims.get(&(network.clone(), address)).filter(|_| pod.is_some());
+                    let holder = claimants.and_then(|all| match all.get(&*proxy.cluster) {
+                        Some(own) => Some(own),
+                        None => all.first(),
+                    });
+                    if holder.is_some_and(|holder| *holder != id.as_str()) {
+                        continue;
+                    }
                     let node = text(endpoint, "/nodeName");
                     let node = objects.nodes.iter().find(|one| text(one, "/metadata/name") == node);
                     let part =

@@ -171,6 +171,7 @@ fn known(clusters: usize) -> Event {
     let known = KnownCluster {
         fixed_network: None,
         config: false,
+        created: None,
         mode: Mode::Normal,
         withdrawn: None,
         trust_domain: DOMAIN.into(),

@@ -159,11 +159,14 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
         secret::name_of(&id),
         args.token_ttl
     );
+    let mut found = false;
     if args.change.dry_run {
-        plan += &preview(&remote, &hub, ns, args.network.as_deref(), &args.wait.connect()).await;
+        let told = preview(&remote, &hub, ns, args.network.as_deref(), &args.wait.connect()).await;
+        found = told.lines().any(|line| line.trim_start().starts_with('!'));
+        plan += &told;
     }
     if !args.change.confirmed(&plan).await? {
-        return Ok(Exit::Fine);
+        return Ok(if found { Exit::Unhealthy } else { Exit::Fine });
     }
     for manifest in manifests::reader(args.rbac, args.more()) {
         remote.apply(&manifest).await?;

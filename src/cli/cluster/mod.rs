@@ -174,7 +174,27 @@ fn describe(row: &Value, _: &Show, look: &Look) -> String {
         let (claim, network) = (text(&claim["claim"]), text(&claim["network"]));
         ("Ignored claim", Cell::doubtful(format!("{claim}: {network}")))
     }));
+    fields.extend(
+        items(&row["sameAddresses"])
+            .iter()
+            .map(|same| ("Same address", Cell::bad(same_addresses(same)))),
+    );
     output::describe(fields, look)
+}
+
+/// That pods of another cluster have addresses of a cluster's own, as `sameAddresses` of its row says.
+pub(super) fn same_addresses(same: &Value) -> String {
+    let network = same["network"].as_str().unwrap_or_default();
+    let (count, first) = (text(&same["addresses"]), text(&same["first"]));
+    let (other, holder) = (text(&same["cluster"]), text(&same["holder"]));
+    format!(
+        "same address: {count} of its pods' are those of pods of {other} in network {network:?} (first {first}); proxies of other clusters are given {holder}'s"
+    )
+}
+
+/// The rows of `sameAddresses` in which a cluster is not the one whose pods others are given.
+pub(super) fn yielded(cluster: &Value) -> impl Iterator<Item = &Value> {
+    items(&cluster["sameAddresses"]).iter().filter(|same| same["holder"] != cluster["id"])
 }
 
 /// Where a command changes clusters, and what it does with its plan.

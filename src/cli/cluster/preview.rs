@@ -4,16 +4,20 @@
 //! own credential and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::api::{Cluster, ROOTS};
 use crate::cli::client::{Client, Connect};
 use crate::cli::output::{items, text};
-use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, gateway_port};
+use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
 /// How many names of a list are printed.
 const NAMES_SHOWN: usize = 8;
+/// How many addresses the control plane is asked about at once.
+const ADDRESSES_ASKED: usize = 200;
 
 /// What both sides say.
 #[derive(Debug, Default)]
@@ -21,6 +25,7 @@ struct Facts {
     /// Of the cluster to be added.
     services: Value,
     slices: Value,
+    nodes: Value,
     /// The network it would be in, where anything says so.
     network: Option<String>,
     /// The system namespace.
@@ -28,6 +33,8 @@ struct Facts {
     /// Of the mesh; none where the control plane can't be asked.
     merged: Option<Value>,
     networks: Value,
+    /// Where pods of members are in the network.
+    addresses: Vec<Value>,
     /// The roots that workloads trust, there and in the config cluster.
     roots: (Option<String>, Option<String>),
 }
@@ -46,6 +53,7 @@ pub(super) async fn preview(
     };
     let (services, no_services) = list("/api/v1/services").await;
     let (slices, no_slices) = list("/apis/discovery.k8s.io/v1/endpointslices").await;
+    let (nodes, _) = list("/api/v1/nodes").await;
     let (system, _) = list(&format!("/api/v1/namespaces/{namespace}")).await;
     let label = system["metadata"]["labels"][NETWORK_LABEL].as_str();
     let roots = async |cluster: &Cluster| {
@@ -55,6 +63,7 @@ pub(super) async fn preview(
     let mut facts = Facts {
         services,
         slices,
+        nodes,
         network: network.or(label).map(str::to_owned),
         namespace: namespace.to_owned(),
         roots: (roots(remote).await, roots(hub).await),
@@ -64,13 +73,23 @@ pub(super) async fn preview(
     let asked = async {
         let client = Client::new(connect)?;
         let merged = client.get("/debug/services", &[]).await?.value;
-        Ok::<_, crate::cli::failure::Failure>((
-            merged,
-            client.get("/debug/networks", &[]).await?.value,
-        ))
+        let networks = client.get("/debug/networks", &[]).await?.value;
+        let network = facts.network.clone().unwrap_or_default();
+        let mut addresses = Vec::new();
+        let pods: Vec<String> = pod_addresses(&facts).iter().map(ToString::to_string).collect();
+        // Once even where there are none: the answer holds the ranges of others' pods.
+        let none: &[String] = &[];
+        let chunks = pods.chunks(ADDRESSES_ASKED).chain(pods.is_empty().then_some(none));
+        for some in chunks {
+            let query = [("network", network.as_str()), ("address", &some.join(","))];
+            addresses.push(client.get("/debug/addresses", &query).await?.value);
+        }
+        Ok::<_, crate::cli::failure::Failure>((merged, networks, addresses))
     };
     match asked.await {
-        Ok((merged, networks)) => (facts.merged, facts.networks) = (Some(merged), networks),
+        Ok((merged, networks, addresses)) => {
+            (facts.merged, facts.networks, facts.addresses) = (Some(merged), networks, addresses);
+        }
         Err(failure) => trouble.push(failure.message().to_owned()),
     }
     let mut out = "What would change\n".to_owned();
@@ -102,21 +121,12 @@ fn changes(facts: &Facts) -> Vec<String> {
         let shared: Vec<&String> =
             services.keys().filter(|name| known.contains_key(*name)).collect();
         lines.push(format!("{} of them would be merged{}", shared.len(), named(&shared)));
-        let conflicts: Vec<&String> = shared
-            .into_iter()
-            .filter(|name| {
-                let ours = services.get(*name).map(|one| ports(&one["spec"]["ports"]));
-                let theirs = known.get(*name).map(|one| ports(&one["ports"]));
-                ours != theirs
-            })
-            .collect();
-        if !conflicts.is_empty() {
-            lines.push(format!(
-                "! {} have other ports there, where the mesh's stay in force{}",
-                conflicts.len(),
-                named(&conflicts)
-            ));
-        }
+        lines.extend(conflicts(
+            shared
+                .iter()
+                .filter_map(|name| Some((*name, *services.get(*name)?, *known.get(*name)?))),
+        ));
+        lines.extend(same_addresses(facts, network));
         let others: BTreeSet<&str> = items(&facts.networks)
             .iter()
             .filter(|row| matters(facts, row))
@@ -201,15 +211,147 @@ fn name_of(object: &Value) -> String {
     format!("{}.{}", text(&object["metadata"]["name"]), text(&object["metadata"]["namespace"]))
 }
 
-/// Ports as they are compared: number and name.
-fn ports(list: &Value) -> BTreeSet<(u64, String)> {
-    items(list)
-        .iter()
-        .map(|port| {
-            let name = port["name"].as_str().unwrap_or_default().to_owned();
-            (port["port"].as_u64().unwrap_or_default(), name)
-        })
-        .collect()
+/// What of services that the mesh has as well is otherwise there. The mesh's members are older, so they decide.
+fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)>) -> Vec<String> {
+    let (mut more, mut fewer, mut other, mut kinds) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (name, own, merged) in shared {
+        let kind = kind_of(own);
+        if merged["resolution"].as_str().is_some_and(|held| !held.starts_with(kind)) {
+            kinds.push(format!("{name} ({kind}, {} in the mesh)", text(&merged["resolution"])));
+        }
+        if kind == "Alias" {
+            continue;
+        }
+        let (own, held) = (own_ports(own), merged_ports(merged));
+        let numbers = |of: &Ports, than: &Ports| {
+            let numbers = of.keys().filter(|key| !than.contains_key(*key));
+            numbers.map(|(number, _)| number.to_string()).collect::<Vec<_>>().join(",")
+        };
+        for (list, numbers) in
+            [(&mut more, numbers(&own, &held)), (&mut fewer, numbers(&held, &own))]
+        {
+            if !numbers.is_empty() {
+                list.push(format!("{name} ({numbers})"));
+            }
+        }
+        for ((number, _), port) in &own {
+            let held = held.iter().find(|((other, _), _)| other == number);
+            if let Some((_, held)) = held.filter(|(_, held)| *held != port) {
+                let shown = |(port, protocol): &(String, &str)| format!("{port:?} {protocol}");
+                let (own, held) = (shown(port), shown(held));
+                other.push(format!("{name} (port {number}: {own}, {held} in the mesh)"));
+            }
+        }
+    }
+    let line = |sign: &str, names: Vec<String>, what: &str| {
+        let shown: Vec<&String> = names.iter().collect();
+        (!names.is_empty()).then(|| format!("{sign}{} {what}{}", names.len(), named(&shown)))
+    };
+    let lines = [
+        line("! ", kinds, "are of another kind there, where the mesh's stays in force"),
+        line(
+            "! ",
+            other,
+            "have ports of another name or protocol there, where the mesh's stay in force",
+        ),
+        line("", more, "would get more ports"),
+        line(
+            "! ",
+            fewer,
+            "lack ports there, and would serve them by ports of the same name, if they have any",
+        ),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
+/// Ports by number, those of datagrams apart: their names and protocols.
+type Ports = BTreeMap<(u64, bool), (String, &'static str)>;
+
+fn own_ports(service: &Value) -> Ports {
+    let ports = items(&service["spec"]["ports"]).iter().filter_map(|port| {
+        let name = port["name"].as_str().unwrap_or_default();
+        let number = port["port"].as_u64()?;
+        let protocol = Protocol::of_port(
+            port["protocol"].as_str().unwrap_or("TCP"),
+            port["appProtocol"].as_str(),
+            name,
+            u16::try_from(number).ok()?,
+        );
+        Some(((number, protocol == Protocol::Udp), (name.to_owned(), protocol.as_str())))
+    });
+    ports.collect()
+}
+
+fn merged_ports(service: &Value) -> Ports {
+    let ports = items(&service["ports"]).iter().filter_map(|port| {
+        let name = port["name"].as_str().unwrap_or_default().to_owned();
+        let protocol = Protocol::named(port["protocol"].as_str()?)?;
+        Some(((port["port"].as_u64()?, protocol == Protocol::Udp), (name, protocol.as_str())))
+    });
+    ports.collect()
+}
+
+/// What a Service is, as `resolution` of a merged one says.
+fn kind_of(service: &Value) -> &'static str {
+    let spec = &service["spec"];
+    match (spec["type"].as_str(), spec["clusterIP"].as_str()) {
+        (_, Some("None")) => "Headless",
+        (Some("ExternalName"), _) => "Alias",
+        _ => "ClientSideLB",
+    }
+}
+
+/// The addresses of its pods that take traffic.
+fn pod_addresses(facts: &Facts) -> BTreeSet<IpAddr> {
+    let endpoints =
+        items(&facts.slices["items"]).iter().flat_map(|slice| items(&slice["endpoints"]));
+    let pods = endpoints.filter(|one| {
+        one["targetRef"]["kind"] == "Pod"
+            && (one["conditions"]["ready"] != false || one["conditions"]["serving"] == true)
+    });
+    pods.filter_map(|one| items(&one["addresses"]).first()?.as_str()?.parse().ok()).collect()
+}
+
+fn parsed<T: std::str::FromStr>(list: &Value) -> impl Iterator<Item = T> {
+    items(list).iter().filter_map(|one| one.as_str()?.parse().ok())
+}
+
+/// Whose pods have its pods' addresses in the network where it would be, or are in the ranges of its nodes.
+fn same_addresses(facts: &Facts, network: &str) -> Vec<String> {
+    let mut same: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
+    let mut ranges: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
+    for row in facts.addresses.iter().flat_map(items) {
+        let Some(cluster) = row["cluster"].as_str() else { continue };
+        same.entry(cluster).or_default().extend(parsed::<IpAddr>(&row["same"]));
+        ranges.entry(cluster).or_default().extend(parsed::<IpNet>(&row["ranges"]));
+    }
+    let name_it = "if these are two networks, name this one: --network NAME (STR0414)";
+    let mut lines = Vec::new();
+    for (cluster, addresses) in &same {
+        if let Some(first) = addresses.first() {
+            lines.push(format!(
+                "! same address: {} of its pods' are those of pods of {cluster} in network {network:?} (first {first}), and would be given to no proxy but its own; {name_it}",
+                addresses.len()
+            ));
+        }
+    }
+    let of_nodes = items(&facts.nodes["items"]).iter().flat_map(|node| {
+        let all = items(&node["spec"]["podCIDRs"]);
+        if all.is_empty() { std::slice::from_ref(&node["spec"]["podCIDR"]) } else { all }
+    });
+    let of_nodes: Vec<IpNet> = of_nodes.filter_map(|one| one.as_str()?.parse().ok()).collect();
+    for (cluster, ranges) in &ranges {
+        let overlaps =
+            |range: &&IpNet| of_nodes.iter().any(|own| own.contains(*range) || range.contains(own));
+        let is_told = same.get(cluster).is_some_and(|addresses| !addresses.is_empty());
+        if let Some(range) = ranges.iter().find(overlaps).filter(|_| !is_told) {
+            lines.push(format!(
+                "! same addresses may come: pods of {cluster} in network {network:?} are in ranges of its nodes ({range}); {name_it}"
+            ));
+        }
+    }
+    lines
 }
 
 fn ready(slice: &Value) -> usize {
@@ -239,11 +381,23 @@ mod tests {
 
     fn facts() -> Facts {
         let merged = json!([
-            { "hostname": "web.shop.svc.cluster.local", "ports": [{ "name": "http", "port": 80 }] },
-            { "hostname": "cart.shop.svc.cluster.local", "ports": [{ "name": "http", "port": 81 }] },
+            { "hostname": "web.shop.svc.cluster.local", "resolution": "ClientSideLB",
+              "ports": [{ "name": "http", "port": 80, "protocol": "HTTP" }] },
+            { "hostname": "cart.shop.svc.cluster.local", "resolution": "Headless",
+              "ports": [{ "name": "http", "port": 81, "protocol": "HTTP" }] },
+            { "hostname": "db.shop.svc.cluster.local", "resolution": "ClientSideLB",
+              "ports": [{ "name": "tcp", "port": 80, "protocol": "TCP" }] },
         ]);
         Facts {
-            services: json!({ "items": [service("web", 80), service("cart", 80), service("new", 80)] }),
+            services: json!({ "items": [
+                service("web", 80), service("cart", 80), service("db", 80), service("new", 80),
+            ] }),
+            nodes: json!({ "items": [{ "spec": { "podCIDR": "10.0.1.0/24" } }] }),
+            addresses: vec![json!([
+                { "cluster": "east", "ranges": ["10.0.0.0/16"], "same": ["10.0.1.2", "10.0.1.3"] },
+                { "cluster": "north", "ranges": ["10.0.1.64/26"], "same": [] },
+                { "cluster": "west", "ranges": ["10.1.0.0/16"], "same": [] },
+            ])],
             slices: json!({ "items": [{ "endpoints": [
                 { "conditions": {} }, { "conditions": { "ready": false } }, { "conditions": { "ready": true } },
             ] }] }),
@@ -260,9 +414,21 @@ mod tests {
         let lines = changes(&facts());
         let told =
             |part: &str| assert!(lines.iter().any(|l| l.contains(part)), "{part}: {lines:#?}");
-        told("3 services with 2 ready endpoints would come, in network n2");
-        told("2 of them would be merged: cart.shop, web.shop");
-        told("! 1 have other ports there, where the mesh's stay in force: cart.shop");
+        told("4 services with 2 ready endpoints would come, in network n2");
+        told("3 of them would be merged: cart.shop, db.shop, web.shop");
+        told(
+            "! 1 are of another kind there, where the mesh's stays in force: cart.shop (ClientSideLB, Headless in the mesh)",
+        );
+        told(r#"mesh's stay in force: db.shop (port 80: "http" HTTP, "tcp" TCP in the mesh)"#);
+        told("1 would get more ports: cart.shop (80)");
+        told("serve them by ports of the same name, if they have any: cart.shop (81)");
+        told(
+            "! same address: 2 of its pods' are those of pods of east in network \"n2\" (first 10.0.1.2)",
+        );
+        told(
+            "! same addresses may come: pods of north in network \"n2\" are in ranges of its nodes (10.0.1.64/26)",
+        );
+        assert!(!lines.iter().any(|line| line.contains("west")), "{lines:#?}");
         told("! no gateway leads into network \"n2\": \"n1\" would not reach");
         told("! its workloads trust other roots");
     }
@@ -274,7 +440,8 @@ mod tests {
         gateway["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } });
         let services = json!({ "items": [service("web", 80), gateway] });
         let roots = (Some("a".into()), Some("a".into()));
-        let lines = changes(&Facts { services, roots, ..facts() });
+        let addresses = Vec::new();
+        let lines = changes(&Facts { services, roots, addresses, ..facts() });
         assert!(lines.iter().all(|line| !line.starts_with('!')), "{lines:#?}");
         assert!(lines.iter().any(|line| line.ends_with("port 15443: gw.shop")), "{lines:#?}");
         let flat = Facts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };

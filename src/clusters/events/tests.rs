@@ -34,6 +34,7 @@ fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
         next_attempt: None,
         mode: None,
         credential: None,
+        same_addresses: Vec::new(),
         kept: None,
     }
 }

@@ -13,7 +13,9 @@ use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, val
 use super::tls::Secrets;
 use super::{any, duration, encode};
 use crate::aggregate::MergedService;
-use crate::model::{ByName, Locality, NamedEndpoint, Port, Protocol, Resolution, TlsMode};
+use crate::model::{
+    ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Resolution, TlsMode,
+};
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
@@ -63,7 +65,8 @@ impl Client<'_> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             return Vec::new();
         }
-        let proxied = service.primary.ports.iter().filter(|port| port.protocol != Protocol::Udp);
+        let ports = service.ports_in(&self.view.cluster);
+        let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => proxied.map(|port| self.passthrough(service, port)).collect(),
@@ -104,10 +107,12 @@ impl Client<'_> {
         let on_host = by_name.endpoints.iter().any(NamedEndpoint::is_socket);
         let near =
             near.filter(|one| !on_host || one.is_socket() || one.address.parse::<IpAddr>().is_ok());
+        // By the name that the entry itself gives the port.
+        let own = service.port(port.number)?;
         let named = near.filter_map(|one| {
             Some((
                 &one.locality,
-                address(one, *one.ports.get(&port.name)?),
+                address(one, *one.ports.get(&own.name)?),
                 one.weight,
                 one.tls_mode,
             ))
@@ -225,20 +230,19 @@ impl Client<'_> {
         encode(name.to_string(), &cluster)
     }
 
-    /// The pod that the client chose. Its address says nothing of mTLS, so all must take it.
+    /// The pod that the client chose. Its address says nothing of mTLS, so all must take it: all of the first
+    /// cluster that has any, which decides for the others.
     fn original_destination(&self, service: &MergedService, port: &Port) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
         let endpoints = service.endpoints_of_port(port.number);
         let mut direct = endpoints.filter(|(shard, endpoint, network)| {
             decide(self.context, self.view, service, shard, *endpoint, network) == Ok(Way::Direct)
         });
-        let mtls = match direct.next() {
-            None => false,
-            Some((_, first, _)) => {
-                first.tls_mode == TlsMode::Istio
-                    && direct.all(|(_, endpoint, _)| endpoint.tls_mode == TlsMode::Istio)
-            }
-        };
+        let takes_mtls = |endpoint: EndpointRef<'_>| endpoint.tls_mode == TlsMode::Istio;
+        let mtls = direct.next().is_some_and(|(deciding, first, _)| {
+            let mut others = direct.take_while(|(shard, _, _)| shard.cluster == deciding.cluster);
+            takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
+        });
         encode(
             name.clone(),
             &cluster::Cluster {

@@ -122,10 +122,10 @@ impl Common<'_> {
 
     /// The listeners that all sidecars of a class have, those for pods aside.
     pub(super) fn listeners(&self, class: &Class) -> Arc<List> {
-        let (_, _, ipv4, ipv6) = class;
+        let (cluster, _, ipv4, ipv6) = class;
         self.cache.listeners.at(class.clone(), self.context.definitions, || {
             let addresses = self.addresses(class);
-            let listeners = lds::shared(self.context, (*ipv4, *ipv6), &addresses);
+            let listeners = lds::shared(self.context, cluster, (*ipv4, *ipv6), &addresses);
             list(ResourceType::Listener, listeners.into_iter().map(Arc::new).collect())
         })
     }
@@ -187,9 +187,9 @@ impl Common<'_> {
         let domain = namespace
             .map(|namespace| format!("{namespace}.svc.{}", self.context.settings.domain))
             .unwrap_or_default();
-        let make = || Arc::new(rds::route(self.context, &addresses, &domain, name));
+        let make = || Arc::new(rds::route(self.context, &addresses, &class.0, &domain, name));
         // Clients choose names: only what listeners have named is worth keeping.
-        if !rds::is_named(&addresses, name) {
+        if !rds::is_named(&addresses, &class.0, name) {
             return make();
         }
         self.cache.routes.at(key, self.context.definitions, make)
@@ -199,7 +199,7 @@ impl Common<'_> {
     pub(super) fn route_in(&self, class: &Class, domain: &str, name: &str) -> Arc<Resource> {
         let addresses = self.addresses(class);
         if rds::is_any_shortened(&addresses, domain) {
-            return Arc::new(rds::route(self.context, &addresses, domain, name));
+            return Arc::new(rds::route(self.context, &addresses, &class.0, domain, name));
         }
         self.route(class, None, name)
     }

@@ -25,7 +25,7 @@ pub(super) fn assigned(
     service: &MergedService,
 ) -> Resource {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
-    if alias || service.primary.port(port).is_none() {
+    if alias || service.port_in(&view.cluster, port).is_none() {
         return empty(name);
     }
     // A gateway passes bytes on and need not know. To clients plain endpoints say so wherever others take mTLS

@@ -7,6 +7,8 @@ mod cache;
 mod cds;
 mod common;
 mod eds;
+#[cfg(test)]
+mod joining;
 mod lds;
 mod nds;
 #[cfg(any(test, fuzzing))]

@@ -39,8 +39,10 @@ impl Names<'_> {
             if service.primary.resolution == Resolution::Headless {
                 self.add_pods(service, &in_full, &mut hosts);
             } else {
-                let known = vips.iter().filter(|vip| self.given || !is_given(vip));
-                self.add(service, "", known.copied().collect(), &in_full, &mut hosts);
+                // A name is told for all ports: at none may another service answer.
+                let whole = vips.iter().filter(|vip| vip.is_whole()).map(|vip| vip.address);
+                let known = whole.filter(|vip| self.given || !is_given(vip));
+                self.add(service, "", known.collect(), &in_full, &mut hosts);
             }
         }
         // One by one, since a map of a message has no order.

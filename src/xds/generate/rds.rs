@@ -14,23 +14,25 @@ use super::lds::{
     RetryOn, TrafficSettings, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Port, Protocol, Resolution};
+use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::Addresses;
 use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
 
-/// The route `name` for sidecars with these addresses in this DNS domain (`NAMESPACE.svc.DOMAIN`).
+/// The route `name` for sidecars of `cluster` with these addresses in this DNS domain
+/// (`NAMESPACE.svc.DOMAIN`).
 pub(super) fn route(
     context: &PushContext,
     addresses: &Addresses,
+    cluster: &ClusterId,
     dns_domain: &str,
     name: &str,
 ) -> Resource {
     let virtual_hosts = if let Some(port) = port_number(name) {
-        of_port(&TrafficSettings::of(&context.mesh), addresses, dns_domain, port)
-    } else if let Some((service, port)) = one_service(addresses, name) {
+        of_port(&TrafficSettings::of(&context.mesh), addresses, cluster, dns_domain, port)
+    } else if let Some((service, port)) = one_service(addresses, cluster, name) {
         vec![virtual_host_of_everything(name, to_service(service, port))]
     } else {
         return empty(name);
@@ -47,8 +49,8 @@ pub(super) fn route(
 }
 
 /// Whether a listener may have named this route: a port, or a service and its port.
-pub(super) fn is_named(addresses: &Addresses, name: &str) -> bool {
-    port_number(name).is_some() || one_service(addresses, name).is_some()
+pub(super) fn is_named(addresses: &Addresses, cluster: &ClusterId, name: &str) -> bool {
+    port_number(name).is_some() || one_service(addresses, cluster, name).is_some()
 }
 
 /// Whether a pod in this DNS domain knows any of these services by a shorter name.
@@ -63,20 +65,27 @@ pub(super) fn empty(name: &str) -> Resource {
     encode(name, &route::RouteConfiguration { name: name.into(), ..Default::default() })
 }
 
-fn one_service<'a>(addresses: &'a Addresses, name: &str) -> Option<(&'a MergedService, &'a Port)> {
+fn one_service<'a>(
+    addresses: &'a Addresses,
+    cluster: &ClusterId,
+    name: &str,
+) -> Option<(&'a MergedService, &'a Port)> {
     let (hostname, port) = name.rsplit_once(':')?;
     let number = port_number(port)?;
     let mut services = addresses.services.iter();
     let (service, _) = services.find(|(service, _)| service.hostname().as_str() == hostname)?;
-    let port = routed_ports(service).find(|port| port.number == number)?;
+    let port = routed_ports(service, cluster).find(|port| port.number == number)?;
     Some((service, port))
 }
 
 /// The ports on which requests may be seen.
-fn routed_ports(service: &MergedService) -> impl Iterator<Item = &Port> {
+fn routed_ports<'a>(
+    service: &'a MergedService,
+    cluster: &ClusterId,
+) -> impl Iterator<Item = &'a Port> {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
     let routed = |port: &Port| port.protocol.is_http() || port.protocol == Protocol::Auto;
-    service.primary.ports.iter().filter(move |port| !alias && routed(port))
+    service.ports_in(cluster).filter(move |port| !alias && routed(port))
 }
 
 fn to_service(service: &MergedService, port: &Port) -> route::Route {
@@ -88,6 +97,7 @@ fn to_service(service: &MergedService, port: &Port) -> route::Route {
 fn of_port(
     settings: &TrafficSettings,
     addresses: &Addresses,
+    cluster: &ClusterId,
     dns_domain: &str,
     number: u16,
 ) -> Vec<route::VirtualHost> {
@@ -96,7 +106,7 @@ fn of_port(
     // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
     let mut taken = BTreeSet::new();
     let has_port =
-        |service: &MergedService| routed_ports(service).any(|port| port.number == number);
+        |service: &MergedService| routed_ports(service, cluster).any(|port| port.number == number);
     let in_full: BTreeSet<String> = addresses
         .services
         .iter()
@@ -105,7 +115,7 @@ fn of_port(
         .collect();
     let mut hosts = Vec::new();
     for (service, vips) in &addresses.services {
-        let Some(port) = routed_ports(service).find(|port| port.number == number) else {
+        let Some(port) = routed_ports(service, cluster).find(|port| port.number == number) else {
             continue;
         };
         let hostname = service.hostname();
@@ -123,7 +133,8 @@ fn of_port(
             // Each pod has a name below the service's.
             domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
         }
-        domains.extend(vips.iter().map(host_of_address));
+        let vips = vips.iter().filter(|vip| vip.has(number));
+        domains.extend(vips.map(|vip| host_of_address(&vip.address)));
         domains.retain(|domain| is_domain(domain) && taken.insert(domain.to_ascii_lowercase()));
         if !domains.is_empty() {
             hosts.push(route::VirtualHost {

@@ -73,7 +73,9 @@ impl<'a> Lens<'a> {
         let mut routes = BTreeSet::new();
         for service in before.all_services().chain(now.all_services()) {
             let is_routed = |protocol: Protocol| protocol.is_http() || protocol == Protocol::Auto;
-            for port in service.primary.ports.iter().filter(|port| is_routed(port.protocol)) {
+            let own = service.by_cluster.values().flat_map(|own| &own.ports);
+            let ports = service.ports().chain(own);
+            for port in ports.filter(|port| is_routed(port.protocol)) {
                 routes.insert(port.number.to_string().into());
                 routes.insert(format!("{}:{}", service.hostname(), port.number).into());
             }

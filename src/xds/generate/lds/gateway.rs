@@ -31,7 +31,7 @@ pub(super) fn listener(
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             continue;
         }
-        for port in &service.primary.ports {
+        for port in service.ports() {
             if port.protocol != Protocol::Udp && !service.hostname().as_str().contains('*') {
                 let name = OutboundName::sni(service.hostname().clone(), port.number);
                 names.insert(name.to_string());

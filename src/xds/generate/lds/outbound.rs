@@ -25,7 +25,7 @@ use super::parts::{
     listening_on, routes_named, tcp, tls_inspector, to_port, to_range, wildcards,
 };
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Port, Protocol, Resolution};
+use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{Addresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
@@ -39,10 +39,11 @@ use crate::xds::resource::Resource;
 /// listener for an address.
 const AGENT_PORTS: [u16; 2] = [15021, 15090];
 
-/// The listeners that all sidecars with these addresses and families share, sorted by name: the one
+/// The listeners that all sidecars of `cluster` with these addresses and families share, sorted by name: the one
 /// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
 pub(in crate::xds::generate) fn shared(
     context: &PushContext,
+    cluster: &ClusterId,
     families: Families,
     addresses: &Addresses,
 ) -> Vec<Resource> {
@@ -53,14 +54,15 @@ pub(in crate::xds::generate) fn shared(
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
     let mut at_address = BTreeMap::new();
     for (service, vips) in &addresses.services {
-        for port in proxied(service) {
+        for port in proxied(service, cluster) {
             if port.protocol.is_http() {
                 let wanted = any_address.entry(port.number).or_default();
                 wanted.http = true;
                 wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
             } else {
-                for vip in vips {
-                    at_address.entry((*vip, port.number)).or_insert((service, port));
+                for vip in vips.iter().filter(|vip| vip.has(port.number)) {
+                    let place = (vip.address, port.number);
+                    at_address.entry(place).or_insert((service, port));
                 }
                 if has_no_known_address(service) {
                     let kept = service.primary.resolution == Resolution::Passthrough;
@@ -101,7 +103,8 @@ pub(in crate::xds::generate) fn shared(
 /// sorted by that. `keep` gives out again what it was given before.
 ///
 /// Only for pods that are reached directly: the address of a pod in another network may belong to somebody
-/// else here.
+/// else here. Where several services want one address it is that of the cluster which is merged first, of that the
+/// oldest service's.
 pub(super) fn pods(
     context: &PushContext,
     settings: &TrafficSettings,
@@ -110,37 +113,44 @@ pub(super) fn pods(
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
-    let mut listeners: BTreeMap<(IpAddr, u16), Arc<Resource>> = BTreeMap::new();
+    let mut wanted = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
     for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
-        for port in proxied(service).filter(|port| !port.protocol.is_http()) {
+        let ports = proxied(service, &view.cluster);
+        for port in ports.filter(|port| !port.protocol.is_http()) {
             for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
                 let at = (endpoint.address, endpoint.port);
-                if listeners.contains_key(&at)
-                    || decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct)
-                {
+                if decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct) {
                     continue;
                 }
-                let name = name(at.0, at.1);
-                if shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok() {
-                    continue;
+                let of_port = service.lender_of_port(&view.cluster, port).into_iter();
+                let precedence = of_port.chain([shard]).map(|key| context.precedence(key)).max();
+                let holder = wanted.entry(at).or_insert((precedence, service, port));
+                if precedence < holder.0 {
+                    *holder = (precedence, service, port);
                 }
-                let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol);
-                let make = || {
-                    let message = for_one_service(settings, at.0, at.1, service, port)?;
-                    Some(encode(name.clone(), &message))
-                };
-                listeners.extend(keep(key, &make).map(|listener| (at, listener)));
             }
         }
     }
-    listeners.into_iter().map(|((address, _), listener)| (address, listener)).collect()
+    let made = wanted.into_iter().filter_map(|(at, (_, service, port))| {
+        let name = name(at.0, at.1);
+        if shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok() {
+            return None;
+        }
+        let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol);
+        let make = || {
+            let message = for_one_service(settings, at.0, at.1, service, port)?;
+            Some(encode(name.clone(), &message))
+        };
+        keep(key, &make).map(|listener| (at.0, listener))
+    });
+    made.collect()
 }
 
-/// The ports of a service for which a proxy has upstream clusters.
-fn proxied(service: &MergedService) -> impl Iterator<Item = &Port> {
+/// The ports of a service for which proxies of `cluster` have upstream clusters.
+fn proxied<'a>(service: &'a MergedService, cluster: &ClusterId) -> impl Iterator<Item = &'a Port> {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
-    let ports = service.primary.ports.iter();
+    let ports = service.ports_in(cluster);
     ports.filter(move |port| !alias && port.protocol != Protocol::Udp)
 }
 

@@ -1,0 +1,275 @@
+//! Which addresses pods of several clusters have in one network, where that can't be true of more than one.
+//!
+//! Every pod that takes traffic claims its address, as often as it is an endpoint. Claims are counted: a
+//! change costs the endpoints that differ, whatever the size of the mesh. A claim takes 8 bytes, in a list for
+//! each block of 256 addresses, so that a cluster whose nodes have blocks of their own costs little more.
+//! Claims know nothing of what is made of them: who is given which pod, the view decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::merge::{MergedService, ShardEndpoints};
+use crate::model::{ClusterId, NetworkId};
+use crate::registry::{Provider, ShardKey};
+
+/// How many claims a list grows by.
+const STEP: usize = 16;
+
+/// The claims of all pods.
+#[derive(Debug, Default)]
+pub struct AddressClaims {
+    /// By network and block.
+    blocks: BTreeMap<NetworkId, BTreeMap<u128, Vec<Claim>>>,
+    /// Clusters by number.
+    clusters: Vec<ClusterId>,
+    numbers: BTreeMap<ClusterId, u32>,
+    /// Addresses that have, or had, claims of several clusters, and one came or went since they were settled.
+    stale: BTreeSet<(NetworkId, IpAddr)>,
+    shared: SameAddresses,
+}
+
+/// That one cluster has pods at an address.
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    /// The last byte of the address in the upper 8 bits, the number of the cluster in the others.
+    place: u32,
+    /// How many endpoints say so; never 0.
+    count: u32,
+}
+
+const OF_CLUSTER: u32 = 24;
+
+/// The addresses that pods of several clusters have in one network, with these clusters in merging order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SameAddresses(OrdMap<NetworkId, OrdMap<IpAddr, Arc<[ClusterId]>>>);
+
+impl SameAddresses {
+    /// The clusters whose pods have that address, where several do. The first one has it for all others.
+    pub fn claimants(&self, network: &NetworkId, address: IpAddr) -> Option<&Arc<[ClusterId]>> {
+        self.0.get(network)?.get(&address)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, by network and address.
+    pub fn iter(&self) -> impl Iterator<Item = (&NetworkId, IpAddr, &Arc<[ClusterId]>)> {
+        let networks = self.0.iter();
+        networks.flat_map(|(network, all)| all.iter().map(move |(at, who)| (network, *at, who)))
+    }
+
+    fn set(&mut self, network: &NetworkId, address: IpAddr, claimants: Option<Arc<[ClusterId]>>) {
+        match (claimants, self.0.get_mut(network)) {
+            (Some(claimants), Some(all)) => {
+                all.insert(address, claimants);
+            }
+            (Some(claimants), None) => {
+                self.0.insert(network.clone(), OrdMap::unit(address, claimants));
+            }
+            (None, Some(all)) => {
+                all.remove(&address);
+                if all.is_empty() {
+                    self.0.remove(network);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Whose endpoints have to be looked at again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Resettled {
+    /// Addresses that others share now than before.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The clusters whose pods have or had them.
+    pub clusters: BTreeSet<ClusterId>,
+}
+
+impl AddressClaims {
+    /// Takes over how a service has changed.
+    pub fn replace(&mut self, old: Option<&MergedService>, new: Option<&MergedService>) {
+        for (at, shard) in kubernetes(new) {
+            let before = find(old, at, &shard.key);
+            if before != Some(shard) {
+                self.replace_shard(&shard.key.cluster, before, Some(shard));
+            }
+        }
+        for (at, shard) in kubernetes(old) {
+            if find(new, at, &shard.key).is_none() {
+                self.replace_shard(&shard.key.cluster, Some(shard), None);
+            }
+        }
+    }
+
+    fn replace_shard(
+        &mut self,
+        cluster: &ClusterId,
+        old: Option<&ShardEndpoints>,
+        new: Option<&ShardEndpoints>,
+    ) {
+        // Most changes are in one place: what is around it is the same.
+        let (mut before, mut behind, mut shorter) = (0, 0, 0);
+        if let (Some(old), Some(new)) = (old, new) {
+            let is_same = |(a, b): &(Option<_>, Option<_>)| a == b;
+            before = old.claims().zip(new.claims()).take_while(is_same).count();
+            shorter = old.claims().len().min(new.claims().len());
+            let ends = old.claims().rev().zip(new.claims().rev()).take(shorter - before);
+            behind = ends.take_while(is_same).count();
+        }
+        debug_assert!(before + behind <= shorter);
+        let number = self.number(cluster);
+        let differing = |shard: &ShardEndpoints| shard.claims().len() - before - behind;
+        // Those that come first: what is in both is never seen to go.
+        if let Some(new) = new {
+            let come = new.claims().skip(before).take(differing(new));
+            come.flatten().for_each(|(address, network)| self.claim(network, address, number));
+        }
+        if let Some(old) = old {
+            let gone = old.claims().skip(before).take(differing(old));
+            gone.flatten().for_each(|(address, network)| self.release(network, address, number));
+        }
+    }
+
+    fn number(&mut self, cluster: &ClusterId) -> u32 {
+        if let Some(number) = self.numbers.get(cluster) {
+            return *number;
+        }
+        let number =
+            u32::try_from(self.clusters.len()).unwrap_or(u32::MAX) & ((1 << OF_CLUSTER) - 1);
+        self.clusters.push(cluster.clone());
+        self.numbers.insert(cluster.clone(), number);
+        number
+    }
+
+    fn claim(&mut self, network: &NetworkId, address: IpAddr, number: u32) {
+        let (block, last) = split(address);
+        if !self.blocks.contains_key(network) {
+            self.blocks.insert(network.clone(), BTreeMap::new());
+        }
+        let Some(blocks) = self.blocks.get_mut(network) else { return };
+        let claims = blocks.entry(block).or_default();
+        let place = last | number;
+        match claims.binary_search_by_key(&place, |claim| claim.place) {
+            Ok(at) => {
+                if let Some(claim) = claims.get_mut(at) {
+                    claim.count += 1;
+                }
+            }
+            Err(at) => {
+                if claims.len() == claims.capacity() {
+                    claims.reserve_exact(STEP);
+                }
+                claims.insert(at, Claim { place, count: 1 });
+                if of_address(claims, last).len() > 1 {
+                    self.stale.insert((network.clone(), address));
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, network: &NetworkId, address: IpAddr, number: u32) {
+        let (block, last) = split(address);
+        let Some(blocks) = self.blocks.get_mut(network) else { return };
+        let Some(claims) = blocks.get_mut(&block) else { return };
+        let place = last | number;
+        let Ok(at) = claims.binary_search_by_key(&place, |claim| claim.place) else { return };
+        let Some(claim) = claims.get_mut(at) else { return };
+        claim.count -= 1;
+        if claim.count > 0 {
+            return;
+        }
+        if of_address(claims, last).len() > 1 {
+            self.stale.insert((network.clone(), address));
+        }
+        claims.remove(at);
+        if claims.is_empty() {
+            blocks.remove(&block);
+        }
+        if blocks.is_empty() {
+            self.blocks.remove(network);
+        }
+    }
+
+    /// Has all addresses that are shared settled again: clusters stand in another order now.
+    pub fn reorder(&mut self) {
+        let all = self.shared.iter().map(|(network, address, _)| (network.clone(), address));
+        let all: Vec<_> = all.collect();
+        self.stale.extend(all);
+    }
+
+    /// Finds out who shares what now; `rank` is the place of a cluster among others.
+    pub fn settle<R: Ord>(&mut self, rank: impl Fn(&ClusterId) -> R) -> Resettled {
+        let mut again = Resettled::default();
+        for (network, address) in std::mem::take(&mut self.stale) {
+            let (block, last) = split(address);
+            let claims = self.blocks.get(&network).and_then(|blocks| blocks.get(&block));
+            let claims = of_address(claims.map_or(&[], |claims| claims), last);
+            let number = |claim: &Claim| (claim.place & ((1 << OF_CLUSTER) - 1)) as usize;
+            let clusters = claims.iter().filter_map(|claim| self.clusters.get(number(claim)));
+            let mut clusters: Vec<ClusterId> = clusters.cloned().collect();
+            clusters.sort_by_cached_key(|cluster| (rank(cluster), cluster.clone()));
+            let now = (clusters.len() > 1).then(|| Arc::<[ClusterId]>::from(clusters));
+            let before = self.shared.claimants(&network, address).cloned();
+            if now != before {
+                again.addresses.insert(address);
+                again.clusters.extend(
+                    [&before, &now].into_iter().flatten().flat_map(|all| all.iter().cloned()),
+                );
+                self.shared.set(&network, address, now);
+            }
+        }
+        again
+    }
+
+    /// How many lists of claims there are.
+    #[cfg(test)]
+    pub(super) fn counted(&self) -> usize {
+        self.blocks.values().map(BTreeMap::len).sum()
+    }
+
+    /// Who shares what, as it was settled last.
+    pub fn shared(&self) -> &SameAddresses {
+        &self.shared
+    }
+}
+
+/// The shards of Kubernetes clusters, with their places. What entries select of clusters are pods that are counted
+/// there, and machines.
+fn kubernetes(service: Option<&MergedService>) -> impl Iterator<Item = (usize, &ShardEndpoints)> {
+    let shards = service.map_or(&[][..], |service| &service.shards).iter().enumerate();
+    shards.filter(|(_, shard)| shard.key.provider == Provider::Kubernetes)
+}
+
+/// The shard of that key. Nearly always it is in the same place as before.
+fn find<'a>(
+    service: Option<&'a MergedService>,
+    at: usize,
+    key: &ShardKey,
+) -> Option<&'a ShardEndpoints> {
+    let shards = &service?.shards;
+    let is_it = |shard: &&ShardEndpoints| shard.key == *key;
+    shards.get(at).filter(is_it).or_else(|| shards.iter().find(is_it))
+}
+
+/// The block of an address, and its last byte in the upper 8 bits.
+fn split(address: IpAddr) -> (u128, u32) {
+    let bits = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    (bits >> 8, ((bits & 0xff) as u32) << OF_CLUSTER)
+}
+
+/// The claims to one address of a block.
+fn of_address(claims: &[Claim], last: u32) -> &[Claim] {
+    let start = claims.partition_point(|claim| claim.place < last);
+    let rest = claims.get(start..).unwrap_or_default();
+    let is_it = |claim: &Claim| claim.place >> OF_CLUSTER == last >> OF_CLUSTER;
+    rest.get(..rest.partition_point(is_it)).unwrap_or_default()
+}

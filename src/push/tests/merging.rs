@@ -1,0 +1,233 @@
+//! Clusters that differ on a service, or on whose an address is: who decides, and who is given what.
+
+use super::*;
+use crate::model::{ClusterId, Protocol, Service};
+use crate::push::addresses::addresses;
+
+/// These clusters are members since then; the others never were.
+fn since(clusters: &[(&str, i64)]) -> Event {
+    let known =
+        |created| KnownCluster { created: (created > 0).then_some(created), ..member(None) };
+    let clusters = clusters.iter().map(|(id, created)| ((*id).into(), known(*created)));
+    Event::Clusters(Arc::new(KnownClusters { clusters: clusters.collect() }))
+}
+
+fn aged(clusters: &[(&str, i64)], words: Vec<RegistryUpdate>) -> Arc<PushContext> {
+    let mut mesh = mesh(words);
+    mesh.apply(since(clusters));
+    mesh.next_version().expect("a first version").0
+}
+
+fn at_port(number: u16, target: u16, name: &str) -> Service {
+    service("web.ns").with(|web| web.ports = vec![port(name, number, target)])
+}
+
+fn serving(address: &str, target: u16, name: &str) -> Endpoint {
+    Endpoint { port: target, port_name: name.into(), ..endpoint(address) }
+}
+
+fn view(cluster: &str) -> ViewKey {
+    ViewKey::of(&sidecar("client.ns", cluster), "".into(), Role::Client)
+}
+
+fn sockets(context: &PushContext, view: &ViewKey, number: u16) -> Vec<String> {
+    let groups = assignment(context, view, &context.services[&host("web.ns")], number).localities;
+    let members = groups.iter().flat_map(|group| &group.members);
+    members.map(|member| format!("{}:{}", member.address, member.port)).collect()
+}
+
+/// A cluster that was added with an old `web` took the port of all others from everybody, since its ID sorts first.
+#[test]
+fn ports_are_the_union_and_endpoints_come_by_number_then_by_name() {
+    let words = vec![
+        shard("b-old", 1)
+            .with(at_port(9080, 9080, "http"), vec![serving("10.0.0.1", 9080, "http")])
+            .said(),
+        shard("a-new", 2)
+            .with(at_port(80, 8080, "http"), vec![serving("10.0.0.2", 8080, "http")])
+            .said(),
+        shard("c-new", 3)
+            .with(at_port(7000, 7000, "tcp"), vec![serving("10.0.0.3", 7000, "tcp")])
+            .said(),
+    ];
+    let context = aged(&[("b-old", 1), ("a-new", 2), ("c-new", 3)], words);
+    let web = &context.services[&host("web.ns")];
+    let numbers: Vec<_> = web.ports().map(|port| port.number).collect();
+    assert_eq!(numbers, [9080, 80, 7000]);
+    let by_name = ["10.0.0.1:9080", "10.0.0.2:8080"];
+    assert_eq!(sockets(&context, &view("b-old"), 9080), by_name);
+    assert_eq!(sockets(&context, &view("b-old"), 80), by_name);
+    assert_eq!(sockets(&context, &view("b-old"), 7000), ["10.0.0.3:7000"]);
+}
+
+#[test]
+fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other() {
+    let words = |ids: [&str; 2]| {
+        let [one, other] = ids;
+        vec![
+            shard(one, 1).with(at_port(80, 8080, "tcp"), vec![]).said(),
+            shard(other, 2).with(at_port(80, 8080, "http"), vec![]).said(),
+        ]
+    };
+    for (ages, decides) in [
+        ([("east", 1), ("west", 2)], Protocol::Tcp),
+        ([("east", 2), ("west", 1)], Protocol::Http),
+        // Equally old, or nobody knows: the ID.
+        ([("east", 3), ("west", 3)], Protocol::Tcp),
+        ([("east", 0), ("west", 0)], Protocol::Tcp),
+        ([("east", 0), ("west", 9)], Protocol::Http),
+    ] {
+        let context = aged(&ages, words(["east", "west"]));
+        let web = &context.services[&host("web.ns")];
+        let of = |cluster: &str| web.port_in(&cluster.into(), 80).map(|port| port.protocol);
+        assert_eq!(of("north"), Some(decides), "{ages:?}");
+        assert_eq!((of("east"), of("west")), (Some(Protocol::Tcp), Some(Protocol::Http)));
+        let conflict = &web.conflicts[0];
+        let winner = if decides == Protocol::Tcp { "east" } else { "west" };
+        assert_eq!((conflict.field, conflict.winner.as_str()), ("ports", winner));
+    }
+}
+
+/// The config cluster decides, however young its Secret would be.
+#[test]
+fn the_config_cluster_comes_before_older_ones() {
+    let settings = Settings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
+    let words = vec![
+        shard("a", 1).with(at_port(80, 8080, "tcp"), vec![]).said(),
+        shard("hub", 2).with(at_port(80, 8080, "http"), vec![]).said(),
+    ];
+    let mut mesh = mesh_of(Arc::new(settings), words);
+    mesh.apply(since(&[("a", 1)]));
+    let (context, _) = mesh.next_version().expect("a first version");
+    let web = &context.services[&host("web.ns")];
+    assert_eq!(web.port(80).map(|port| port.protocol), Some(Protocol::Http));
+}
+
+/// `name: address…` of each service at a port, for proxies of that cluster.
+fn reached(context: &PushContext, cluster: &str, number: u16) -> Vec<String> {
+    let all = addresses(context, &cluster.into(), &"ns".into(), true, true);
+    let shown = |(service, vips): &(
+        Arc<crate::aggregate::MergedService>,
+        Vec<crate::push::addresses::Vip>,
+    )| {
+        let vips: Vec<_> =
+            vips.iter().filter(|vip| vip.has(number)).map(|vip| vip.address.to_string()).collect();
+        format!("{}: {}", service.primary.name, vips.join(" "))
+    };
+    all.services.iter().map(shown).collect()
+}
+
+#[test]
+fn a_borrowed_vip_is_settled_by_port_in_the_order_of_lenders() {
+    let at = |name: &str, created: i64, ports: &[(&str, u16)]| {
+        service(name).vip("10.1.0.1").with(|one| {
+            one.created = created;
+            one.ports = ports.iter().map(|(name, number)| port(name, *number, 1)).collect();
+        })
+    };
+    let words = |first: &str, second: &str| {
+        vec![
+            shard("home", 1).with(service("client.ns"), vec![]).said(),
+            shard(first, 2).with(at("old.ns", 9, &[("tcp", 80), ("tcp-b", 81)]), vec![]).said(),
+            // The younger cluster's service is the older object, and its ID may sort first.
+            shard(second, 3).with(at("new.ns", 1, &[("tcp", 80), ("tcp-b", 82)]), vec![]).said(),
+        ]
+    };
+    for (first, second) in [("east", "west"), ("west", "east")] {
+        let context = aged(&[("home", 1), (first, 2), (second, 3)], words(first, second));
+        assert_eq!(reached(&context, "home", 80), ["client: ", "new: ", "old: 10.1.0.1"]);
+        // At a port that only the other has, a VIP is the other's.
+        assert!(reached(&context, "home", 82).contains(&"new: 10.1.0.1".to_owned()));
+        // At home its own comes first.
+        let own = reached(&context, second, 80);
+        assert_eq!(own, ["client: ", "new: 10.1.0.1", "old: "]);
+        let lost = addresses(&context, &"home".into(), &"ns".into(), true, true).dropped;
+        assert_eq!(lost.len(), 1, "{lost:?}");
+        assert_eq!((&lost[0].hostname, &lost[0].holder), (&host("new.ns"), &host("old.ns")));
+    }
+}
+
+fn pods_of(clusters: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
+    let word = |(epoch, (cluster, addresses)): (u64, &(&str, &[&str]))| {
+        let endpoints = addresses.iter().map(|address| endpoint(address)).collect();
+        shard(cluster, epoch).with(service("web.ns"), endpoints).said()
+    };
+    (1..).zip(clusters).map(word).collect()
+}
+
+const AGES: [(&str, i64); 3] = [("old", 1), ("new", 2), ("third", 3)];
+
+#[test]
+fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
+    let words = pods_of(&[
+        ("old", &["10.0.0.1", "10.0.0.2"]),
+        ("new", &["10.0.0.1", "10.0.0.3"]),
+        ("third", &["10.0.0.4"]),
+    ]);
+    let context = aged(&AGES, words);
+    let web = &context.services[&host("web.ns")];
+    let given = |cluster: &str| {
+        let view = view(cluster);
+        let mut given = Vec::new();
+        for (shard, one, network) in web.endpoints_of_port(80) {
+            let decided = decide(&context, &view, web, shard, one, network);
+            if decided == Err(Reason::SameAddress) {
+                given.push(format!("not {} of {}", one.address, shard.cluster));
+            } else {
+                assert_eq!(decided, Ok(Way::Direct));
+            }
+        }
+        given
+    };
+    assert_eq!(given("old"), ["not 10.0.0.1 of new"]);
+    assert_eq!(given("new"), ["not 10.0.0.1 of old"]);
+    assert_eq!(given("third"), ["not 10.0.0.1 of new"]);
+    // What is encoded is what is explained.
+    for cluster in ["old", "new", "third"] {
+        let all = ["10.0.0.1 1", "10.0.0.2 1", "10.0.0.3 1", "10.0.0.4 1"];
+        assert_eq!(members(&assigned(&context, &view(cluster))), all);
+        let narrowed = view(cluster).narrowed(&context, web);
+        assert_eq!(narrowed.cluster, ClusterId::from(cluster));
+    }
+}
+
+#[test]
+fn who_shares_an_address_follows_pods_networks_and_ages() {
+    let mut mesh = mesh(pods_of(&[("old", &["10.0.0.1"]), ("new", &["10.0.0.2"])]));
+    mesh.apply(since(&AGES));
+    let shared = |mesh: &mut Mesh| {
+        let (context, _) = mesh.next_version().expect("a change");
+        let all = context.same_addresses.iter();
+        all.map(|(network, at, who)| format!("{network}/{at} {who:?}")).collect::<Vec<_>>()
+    };
+    let says = |cluster: &str, epoch, endpoints| {
+        Event::Registry(shard(cluster, epoch).with(service("web.ns"), endpoints).update().said())
+    };
+    assert!(shared(&mut mesh).is_empty());
+    // The same pod behind two ports, and two services, is one.
+    let twice = vec![endpoint("10.0.0.1"), serving("10.0.0.1", 9, "other")];
+    mesh.apply(says("new", 2, twice));
+    assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["old", "new"]"#]);
+    mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
+    assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["old", "new"]"#]);
+    // Whoever is older now has it.
+    mesh.apply(since(&[("old", 5), ("new", 2)]));
+    assert_eq!(shared(&mut mesh), [r#"/10.0.0.1 ["new", "old"]"#]);
+    // What can't take traffic claims nothing, and what is no pod doesn't either.
+    let unready = Endpoint { health: Health::Unhealthy, ..endpoint("10.0.0.1") };
+    mesh.apply(says("new", 2, vec![unready]));
+    assert!(shared(&mut mesh).is_empty());
+    let draining = Endpoint { health: Health::Draining, ..endpoint("10.0.0.1") };
+    mesh.apply(says("new", 2, vec![draining]));
+    assert_eq!(shared(&mut mesh).len(), 1);
+    let named = Endpoint { workload: None, ..endpoint("10.0.0.1") };
+    mesh.apply(says("new", 2, vec![named]));
+    assert!(shared(&mut mesh).is_empty());
+    mesh.apply(says("new", 2, vec![endpoint("10.0.0.1")]));
+    assert_eq!(shared(&mut mesh).len(), 1);
+    // A name for the network of one settles it.
+    let elsewhere =
+        shard("new", 2).network("n2").with(service("web.ns"), vec![endpoint("10.0.0.1")]);
+    mesh.apply(Event::Registry(elsewhere.said()));
+    assert!(shared(&mut mesh).is_empty());
+}

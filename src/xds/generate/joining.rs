@@ -1,0 +1,309 @@
+//! A cluster that joins adds, and takes nothing away (docs/reference/interface.md, "Merging"): whatever the mesh, what each proxy
+//! held of older clusters it still holds, and once the younger one has gone all is as it was, to the byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use strait_proto::json::to_json;
+
+use super::{Cache, Picture};
+use crate::fixtures::{
+    endpoint, host, labels, member, port, removed, service, settings, shard, sidecar,
+};
+use crate::model::{
+    Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Labels, Port, Proxy,
+    ProxyType, Resolution, Service, TlsMode,
+};
+use crate::push::PushContext;
+use crate::push::event_loop::{Event, Mesh};
+use crate::push::view::assignment;
+use crate::registry::RegistryUpdate;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::{Resource, ResourceSource, ResourceType};
+
+/// Its ID sorts before those of the others, and it is younger.
+const YOUNGER: &str = "a-new-one";
+const OLDER: [(&str, i64); 3] = [("east", 100), ("west", 200), ("north", 200)];
+
+fn known(with: bool) -> Event {
+    let known = |created| KnownCluster { created: Some(created), ..member(None) };
+    let mut clusters: BTreeMap<_, _> =
+        OLDER.into_iter().map(|(id, created)| (id.into(), known(created))).collect();
+    if with {
+        clusters.insert(YOUNGER.into(), known(300));
+    }
+    Event::Clusters(Arc::new(KnownClusters { clusters }))
+}
+
+fn some<'a, T>(random: &mut StdRng, of: &'a [T]) -> &'a T {
+    of.choose(random).expect("not empty")
+}
+
+fn some_ports(random: &mut StdRng) -> Vec<Port> {
+    let mut ports: Vec<Port> = Vec::new();
+    for _ in 0..random.random_range(1..4) {
+        let name = some(random, &["http", "http-b", "tcp", "tcp-b", "odd", "udp", "https"]);
+        let number = *some(random, &[80, 81, 5432, 9080]);
+        if ports.iter().all(|port| *port.name != **name && port.number != number) {
+            ports.push(port(name, number, number + 8000));
+        }
+    }
+    ports
+}
+
+fn some_service(random: &mut StdRng, name: &str) -> Service {
+    let mut one = service(name);
+    one.ports = some_ports(random);
+    one.created = random.random_range(1..5);
+    match random.random_range(0..12) {
+        0..4 => one.resolution = Resolution::Headless,
+        4 => one.resolution = Resolution::Alias(host("web.ns")),
+        // Ranges of service addresses of clusters overlap.
+        _ => one = one.vip(&format!("10.1.0.{}", random.random_range(1..6))),
+    }
+    match random.random_range(0..16) {
+        0 => one.export_to = ExportTo::Namespaces(vec!["ns".into()]),
+        1 => one.keeps_home = true,
+        2 => one.node_local = true,
+        _ => {}
+    }
+    one
+}
+
+fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
+    let mut all = Vec::new();
+    for _ in 0..random.random_range(0..4) {
+        let address = format!("10.0.0.{}", random.random_range(2..9));
+        let health =
+            *some(random, &[Health::Healthy, Health::Healthy, Health::Healthy, Health::Unhealthy]);
+        let tls_mode = *some(random, &[TlsMode::Istio, TlsMode::Istio, TlsMode::Disabled]);
+        let is_pod = random.random_ratio(5, 6);
+        for port in &of.ports {
+            let mut one = Endpoint { health, tls_mode, ..endpoint(&address) };
+            one.port_name = port.name.clone();
+            one.port = port.number + 8000;
+            one.workload = one.workload.filter(|_| is_pod);
+            all.push(one);
+        }
+    }
+    all
+}
+
+/// A cluster's word. Of its pods no two have one address, as in the real world.
+fn some_word(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
+    let network = *some(random, &["", "n1", "n1", "n2"]);
+    let mut word = shard(cluster, epoch).network(network);
+    if random.random_bool(0.6) {
+        let address = format!("203.0.113.{epoch}");
+        word = word.with(service("gw.strait-system").gateway_of(network, &address), vec![]);
+    }
+    for name in ["web.ns", "db.ns", "cart.ns", "old.shop"] {
+        if random.random_bool(0.7) {
+            let one = some_service(random, name);
+            let endpoints = some_endpoints(random, &one);
+            word = word.with(one, endpoints);
+        }
+    }
+    word.said()
+}
+
+fn proxies() -> Vec<Proxy> {
+    let mut all = Vec::new();
+    for (cluster, _) in OLDER {
+        let gateway = labels(&[("topology.istio.io/network", "n1")]);
+        for (kind, labels) in [(ProxyType::Sidecar, Labels::new()), (ProxyType::Router, gateway)] {
+            all.push(Proxy { kind, labels, ..sidecar("client.ns", cluster) });
+        }
+    }
+    all
+}
+
+/// What a proxy holds, encoded, by type and name.
+type Bytes = BTreeMap<(&'static str, String), Vec<u8>>;
+
+/// What a proxy holds, read.
+#[derive(Debug)]
+struct Held {
+    bytes: Bytes,
+    json: BTreeMap<(&'static str, String), Value>,
+    /// By service and port: address, port, and whether it is spoken to in mTLS.
+    members: BTreeMap<(Hostname, u16), BTreeSet<(IpAddr, u16, bool)>>,
+}
+
+const KINDS: [(&str, ResourceType); 2] =
+    [("cds", ResourceType::Cluster), ("lds", ResourceType::Listener)];
+
+fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
+    let cache = Cache::default();
+    let network = context.network_of_cluster(&proxy.cluster);
+    let mut picture = Picture::new(context, proxy, network, &cache);
+    let mut bytes = Bytes::new();
+    let mut json = BTreeMap::new();
+    let mut take = |kind: &'static str, of: ResourceType, resource: &Resource| {
+        let name = (kind, resource.name.to_string());
+        json.insert(name.clone(), to_json(of.url(), &resource.body).expect("a message"));
+        bytes.insert(name, resource.body.to_vec());
+    };
+    for (kind, of) in KINDS {
+        let all = picture.all(of);
+        for resource in all.shared.resources().iter().chain(&all.own) {
+            take(kind, of, resource);
+        }
+    }
+    let mut members: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for service in context.all_services() {
+        for number in [80, 81, 5432, 9080] {
+            let name = OutboundName::sidecar(service.hostname().clone(), number).to_string();
+            let one = picture.one(ResourceType::Endpoint, &name).expect("always an answer");
+            take("eds", ResourceType::Endpoint, &one);
+            let route = format!("{}:{number}", service.hostname());
+            for route in [number.to_string(), route] {
+                let one = picture.one(ResourceType::Route, &route).expect("always an answer");
+                take("rds", ResourceType::Route, &one);
+            }
+            let assigned = assignment(context, &picture.view, service, number).localities;
+            let all = assigned.iter().flat_map(|group| &group.members);
+            let all = all.map(|one| (one.address, one.port, one.tls_mode == TlsMode::Istio));
+            members.entry((service.hostname().clone(), number)).or_default().extend(all);
+        }
+    }
+    Held { bytes, json, members }
+}
+
+impl Held {
+    /// Whether the upstream cluster of that name has any endpoint.
+    fn leads_anywhere(&self, name: &str) -> bool {
+        let members = OutboundName::parts(name).and_then(|(host, port, _)| {
+            let mut all = self.members.iter();
+            all.find(|((hostname, number), _)| hostname.as_str() == host && *number == port)
+        });
+        members.is_some_and(|(_, members)| !members.is_empty())
+    }
+}
+
+/// What of an upstream cluster says where requests go and how.
+fn manner(cluster: &Value) -> Value {
+    let options = cluster["typed_extension_protocol_options"].to_string();
+    serde_json::json!({
+        "type": cluster["type"],
+        "mtls": cluster.get("transport_socket").is_some(),
+        "http2": options.contains("http2_protocol_options"),
+        "auto": options.contains("use_downstream_protocol_config"),
+    })
+}
+
+fn list<'a>(of: &'a Value, field: &str) -> &'a [Value] {
+    of[field].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What was there before and is there no more, or differs.
+fn lost(before: &Held, after: &Held) -> Vec<String> {
+    let mut lost = Vec::new();
+    for ((kind, name), old) in &before.json {
+        let Some(new) = after.json.get(&(*kind, name.clone())) else {
+            lost.push(format!("{kind} {name} has gone"));
+            continue;
+        };
+        let same = match *kind {
+            "cds" => {
+                let (mut was, mut is) = (manner(old), manner(new));
+                if !before.leads_anywhere(name) {
+                    // No older cluster's pods were there to say how they are spoken to.
+                    was["mtls"] = Value::Null;
+                    is["mtls"] = Value::Null;
+                }
+                was == is
+            }
+            "lds" => {
+                let chains = list(new, "filter_chains");
+                list(old, "filter_chains").iter().all(|chain| chains.contains(chain))
+                    && old["default_filter_chain"] == new["default_filter_chain"]
+                    && old["address"] == new["address"]
+            }
+            "rds" => list(old, "virtual_hosts").iter().all(|host| {
+                list(new, "virtual_hosts").iter().any(|other| {
+                    let domains = list(other, "domains");
+                    other["name"] == host["name"]
+                        && other["routes"] == host["routes"]
+                        && list(host, "domains").iter().all(|domain| domains.contains(domain))
+                })
+            }),
+            _ => true,
+        };
+        if !same {
+            lost.push(format!("{kind} {name} was\n{old:#}\nand is\n{new:#}"));
+        }
+    }
+    for (of, members) in &before.members {
+        let now = after.members.get(of).cloned().unwrap_or_default();
+        lost.extend(members.difference(&now).map(|member| format!("{of:?} lacks {member:?}")));
+    }
+    lost
+}
+
+#[test]
+fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind() {
+    let (mut added, mut shared) = (0, 0);
+    for seed in 0..400 {
+        let random = &mut StdRng::seed_from_u64(seed);
+        let mut mesh = Mesh::new(settings());
+        mesh.apply(known(false));
+        for (epoch, (cluster, _)) in (1..).zip(OLDER) {
+            mesh.apply(Event::Registry(some_word(random, cluster, epoch)));
+        }
+        mesh.apply(Event::Complete);
+        let (context, _) = mesh.next_version().expect("a first version");
+        let before: Vec<Held> = proxies().iter().map(|proxy| held(&context, proxy)).collect();
+
+        mesh.apply(known(true));
+        mesh.apply(Event::Registry(some_word(random, YOUNGER, 9)));
+        let (context, _) = mesh.next_version().expect("a cluster more");
+        shared += context.same_addresses.iter().count();
+        for (proxy, before) in proxies().iter().zip(&before) {
+            let after = held(&context, proxy);
+            let lost = lost(before, &after);
+            let who = (proxy.kind, &proxy.cluster);
+            assert!(lost.is_empty(), "seed {seed}, {who:?}:\n{}", lost.join("\n"));
+            added += after.bytes.len() - before.bytes.len();
+        }
+
+        mesh.apply(Event::Registry(removed(YOUNGER, 9)));
+        mesh.apply(known(false));
+        let (context, _) = mesh.next_version().expect("a cluster less");
+        assert!(context.same_addresses.iter().all(|(_, _, who)| !who.contains(&YOUNGER.into())));
+        for (proxy, before) in proxies().iter().zip(&before) {
+            let after = held(&context, proxy);
+            assert!(after.bytes == before.bytes, "seed {seed}: something stayed behind");
+        }
+    }
+    assert!(added > 1000 && shared > 100, "{added} {shared}");
+}
+
+/// A younger plain pod turned an older headless mTLS service into plain text.
+#[test]
+fn of_a_headless_service_the_deciding_clusters_pods_decide() {
+    let headless = || service("web.ns").with(|web| web.resolution = Resolution::Headless);
+    let plain = |address: &str| Endpoint { tls_mode: TlsMode::Disabled, ..endpoint(address) };
+    for (older, younger, mtls) in [("east", "west", true), ("west", "east", false)] {
+        let mut mesh = Mesh::new(settings());
+        let created = |id: &str| Some(if id == older { 1 } else { 2 });
+        let known = [older, younger]
+            .map(|id| (id.into(), KnownCluster { created: created(id), ..member(None) }));
+        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters: known.into() })));
+        let east = shard("east", 1).with(headless(), vec![endpoint("10.0.0.1")]).said();
+        let west = shard("west", 2).with(headless(), vec![plain("10.0.0.2")]).said();
+        for word in [east, west] {
+            mesh.apply(Event::Registry(word));
+        }
+        mesh.apply(Event::Complete);
+        let (context, _) = mesh.next_version().expect("a first version");
+        let held = held(&context, &sidecar("client.ns", "north"));
+        let upstream = &held.json[&("cds", format!("outbound|80||{}", host("web.ns")))];
+        assert_eq!(upstream.get("transport_socket").is_some(), mtls, "{older} is older");
+    }
+}
