@@ -320,7 +320,7 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
     let shared = |proxy: &Proxy, network: &str| {
         let view = ViewKey::of(proxy, network.into(), Role::Client);
         let addresses = addresses(&context, &view.cluster, &view.namespace, view.ipv4, view.ipv6);
-        outbound::shared(&context, (view.ipv4, view.ipv6), &addresses)
+        outbound::shared(&context, &view.cluster, (view.ipv4, view.ipv6), &addresses)
     };
     let other = Proxy {
         addresses: vec![ip("10.0.0.77")],
