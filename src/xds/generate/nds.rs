@@ -10,6 +10,7 @@ use std::sync::Arc;
 use prost::Message;
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
+use super::rds::{self, InFull};
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
 use crate::push::PushContext;
@@ -33,8 +34,7 @@ impl Names<'_> {
     pub(super) fn table(&self) -> Resource {
         let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
         let services = self.addresses.services.iter();
-        let in_full: BTreeSet<&str> =
-            services.map(|(service, _)| service.hostname().as_str()).collect();
+        let in_full = rds::in_full(services.map(|(service, _)| &**service));
         for (service, vips) in &self.addresses.services {
             if service.primary.resolution == Resolution::Headless {
                 self.add_pods(service, &in_full, &mut hosts);
@@ -58,7 +58,7 @@ impl Names<'_> {
     fn add_pods(
         &self,
         service: &MergedService,
-        in_full: &BTreeSet<&str>,
+        in_full: &InFull<'_>,
         hosts: &mut BTreeMap<Arc<str>, NameInfo>,
     ) {
         let pods = service
@@ -119,7 +119,7 @@ impl Names<'_> {
         service: &MergedService,
         prefix: &str,
         ips: Vec<IpAddr>,
-        in_full: &BTreeSet<&str>,
+        in_full: &InFull<'_>,
         hosts: &mut BTreeMap<Arc<str>, NameInfo>,
     ) {
         if ips.is_empty() {
@@ -130,9 +130,9 @@ impl Names<'_> {
         let in_kubernetes = service.shards.first().is_some_and(of_cluster);
         // The agent completes short names by the domains that a pod's resolver searches.
         let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
-        // One that another host has in full is not to be taken for this.
-        let is_short =
-            in_kubernetes && !host.ends_with(CLUSTER_SET) && !in_full.contains(&*short_form);
+        let namespace = self.view.namespace.as_str();
+        let is_anothers = rds::is_anothers(in_full, self.context, namespace, service, &short_form);
+        let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET) && !is_anothers;
         let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
         let info = NameInfo {
             ips: ips.iter().map(ToString::to_string).collect(),

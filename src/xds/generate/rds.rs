@@ -31,7 +31,7 @@ pub(super) fn route(
     name: &str,
 ) -> Resource {
     let virtual_hosts = if let Some(port) = port_number(name) {
-        of_port(&TrafficSettings::of(&context.mesh), addresses, cluster, dns_domain, port)
+        of_port(context, addresses, cluster, dns_domain, port)
     } else if let Some((service, port)) = one_service(addresses, cluster, name) {
         vec![virtual_host_of_everything(name, to_service(service, port))]
     } else {
@@ -95,7 +95,7 @@ fn to_service(service: &MergedService, port: &Port) -> route::Route {
 
 /// One virtual host for each service that has the port, oldest first, then one for all else.
 fn of_port(
-    settings: &TrafficSettings,
+    context: &PushContext,
     addresses: &Addresses,
     cluster: &ClusterId,
     dns_domain: &str,
@@ -106,13 +106,10 @@ fn of_port(
     // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
     let mut taken = BTreeSet::new();
     let has_port =
-        |service: &MergedService| routed_ports(service, cluster).any(|port| port.number == number);
-    let in_full: BTreeSet<String> = addresses
-        .services
-        .iter()
-        .filter(|(service, _)| has_port(service))
-        .map(|(service, _)| service.hostname().as_str().to_ascii_lowercase())
-        .collect();
+        |service: &&MergedService| routed_ports(service, cluster).any(|port| port.number == number);
+    let in_full =
+        in_full(addresses.services.iter().map(|(service, _)| &**service).filter(has_port));
+    let namespace = dns_domain.split('.').next().unwrap_or_default();
     let mut hosts = Vec::new();
     for (service, vips) in &addresses.services {
         let Some(port) = routed_ports(service, cluster).find(|port| port.number == number) else {
@@ -123,12 +120,7 @@ fn of_port(
         let names = [hostname].into_iter().chain(aliases);
         let mut domains: Vec<String> =
             names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
-        // A name that a host has in full is that host's, whoever is older: the short form of another is
-        // only a guess of what is meant.
-        domains.retain(|domain| {
-            let lower = domain.to_ascii_lowercase();
-            !in_full.contains(&lower) || lower == hostname.as_str().to_ascii_lowercase()
-        });
+        domains.retain(|domain| !is_anothers(&in_full, context, namespace, service, domain));
         if service.primary.resolution == Resolution::Headless {
             // Each pod has a name below the service's.
             domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
@@ -145,8 +137,40 @@ fn of_port(
             });
         }
     }
-    hosts.push(all_else(settings));
+    hosts.push(all_else(&TrafficSettings::of(&context.mesh)));
     hosts
+}
+
+/// Hosts by their names in full, in lower case.
+pub(super) type InFull<'a> = BTreeMap<String, Vec<&'a MergedService>>;
+
+/// The names that these services have in full.
+pub(super) fn in_full<'a>(services: impl Iterator<Item = &'a MergedService>) -> InFull<'a> {
+    let mut names = InFull::new();
+    for service in services {
+        names.entry(service.hostname().as_str().to_ascii_lowercase()).or_default().push(service);
+    }
+    names
+}
+
+/// Whether `domain`, one of the names of `service`, is rather that of a host that is called so in full: then the
+/// short form is only a guess of what is meant, whoever is older. That holds for hosts of the service's own
+/// namespace, of the proxy's and of the system's. Any other may not take a service's traffic by its short name.
+pub(super) fn is_anothers(
+    in_full: &InFull<'_>,
+    context: &PushContext,
+    namespace: &str,
+    service: &MergedService,
+    domain: &str,
+) -> bool {
+    let may = |other: &MergedService| {
+        let of = other.primary.namespace.as_str();
+        [service.primary.namespace.as_str(), namespace, &context.settings.system_namespace]
+            .contains(&of)
+    };
+    let lower = domain.to_ascii_lowercase();
+    lower != service.hostname().as_str().to_ascii_lowercase()
+        && in_full.get(&lower).is_some_and(|others| others.iter().any(|other| may(other)))
 }
 
 /// For each host the names that stand for it. An alias may stand for another one.

@@ -635,6 +635,16 @@ fn a_name_in_full_is_never_the_short_form_of_another() {
         )
     );
     assert_eq!(lines[1], "web.ns:80: web.ns web.ns.");
+    // One of another namespace takes nothing of the service's.
+    let namespaces = |of: &str, proxy: Proxy| {
+        let entry = service(&format!("x.{of}")).with(|it| it.hostname = "web.ns".into());
+        let web = service("web.ns").created(1);
+        let context = self::context(vec![east(vec![(web, vec![]), (entry, vec![])])]);
+        domains(&context, &proxy, "80")[0].contains(" web.ns ")
+    };
+    assert!(namespaces("bank", client()), "the service keeps its short name");
+    let of_bank = sidecar("web-1.bank", "east");
+    assert!(!namespaces("bank", of_bank), "but for clients of the entry's own namespace");
 }
 
 #[test]
