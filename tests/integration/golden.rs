@@ -1,4 +1,4 @@
-//! What proxies are given, case by case: the folders of `tests/golden/` (its README says how to write
+//! What proxies are given, case by case: the files of `tests/golden/` (its README says how to write
 //! one).
 //!
 //! Runs every case through the whole pipeline, compares what a proxy holds and what the admin API
@@ -21,6 +21,7 @@ use strait::xds::client::{Client, ConnectError};
 use strait::xds::resource::ResourceType;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
+use super::archive::Archive;
 use super::harness::{Collection, Estate, LIMIT, Setup, Trust, to_json};
 
 /// Cases that run at once: each waits for others' answers most of the time.
@@ -29,7 +30,7 @@ const AT_ONCE: usize = 6;
 const NOT_SHOWN: &str = "(not shown)";
 /// When objects were made that don't say.
 const CREATED: &str = "2026-01-01T00:00:00Z";
-/// The order in which an explanation asks (interface.md, "Admin HTTP").
+/// The order in which an explanation asks (docs/reference/interface.md, "Admin HTTP").
 const STEPS: [&str; 7] = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
 
 /// `BLESS=1` writes what was found over what differs; `GOLDEN=text` runs the cases whose names hold it.
@@ -40,7 +41,8 @@ fn every_golden_case_holds() {
     let mut cases: Vec<PathBuf> = fs::read_dir(root())
         .expect("the folder of cases")
         .map(|entry| entry.expect("readable").path())
-        .filter(|path| path.is_dir() && name_of(path).contains(&wanted))
+        .filter(|path| path.extension().is_some_and(|end| end == "txtar"))
+        .filter(|path| name_of(path).contains(&wanted))
         .collect();
     cases.sort();
     assert!(!cases.is_empty(), "no case is named {wanted:?}");
@@ -141,7 +143,23 @@ impl ProxyFile {
 }
 
 /// Runs one case. What is wrong, in words; nothing where all is right.
-async fn run(case: PathBuf, trust: Arc<Trust>) -> String {
+async fn run(file: PathBuf, trust: Arc<Trust>) -> String {
+    let mut archive = Archive::parse(&text(&file));
+    let folder = tempfile::tempdir().expect("a folder");
+    archive.unpack(folder.path());
+    let report = run_in(folder.path().to_owned(), trust).await;
+    if blesses() {
+        archive.pack_again(folder.path());
+        fs::write(&file, archive.to_text()).expect("written");
+    }
+    report
+}
+
+fn blesses() -> bool {
+    std::env::var_os("BLESS").is_some()
+}
+
+async fn run_in(case: PathBuf, trust: Arc<Trust>) -> String {
     let estate = Estate::start(&setup(&case), &trust).await;
     let mut found = Findings { report: String::new(), compared: 0 };
     let proxies = files(&case, |name| name == "proxy.yaml" || name.starts_with("proxy-"));
@@ -390,7 +408,7 @@ impl Findings {
         if expected == found {
             return;
         }
-        if std::env::var_os("BLESS").is_some() {
+        if blesses() {
             fs::write(file, found).expect("written");
             return;
         }

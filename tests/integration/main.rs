@@ -7,6 +7,7 @@
     reason = "a test fails by a panic"
 )]
 
+mod archive;
 mod cli;
 mod demo;
 mod faults;
