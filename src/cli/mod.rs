@@ -89,8 +89,9 @@ enum Command {
     },
 }
 
-/// Reads the command line, does what it says, and turns the end into an exit code.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+/// Reads the command line, does what it says, and turns the end into an exit code. Of no generic type, so that
+/// all it calls is compiled here, once, and not again in the program.
+pub fn main(args: std::env::ArgsOs) -> ExitCode {
     let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
