@@ -232,7 +232,7 @@ impl Metrics {
         let name = "strait_cluster_last_contact_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a cluster's API server last answered.")?;
         for cluster in clusters {
-            if let Some(at) = cluster.last_contact.map(|at| at.as_second()) {
+            if let Some(at) = cluster.last_contact.get().and_then(seconds) {
                 family.sample(&[("cluster", &cluster.id)], at)?;
             }
         }

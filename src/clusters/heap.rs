@@ -26,8 +26,9 @@ pub async fn run(
 ) {
     let mut given_for = Vec::new();
     'news: loop {
-        let read = read(&statuses.borrow_and_update());
-        if read != given_for {
+        let is_old = are_read(&statuses.borrow_and_update(), &given_for);
+        if !is_old {
+            let read = read(&statuses.borrow());
             for pause in [quiet, quiet * AFTERMATH] {
                 match tokio::time::timeout(pause, other_than(&mut statuses, &read)).await {
                     Ok(Some(())) => continue 'news,
@@ -46,7 +47,17 @@ pub async fn run(
 
 /// The clusters that have been read.
 fn read(statuses: &[ClusterStatus]) -> Vec<String> {
-    statuses.iter().filter(|status| status.sync_took.is_some()).map(|s| s.id.clone()).collect()
+    ids_read(statuses).map(str::to_owned).collect()
+}
+
+/// Whether those are the clusters that have been read. Nothing is made for the look: of thousands of clusters
+/// some have news all the time.
+fn are_read(statuses: &[ClusterStatus], those: &[String]) -> bool {
+    ids_read(statuses).eq(those.iter().map(String::as_str))
+}
+
+fn ids_read(statuses: &[ClusterStatus]) -> impl Iterator<Item = &str> {
+    statuses.iter().filter(|status| status.sync_took.is_some()).map(|status| status.id.as_str())
 }
 
 /// Waits until others have been read; `None` if nobody will say.
@@ -54,7 +65,7 @@ async fn other_than(
     statuses: &mut watch::Receiver<Arc<Vec<ClusterStatus>>>,
     those: &[String],
 ) -> Option<()> {
-    statuses.wait_for(|now| read(now) != those).await.ok().map(|_| ())
+    statuses.wait_for(|now| !are_read(now, those)).await.ok().map(|_| ())
 }
 
 #[cfg(test)]
@@ -77,7 +88,7 @@ mod tests {
             since: None,
             network: None,
             trust_domain: String::new(),
-            last_contact: None,
+            last_contact: Default::default(),
             services: 0,
             endpoints: 0,
             withheld: 0,

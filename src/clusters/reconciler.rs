@@ -10,7 +10,7 @@ mod course;
 mod member;
 mod presumed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,10 +45,12 @@ use crate::task::Supervisor;
 
 /// Clusters that sync for the first time at once: more would only share the same bandwidth.
 const FIRST_SYNCS: usize = 8;
-/// The least time between two looks at everything: hundreds of clusters have news all the time.
+/// The least time between two looks: of hundreds of clusters some have news all the time.
 const PACE: Duration = Duration::from_millis(50);
-/// How often states are looked at without news: ages and times left move on.
+/// How often members are looked at without news whose state may change by the time alone.
 const TICK: Duration = Duration::from_secs(1);
+/// How often at all members without news: the end of a token draws near.
+const TURN: Duration = Duration::from_secs(60);
 /// How long a registry that ended, or panicked, rests.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// How long the configuration may take to be read before the members are presumed to be those that are
@@ -143,6 +145,7 @@ pub fn start(mut config: Config, tasks: &Supervisor) -> Outputs {
         epochs: AtomicU64::new(0),
         first_syncs: Arc::new(Semaphore::new(FIRST_SYNCS)),
         news: Notify::new(),
+        noted: Mutex::default(),
         statuses,
         known,
         settled,
@@ -194,6 +197,8 @@ struct Context {
     first_syncs: Arc<Semaphore>,
     /// A run has something new to see.
     news: Notify,
+    /// Of which members.
+    noted: Mutex<BTreeSet<ClusterId>>,
     statuses: watch::Sender<Arc<Vec<ClusterStatus>>>,
     known: watch::Sender<Arc<KnownClusters>>,
     settled: watch::Sender<Settled>,
@@ -203,6 +208,40 @@ impl Context {
     fn next_epoch(&self) -> Epoch {
         Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1)
     }
+
+    /// Says that there is something new to see of a member.
+    fn note(&self, id: &ClusterId) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !noted.contains(id) {
+            noted.insert(id.clone());
+        }
+        drop(noted);
+        self.news.notify_one();
+    }
+
+    /// Of which members there is something new to see since the last time.
+    fn take_noted(&self) -> BTreeSet<ClusterId> {
+        std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// At which members to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// At those that have news.
+    News,
+    /// At those, and at those whose state may change by the time alone.
+    Unsettled,
+    /// At all: what concerns all of them has changed.
+    All,
+}
+
+/// What is shown of a member.
+struct Shown {
+    status: ClusterStatus,
+    known: KnownCluster,
+    /// Whether readiness waits for it.
+    is_awaited: bool,
 }
 
 struct Reconciler {
@@ -226,6 +265,10 @@ struct Reconciler {
     fresh_by: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
+    /// What is shown of each member.
+    shown: BTreeMap<ClusterId, Shown>,
+    /// What is shown of what is no member.
+    idle: Vec<ClusterStatus>,
     /// The states last shown, by cluster and Secret, and since when.
     states: BTreeMap<(String, Option<String>), (State, Timestamp)>,
     started: SystemTime,
@@ -241,6 +284,8 @@ impl Reconciler {
             fresh_by: knows.then(|| now + FRESH_WAIT),
             policy: context.config.policy.clone(),
             trust_domain: context.config.trust_domain.clone(),
+            shown: BTreeMap::new(),
+            idle: Vec::new(),
             states: BTreeMap::new(),
             started: SystemTime::now(),
             objects: context.config.objects.clone(),
@@ -255,28 +300,30 @@ impl Reconciler {
     }
 
     async fn run(&mut self) {
-        let mut tick = tokio::time::interval(TICK);
+        let (mut tick, mut turn) = (tokio::time::interval(TICK), tokio::time::interval(TURN));
         let heart = self.context.tasks.heart("clusters");
+        let mut look = Look::All;
         loop {
             heart.turned();
-            self.step().await;
+            self.step(look).await;
             let paced = Instant::now() + PACE;
-            tokio::select! {
-                () = changed(Some(&mut self.objects)) => {}
-                () = changed(self.config_access.as_mut()) => {}
-                () = self.context.news.notified() => {}
-                () = changed(Some(&mut self.policy)) => {}
-                () = changed(Some(&mut self.trust_domain)) => {}
-                () = at(self.presume_at) => {}
-                () = at(self.fresh_by) => {}
-                _ = tick.tick() => {}
-            }
+            look = tokio::select! {
+                () = changed(Some(&mut self.objects)) => Look::All,
+                () = changed(self.config_access.as_mut()) => Look::All,
+                () = self.context.news.notified() => Look::News,
+                () = changed(Some(&mut self.policy)) => Look::All,
+                () = changed(Some(&mut self.trust_domain)) => Look::All,
+                () = at(self.presume_at) => Look::All,
+                () = at(self.fresh_by) => Look::All,
+                _ = turn.tick() => Look::All,
+                _ = tick.tick() => Look::Unsettled,
+            };
             tokio::time::sleep_until(paced).await;
         }
     }
 
     /// Does everything that is to be done now. Doing it again does nothing.
-    async fn step(&mut self) {
+    async fn step(&mut self, mut look: Look) {
         let now = Instant::now();
         let objects = self.objects.borrow_and_update().clone();
         let news = objects.as_ref().filter(|objects| {
@@ -289,6 +336,7 @@ impl Reconciler {
             }
         }
         if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
+            look = Look::All;
             self.plan(now).await;
         }
         #[cfg(test)]
@@ -296,12 +344,31 @@ impl Reconciler {
         if objects.is_some() {
             self.presume_at = None;
         } else if self.presume_at.is_some_and(|at| at <= now) {
+            look = Look::All;
             self.presume();
         }
         self.planned_for = objects;
-        self.fresh_by = self.fresh_by.filter(|by| now < *by);
-        self.tend(now).await;
-        self.publish(now);
+        if self.fresh_by.take_if(|by| *by <= now).is_some() {
+            look = Look::All;
+        }
+        let ids = self.to_look_at(look, now);
+        self.tend(&ids, now).await;
+        self.publish(&ids, look, now);
+    }
+
+    /// The members to look at. The config cluster first: of two IDs for one cluster it is the one that counts.
+    fn to_look_at(&self, look: Look, now: Instant) -> Vec<ClusterId> {
+        let noted = self.context.take_noted();
+        let is_meant = |id: &ClusterId| match look {
+            Look::All => true,
+            Look::News => noted.contains(id),
+            Look::Unsettled => {
+                noted.contains(id) || self.members.get(id).is_none_or(|one| !one.is_settled(now))
+            }
+        };
+        let config = self.context.config.config_cluster.as_ref().map(|cluster| &cluster.id);
+        let ids = config.into_iter().chain(self.running.clusters.keys());
+        ids.filter(|id| is_meant(id)).cloned().collect()
     }
 
     fn read(&mut self, secrets: &[Arc<Secret>]) {
@@ -414,18 +481,17 @@ impl Reconciler {
         let _ = self.context.config.updates.send(removed).await;
     }
 
-    /// Makes each member run as it should.
-    async fn tend(&mut self, now: Instant) {
-        // The config cluster first: of two IDs for one cluster it is the one that counts.
-        let config = self.context.config.config_cluster.as_ref().map(|cluster| cluster.id.clone());
-        let ids: Vec<_> = config.into_iter().chain(self.running.clusters.keys().cloned()).collect();
+    /// Makes each of these members run as it should.
+    async fn tend(&mut self, ids: &[ClusterId], now: Instant) {
         for id in ids {
-            let mut member = match self.members.remove(&id) {
+            #[cfg(test)]
+            tests::looked_at(id);
+            let mut member = match self.members.remove(id) {
                 Some(member) => member,
-                None => self.begin(&id, now).await,
+                None => self.begin(id, now).await,
             };
-            let cluster = self.running.clusters.get(&id);
-            let (mode, _) = self.mode_of(&id, cluster);
+            let cluster = self.running.clusters.get(id);
+            let (mode, _) = self.mode_of(id, cluster);
             let frozen = matches!(member.flapping.stage(now.into_std()), Some(Stage::Frozen(_)))
                 || mode == Mode::Pause;
             let hold = cluster.map(|cluster| &cluster.hold);
@@ -434,17 +500,17 @@ impl Reconciler {
             match (hold, &self.config_access) {
                 (Some(Hold::Leaving { .. } | Hold::Presumed), _) => member.freeze(),
                 _ if frozen => member.freeze(),
-                (Some(Hold::Held(access)), _) => self.align(&id, &mut member, access),
+                (Some(Hold::Held(access)), _) => self.align(id, &mut member, access),
                 (None, Some(access)) => {
                     let access = access.borrow().clone();
-                    self.align(&id, &mut member, &access);
+                    self.align(id, &mut member, &access);
                 }
                 (None, None) => {}
             }
             let pinned = cluster.and_then(|cluster| cluster.uid.as_deref());
             let stale_after = self.context.config.stale_after;
             member.advance(pinned, |uid| self.twin_of(uid), stale_after, now);
-            self.members.insert(id, member);
+            self.members.insert(id.clone(), member);
         }
     }
 
@@ -586,81 +652,43 @@ impl Reconciler {
         twin.map(|(id, _)| id)
     }
 
-    fn publish(&mut self, now: Instant) {
-        let mut known = KnownClusters::default();
-        let mut statuses = Vec::new();
-        let mut waiting = Vec::new();
+    /// Shows how these members fare, after a look at them.
+    fn publish(&mut self, ids: &[ClusterId], look: Look, now: Instant) {
         let wall = SystemTime::now();
         let withdrawn = self.withdrawn(wall);
-        for (id, member) in &self.members {
-            let cluster = self.running.clusters.get(id);
-            let network = cluster.and_then(|cluster| cluster.network.clone());
-            let (mode, mode_by) = self.mode_of(id, cluster);
-            let config = cluster.is_none();
-            let leaving_in = cluster.and_then(|cluster| match cluster.hold {
-                Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
-                Hold::Held(_) | Hold::Presumed => None,
-            });
-            let limit = self.context.config.sync_timeout;
-            let late = !member.has_data && now.duration_since(member.since) >= limit;
-            let (shown, successor) = member.shown();
-            let (state, reason) = judge(&Facts {
-                status: &shown,
-                has_data: member.has_data,
-                restored: member.restored.as_ref(),
-                timed_out: late.then_some(limit),
-                leaving_in,
-                mode,
-                mode_by: &mode_by,
-                flapping: member.flapping.stage(now.into_std()),
-                held: member.held().map(|held| held.seen_at(now.into_std())),
-                withdrawn: withdrawn.get(id).map(String::as_str),
-                kept: self.plan.kept.get(id),
-                bereft: cluster.is_some_and(|cluster| cluster.hold == Hold::Presumed),
-                successor: successor.as_ref(),
-                barred: member.barred.as_ref(),
-                stale_after: self.context.config.stale_after,
-                now: wall,
-            });
-            let never_synced = !member.has_data && !late && holds_up_readiness(state);
-            if never_synced || (self.fresh_by.is_some() && member.is_catching_up()) {
-                waiting.push(id.clone());
-            }
-            let secret = cluster.map(|cluster| cluster.secret.to_string());
-            let fixed_network = network.clone();
-            let claimed = member.claimed.as_ref();
-            let trust_domain = self.trust_domain_of(id, cluster, claimed).unwrap_or_default();
-            known.clusters.insert(
-                id.clone(),
-                KnownCluster {
-                    fixed_network,
-                    config,
-                    created: cluster.and_then(|cluster| cluster.created),
-                    mode,
-                    withdrawn: withdrawn.get(id).map(|why| why.as_str().into()),
-                    trust_domain: Arc::clone(&trust_domain),
-                },
-            );
-            let place = (network, trust_domain);
-            let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
-            let entry = self.entry(id.as_str(), secret, (state, reason), place, &shown);
-            let mode = match mode {
-                Mode::Normal => None,
-                Mode::Drain => Some("drain"),
-                Mode::Pause => Some("pause"),
-            };
-            let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
-            statuses.push(ClusterStatus { kept, mode, credential, ..entry });
+        let is_all = look == Look::All;
+        let (mut status_changed, mut known_changed) = (is_all, is_all);
+        for id in ids {
+            let Some(member) = self.members.get(id) else { continue };
+            let why = withdrawn.get(id).map(String::as_str);
+            let mut shown = self.show(id, member, why, (now, wall));
+            self.date(&mut shown.status, wall);
+            let before = self.shown.get(id);
+            status_changed |= before.is_none_or(|before| before.status != shown.status);
+            known_changed |= before.is_none_or(|before| before.known != shown.known);
+            self.shown.insert(id.clone(), shown);
         }
-        statuses.extend(self.plan.idle.iter().map(|idle| self.idle_entry(idle)));
-        statuses.sort_by(|a, b| order(a).cmp(&order(b)));
-        self.date(&mut statuses, wall);
-        publish(&self.context.known, Arc::new(known));
-        publish(&self.context.statuses, Arc::new(statuses));
+        if is_all {
+            self.shown.retain(|id, _| self.members.contains_key(id));
+            self.show_idle(wall);
+        }
+        if known_changed {
+            let known = |(id, shown): (&ClusterId, &Shown)| (id.clone(), shown.known.clone());
+            let clusters = self.shown.iter().map(known).collect();
+            publish(&self.context.known, Arc::new(KnownClusters { clusters }));
+        }
+        if status_changed {
+            let members = self.shown.values().map(|shown| &shown.status);
+            let mut statuses: Vec<_> = members.chain(&self.idle).cloned().collect();
+            statuses.sort_by(|a, b| order(a).cmp(&order(b)));
+            publish(&self.context.statuses, Arc::new(statuses));
+        }
+        let awaited = self.shown.iter().filter(|(_, shown)| shown.is_awaited);
+        let awaited: Vec<_> = awaited.map(|(id, _)| id.clone()).collect();
         let read = self.planned_for.is_some() || self.presumed;
-        let settled = match (read, waiting.is_empty()) {
+        let settled = match (read, awaited.is_empty()) {
             (false, _) => Settled::ConfigurationUnread,
-            (true, false) => Settled::Waiting(waiting),
+            (true, false) => Settled::Waiting(awaited),
             (true, true) => Settled::All,
         };
         publish(&self.context.settled, settled);
@@ -690,17 +718,96 @@ impl Reconciler {
         })
     }
 
-    /// Says since when each is in its state.
-    fn date(&mut self, statuses: &mut [ClusterStatus], wall: SystemTime) {
-        let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
-        let before = std::mem::take(&mut self.states);
-        for status in statuses {
-            let key = (status.id.clone(), status.secret.clone());
-            let held = before.get(&key).filter(|(state, _)| *state == status.state);
-            let since = held.map_or(now, |(_, since)| *since);
-            status.since = (status.state != State::Live).then_some(since);
-            self.states.insert(key, (status.state, since));
+    /// What there is to show of a member.
+    fn show(
+        &self,
+        id: &ClusterId,
+        member: &Member,
+        withdrawn: Option<&str>,
+        (now, wall): (Instant, SystemTime),
+    ) -> Shown {
+        let cluster = self.running.clusters.get(id);
+        let network = cluster.and_then(|cluster| cluster.network.clone());
+        let (mode, mode_by) = self.mode_of(id, cluster);
+        let leaving_in = cluster.and_then(|cluster| match cluster.hold {
+            Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
+            Hold::Held(_) | Hold::Presumed => None,
+        });
+        let limit = self.context.config.sync_timeout;
+        let late = !member.has_data && now.duration_since(member.since) >= limit;
+        let (status, successor) = member.shown();
+        let (state, reason) = judge(&Facts {
+            status: &status,
+            has_data: member.has_data,
+            restored: member.restored.as_ref(),
+            timed_out: late.then_some(limit),
+            leaving_in,
+            mode,
+            mode_by: &mode_by,
+            flapping: member.flapping.stage(now.into_std()),
+            held: member.held().map(|held| held.seen_at(now.into_std())),
+            withdrawn,
+            kept: self.plan.kept.get(id),
+            bereft: cluster.is_some_and(|cluster| cluster.hold == Hold::Presumed),
+            successor: successor.as_ref(),
+            barred: member.barred.as_ref(),
+            stale_after: self.context.config.stale_after,
+            now: wall,
+        });
+        let never_synced = !member.has_data && !late && holds_up_readiness(state);
+        let secret = cluster.map(|cluster| cluster.secret.to_string());
+        let claimed = member.claimed.as_ref();
+        let trust_domain = self.trust_domain_of(id, cluster, claimed).unwrap_or_default();
+        let known = KnownCluster {
+            fixed_network: network.clone(),
+            config: cluster.is_none(),
+            created: cluster.and_then(|cluster| cluster.created),
+            mode,
+            withdrawn: withdrawn.map(Into::into),
+            trust_domain: Arc::clone(&trust_domain),
+        };
+        let place = (network, trust_domain);
+        let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
+        let entry = self.entry(id.as_str(), secret, (state, reason), place, &status);
+        let mode = match mode {
+            Mode::Normal => None,
+            Mode::Drain => Some("drain"),
+            Mode::Pause => Some("pause"),
+        };
+        let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
+        Shown {
+            status: ClusterStatus { kept, mode, credential, ..entry },
+            known,
+            is_awaited: never_synced || (self.fresh_by.is_some() && member.is_catching_up()),
         }
+    }
+
+    /// Shows what is no member, and forgets since when what is shown no more was as it was.
+    fn show_idle(&mut self, wall: SystemTime) {
+        let mut idle: Vec<_> = self.plan.idle.iter().map(|idle| self.idle_entry(idle)).collect();
+        for status in &mut idle {
+            self.date(status, wall);
+        }
+        self.idle = idle;
+        let statuses = self.shown.values().map(|shown| &shown.status).chain(&self.idle);
+        let there: BTreeSet<_> =
+            statuses.map(|status| (status.id.clone(), status.secret.clone())).collect();
+        self.states.retain(|key, _| there.contains(key));
+    }
+
+    /// Says since when it is in its state.
+    fn date(&mut self, status: &mut ClusterStatus, wall: SystemTime) {
+        let key = (status.id.clone(), status.secret.clone());
+        let held = self.states.get(&key).filter(|(state, _)| *state == status.state);
+        let since = match held {
+            Some((_, since)) => *since,
+            None => {
+                let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+                self.states.insert(key, (status.state, now));
+                now
+            }
+        };
+        status.since = (status.state != State::Live).then_some(since);
     }
 
     fn idle_entry(&self, idle: &Idle) -> ClusterStatus {
@@ -729,7 +836,7 @@ impl Reconciler {
             since: None,
             network,
             trust_domain: trust_domain.to_string(),
-            last_contact: status.last_contact.and_then(|time| Timestamp::try_from(time).ok()),
+            last_contact: status.last_contact.clone(),
             services: status.services,
             endpoints: status.endpoints,
             withheld: 0,

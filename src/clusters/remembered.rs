@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::plan::{Cluster, Hold};
 use crate::model::{Mode, NetworkId};
 use crate::registry::Contents;
-use crate::registry::kube::{ObjectCounts, Status};
+use crate::registry::kube::{LastContact, ObjectCounts, Status};
 use crate::store::ObjectName;
 
 /// A member as it was last known. It counts until the member's API server has told all anew.
@@ -64,7 +64,7 @@ impl Remembered {
     /// What is shown of it until anything newer is known.
     pub(super) fn status(&self) -> Status {
         Status {
-            last_contact: self.last_contact,
+            last_contact: LastContact::at(self.last_contact),
             services: self.services,
             endpoints: self.endpoints,
             held: ObjectCounts::at_least(&self.contents),

@@ -11,7 +11,7 @@ use super::flapping::Stage;
 use super::kubeconfig::Refusal;
 use crate::codes::{self, Code};
 use crate::model::{IgnoredClaim, Mode, NetworkId, SameAddress};
-use crate::registry::kube::{Contact, Status};
+use crate::registry::kube::{Contact, LastContact, Status};
 use crate::sources::{KEPT, from_disk};
 
 /// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
@@ -38,7 +38,7 @@ pub struct ClusterStatus {
     /// The trust domain of its workloads.
     pub trust_domain: String,
     /// When its API server last answered anything well-formed.
-    pub last_contact: Option<Timestamp>,
+    pub last_contact: LastContact,
     /// Services held.
     pub services: usize,
     /// Endpoints held.
@@ -336,6 +336,7 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
         Some((_, code, text)) => {
             let recent = status
                 .last_contact
+                .get()
                 .and_then(|last| facts.now.duration_since(last).ok())
                 .is_some_and(|age| age < facts.stale_after);
             if !recent {
@@ -361,7 +362,7 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
 
 /// How old what is served is, and why there is nothing newer.
 fn restored(facts: &Facts<'_>, trouble: Option<(&Code, &str)>) -> String {
-    let age = facts.status.last_contact.and_then(|last| facts.now.duration_since(last).ok());
+    let age = facts.status.last_contact.get().and_then(|last| facts.now.duration_since(last).ok());
     let trouble = trouble.map(|(code, fact)| format!("{code}: {fact}"));
     let remark = facts.restored.and_then(|restored| restored.remark.as_deref());
     let fate = is_in_use(facts).then_some(KEPT);
@@ -407,7 +408,7 @@ mod tests {
     }
 
     fn synced(contact: Contact, seconds_ago: u64) -> Case {
-        let last_contact = Some(NOW() - Duration::from_secs(seconds_ago));
+        let last_contact = LastContact::at(Some(NOW() - Duration::from_secs(seconds_ago)));
         let status = Status { contact, synced: true, last_contact, ..Status::starting() };
         Case { status, has_data: true, ..never_synced(Contact::Good) }
     }

@@ -355,13 +355,13 @@ impl Work {
                 secret: status.secret.as_deref().map(Arc::from),
                 network: known.and_then(|known| known.fixed_network.clone()),
                 mode: known.map(|known| known.mode).unwrap_or_default(),
-                last_contact: status.last_contact.map(SystemTime::from).and_then(millis),
+                last_contact: status.last_contact.get().and_then(millis),
             };
             (id, note)
         });
         let members = members.collect();
         let config = self.statuses.iter().find(|status| status.secret.is_none());
-        let config = config.and_then(|status| status.last_contact).map(SystemTime::from);
+        let config = config.and_then(|status| status.last_contact.get());
         let sources = self.others.contacts(config);
         let known = self.now.clusters.clusters.iter().filter(|(id, _)| held.contains_key(*id));
         let created = known.filter_map(|(id, known)| Some((id.clone(), known.created?))).collect();
@@ -460,7 +460,7 @@ mod tests {
             since: None,
             network: None,
             trust_domain: "cluster.local".to_owned(),
-            last_contact: None,
+            last_contact: Default::default(),
             services: 1,
             endpoints: 1,
             withheld: 0,

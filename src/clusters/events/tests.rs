@@ -19,7 +19,7 @@ fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
         since: None,
         network: None,
         trust_domain: "cluster.local".to_owned(),
-        last_contact: None,
+        last_contact: Default::default(),
         services: 0,
         endpoints: 0,
         withheld: 0,

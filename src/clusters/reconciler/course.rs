@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::member::{How, Run};
@@ -43,6 +43,7 @@ pub(super) fn start_run(
             (status.synced, status.reached) = (false, false);
             status.contact = kube::Contact::Connecting;
         });
+        shared.note(&id);
         let (updates, words) = mpsc::channel(1);
         let config = kube::Config {
             cluster: id.clone(),
@@ -99,11 +100,12 @@ impl Course {
         let turn = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
         let registry = (self.context.config.runner)(config);
         let Self { context, gate, delivered, status, id, guard, held } = self;
+        let told = id.clone();
         let mut words = Words { words, gate, delivered, context: &context, id, guard, held };
         tokio::select! {
             () = registry => {}
             () = words.forward() => {}
-            () = announce(status.clone(), &context.news) => {}
+            () = announce(status.clone(), &context, &told) => {}
             never = async {
                 let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
                 drop(turn);
@@ -156,7 +158,7 @@ impl Words<'_> {
                 return;
             }
             if !self.delivered.send_replace(true) {
-                self.context.news.notify_one();
+                self.context.note(&self.id);
             }
         }
     }
@@ -170,14 +172,14 @@ impl Words<'_> {
             differs
         });
         if changed {
-            self.context.news.notify_one();
+            self.context.note(&self.id);
         }
     }
 }
 
 /// Tells the reconciler of every change of a run's status.
-async fn announce(mut status: watch::Receiver<Status>, news: &Notify) {
+async fn announce(mut status: watch::Receiver<Status>, context: &Context, id: &ClusterId) {
     while status.changed().await.is_ok() {
-        news.notify_one();
+        context.note(id);
     }
 }

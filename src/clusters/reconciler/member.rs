@@ -242,15 +242,33 @@ impl Member {
     /// When its API server was last heard, where it is out of contact now. The time before `started`,
     /// when nobody listened, doesn't count.
     pub(super) fn dark_since(&self, started: SystemTime) -> Option<SystemTime> {
-        let status = match &self.serving {
-            Some(run) => run.status.borrow().clone(),
-            None => self.last.clone(),
+        let last = self.last.last_contact.get();
+        let last = match self.serving.as_ref().map(|run| run.status.borrow()) {
+            Some(status) if status.contact == Contact::Good => return None,
+            Some(status) => last.max(status.last_contact.get()),
+            None => last,
         };
-        let heard = self.serving.is_some() && status.contact == Contact::Good;
-        (!heard).then(|| {
-            let last = self.last.last_contact.max(status.last_contact);
-            last.map_or(started, |last| last.max(started))
-        })
+        Some(last.map_or(started, |last| last.max(started)))
+    }
+
+    /// Whether what is shown of it stays as it is for as long as it has no news: it serves, is in contact, and
+    /// waits for no time to pass.
+    pub(super) fn is_settled(&self, now: Instant) -> bool {
+        let serves = |run: &Run| {
+            let status = run.status.borrow();
+            *run.delivered.borrow()
+                && (status.synced, status.reached) == (true, true)
+                && status.contact == Contact::Good
+                && status.doubted.is_none()
+        };
+        self.serving.as_ref().is_some_and(serves)
+            && self.next.is_none()
+            && self.ending.is_empty()
+            && self.restored.is_none()
+            && self.barred.is_none()
+            && !self.is_to_begin
+            && self.held().is_none()
+            && self.flapping.stage(now.into_std()).is_none()
     }
 
     fn end(&mut self, run: Option<Run>) {
@@ -275,7 +293,8 @@ impl Member {
             let mut status = run.status.borrow().clone();
             if self.has_data && !*run.delivered.borrow() {
                 // What an earlier run said is what is served.
-                let Status { services, endpoints, objects, last_contact, .. } = self.last;
+                let Status { services, endpoints, objects, .. } = self.last;
+                let last_contact = self.last.last_contact.clone();
                 status = Status { services, endpoints, objects, last_contact, ..status };
             }
             status

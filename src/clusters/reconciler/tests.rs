@@ -1,16 +1,18 @@
 //! The reconciler over doubles of the registries. What a double does follows from the host its
 //! kubeconfig names: `fades…` (once synced, out of contact), `flaps…` (comes and goes), `limps…`
-//! (answers now and then, one kind never), `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…`
+//! (answers now and then, one kind never), `renews…` (is heard all the time), `grows…`, also after `slow-` (has
+//! ever more services, and then ten), `good…`, `dark…` (no answer), `auth…`, `tls…`, `panics…`
 //! (once), and `slow…`, which syncs when the test says so. Its UID is the part after `uid-`, if
 //! there is one.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::*;
 use crate::apiserver::{Credential, Redacted};
 use crate::registry::Contents;
-use crate::registry::kube::Contact;
+use crate::registry::kube::{Contact, LastContact};
 
 mod remembered;
 mod secrets;
@@ -100,14 +102,16 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
     config.status.send_modify(|status| {
         status.synced = true;
         (status.contact, status.reached) = (Contact::Good, true);
-        status.last_contact = Some(SystemTime::now());
+        status.last_contact = LastContact::at(Some(SystemTime::now()));
         status.services = 3;
         status.cluster_uid = host
             .split_once("uid-")
             .map(|(_, rest)| rest.trim_end_matches(".example.org").to_owned());
     });
     if host.starts_with("fades") {
-        config.status.send_modify(|status| status.last_contact = Some(SystemTime::UNIX_EPOCH));
+        config.status.send_modify(|status| {
+            status.last_contact = LastContact::at(Some(SystemTime::UNIX_EPOCH));
+        });
         contact(Contact::Unreachable("connection refused".to_owned()));
     }
     if host.starts_with("flaps") {
@@ -122,14 +126,29 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
         for services in 4..10 {
             config.status.send_modify(|status| {
                 status.contact = Contact::Misbehaving("pods: too long".to_owned());
-                status.last_contact = Some(SystemTime::now());
+                status.last_contact = LastContact::at(Some(SystemTime::now()));
                 status.services = services;
             });
             tokio::time::sleep(PACE * 3).await;
-            config.status.send_modify(|status| status.last_contact = Some(SystemTime::UNIX_EPOCH));
+            config.status.send_modify(|status| {
+                status.last_contact = LastContact::at(Some(SystemTime::UNIX_EPOCH));
+            });
             tokio::time::sleep(PACE * 3).await;
         }
         config.status.send_modify(|status| status.services = 10);
+    }
+    if host.contains("grows") {
+        for services in 4..=10 {
+            config.status.send_modify(|status| status.services = services);
+            tokio::time::sleep(PACE * 3).await;
+        }
+    }
+    if host.starts_with("renews") {
+        let contact = config.status.borrow().last_contact.clone();
+        loop {
+            tokio::time::sleep(PACE).await;
+            contact.renew(SystemTime::now());
+        }
     }
     if host.starts_with("panics") && lock(&doubles.panicked).insert(host.clone()) {
         panic!("on purpose");
@@ -540,6 +559,53 @@ async fn an_older_secret_takes_over_before_the_younger_ones_run_ends() {
 thread_local! {
     /// Whether the reconciler on this thread panics at its next step.
     static STUMBLES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+thread_local! {
+    /// How often a step of a reconciler in this thread has looked at each member.
+    static LOOKS: RefCell<BTreeMap<ClusterId, usize>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Called for each member that a step of a reconciler looks at.
+pub(super) fn looked_at(id: &ClusterId) {
+    LOOKS.with_borrow_mut(|looks| *looks.entry(id.clone()).or_default() += 1);
+}
+
+#[tokio::test]
+async fn only_members_with_news_are_looked_at() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=good-1", "north=slow-grows", "west=good-2"])]);
+    world.until(&["east live", "north syncing", "west live"]).await;
+    LOOKS.with_borrow_mut(BTreeMap::clear);
+    world.release("slow-grows");
+    let has_grown = |statuses: &Arc<Vec<ClusterStatus>>| statuses[1].services == 10;
+    let mut statuses = world.outputs.statuses.clone();
+    tokio::time::timeout(LIMIT, statuses.wait_for(has_grown)).await.expect("in time").expect("on");
+    world.until(&["east live", "north live", "west live"]).await;
+    LOOKS.with_borrow(|looks| {
+        let of = |id: &str| looks.get(&ClusterId::from(id)).copied().unwrap_or_default();
+        assert!(of("north") >= 7, "{looks:?}");
+        // What was told while they came to life may be seen once more.
+        assert!(of("east") <= 1 && of("west") <= 1, "{looks:?}");
+    });
+}
+
+#[tokio::test]
+async fn that_a_member_was_heard_again_shows_and_is_no_news() {
+    let mut world = World::new(Setup::default());
+    world.secrets(&[("a", &["east=renews", "west=good"])]);
+    world.until(&["east live", "west live"]).await;
+    let contact = world.outputs.statuses.borrow()[0].last_contact.clone();
+    let (first, began) = (contact.get(), Instant::now());
+    let mut statuses = world.outputs.statuses.clone();
+    statuses.mark_unchanged();
+    LOOKS.with_borrow_mut(BTreeMap::clear);
+    while contact.get() <= first || began.elapsed() < TICK * 2 {
+        assert!(began.elapsed() < LIMIT, "its contact doesn't show");
+        tokio::time::sleep(PACE).await;
+    }
+    assert!(!statuses.has_changed().expect("the reconciler is alive"));
+    LOOKS.with_borrow(|looks| assert!(looks.values().all(|times| *times <= 1), "{looks:?}"));
 }
 
 /// Called in the middle of each step of a reconciler.

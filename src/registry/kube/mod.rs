@@ -10,6 +10,7 @@ mod contact;
 mod endpoint_slice;
 mod gateway_api;
 mod index;
+mod last_contact;
 mod mcs;
 mod namespace;
 mod node;
@@ -30,6 +31,7 @@ mod weight;
 mod workload_entry;
 mod write_back;
 
+pub use last_contact::LastContact;
 pub use own_mesh::{Own, OwnMesh};
 pub use run::run;
 
@@ -87,8 +89,8 @@ pub struct Status {
     pub contact: Contact,
     /// Whether it is there: somebody was answered, and nothing has happened to him since. Others may be in trouble.
     pub reached: bool,
-    /// When it last answered anything well-formed.
-    pub last_contact: Option<SystemTime>,
+    /// When it last answered anything well-formed. That it did so again is no news.
+    pub last_contact: LastContact,
     /// Services held.
     pub services: usize,
     /// Endpoints held.
@@ -197,7 +199,7 @@ impl Status {
             synced: false,
             contact: Contact::Connecting,
             reached: false,
-            last_contact: None,
+            last_contact: LastContact::default(),
             services: 0,
             endpoints: 0,
             objects: 0,

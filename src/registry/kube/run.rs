@@ -48,8 +48,6 @@ const WEIGHED_EVENTS: usize = 1000;
 /// wait at first, and at most, where it has none.
 const VERSION_LOOK: Duration = Duration::from_secs(300);
 const VERSION_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How much older the time of the last contact may be shown than it is.
-const CONTACT_RESOLUTION: Duration = Duration::from_secs(1);
 
 /// Reads a cluster and says what is in it: once everything, then what changes. Survives every
 /// error; ends when dropped, or when nobody takes its updates any more.
@@ -514,12 +512,7 @@ impl Member {
     }
 
     fn heard(&mut self) {
-        let now = SystemTime::now();
-        let fresh =
-            |last: SystemTime| now.duration_since(last).is_ok_and(|age| age < CONTACT_RESOLUTION);
-        if !self.status.last_contact.is_some_and(fresh) {
-            self.status.last_contact = Some(now);
-        }
+        self.status.last_contact.renew(SystemTime::now());
     }
 
     /// What to say now: everything, the first time.

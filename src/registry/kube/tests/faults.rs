@@ -191,8 +191,14 @@ impl Member {
             }
         };
         assert!(tokio::time::timeout(LIMIT, probed).await.is_ok(), "no probe within {LIMIT:?}");
-        let before = self.status.borrow().last_contact;
-        self.until(|status| status.last_contact > before).await;
+        let contact = || self.status.borrow().last_contact.get();
+        let before = contact();
+        let renewed = async {
+            while contact() <= before {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(tokio::time::timeout(LIMIT, renewed).await.is_ok(), "not heard within {LIMIT:?}");
     }
 
     /// What every fault must leave as it was: one whole picture, never taken back.
@@ -228,6 +234,21 @@ impl Member {
     }
 }
 
+#[tokio::test]
+async fn a_cluster_that_is_only_heard_again_has_no_news() {
+    let mut member = Member::synced().await;
+    member.until_probed().await;
+    member.status.mark_unchanged();
+    let contact = member.status.borrow().last_contact.get();
+    let again = async {
+        while member.status.borrow().last_contact.get() <= contact {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LIMIT, again).await.is_ok(), "not heard within {LIMIT:?}");
+    assert!(!member.status.has_changed().expect("the run goes on"));
+}
+
 fn unreachable(status: &Status) -> bool {
     matches!(status.contact, Contact::Unreachable(_))
 }
@@ -242,7 +263,7 @@ async fn one_whole_picture_comes_first_and_then_what_changes() {
     member.until_cart(&[]).await;
     assert_eq!(member.heard.borrow().resets, 1);
     let status = member.status.borrow().clone();
-    assert!(status.cluster_uid.is_some() && status.last_contact.is_some());
+    assert!(status.cluster_uid.is_some() && status.last_contact.get().is_some());
     assert_eq!((status.services, status.endpoints, status.relists), (1, 0, 0));
     assert_eq!(member.lists(), 5, "one list of each kind");
     let is_absent = |one: &strait_sim::Request| one.path.contains("gateway");

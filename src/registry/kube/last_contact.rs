@@ -1,0 +1,77 @@
+//! When an API server was last heard.
+//!
+//! It is renewed all the time and nobody has to do anything about that: so it is a cell that whoever wants to know
+//! reads when he looks, and no part of what counts as news.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+/// When an API server was last heard, to the millisecond. Clones are renewed with it, and are equal to it whatever
+/// the time.
+#[derive(Debug, Clone, Default)]
+pub struct LastContact(
+    /// Milliseconds since the Unix epoch; 0 for never.
+    Arc<AtomicU64>,
+);
+
+impl LastContact {
+    /// A time of its own.
+    pub fn at(time: Option<SystemTime>) -> Self {
+        Self(Arc::new(AtomicU64::new(time.map_or(0, millis))))
+    }
+
+    /// Lets it be `now`.
+    pub fn renew(&self, now: SystemTime) {
+        self.0.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// The time; `None` where nothing was ever heard.
+    pub fn get(&self) -> Option<SystemTime> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            millis => SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)),
+        }
+    }
+}
+
+impl PartialEq for LastContact {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.get() == other.get()
+    }
+}
+
+impl Eq for LastContact {}
+
+impl Serialize for LastContact {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.get().and_then(|time| Timestamp::try_from(time).ok()).serialize(serializer)
+    }
+}
+
+/// At least one: zero is never.
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_renewed_shows_in_every_clone_and_is_no_news() {
+        let contact = LastContact::at(None);
+        let shown = contact.clone();
+        assert_eq!(serde_json::to_value(&shown).expect("a value"), serde_json::Value::Null);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_500);
+        contact.renew(now);
+        assert_eq!(shown.get(), Some(now));
+        assert_eq!(serde_json::to_value(&shown).expect("a value"), "2023-11-14T22:13:20.5Z");
+        assert_eq!(shown, contact);
+        assert_ne!(shown, LastContact::at(None), "of another server");
+    }
+}
