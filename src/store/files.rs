@@ -29,8 +29,10 @@ use crate::task::Supervisor;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How often the directory is looked at where nobody tells us of changes, as on network volumes.
+/// How often the directory is looked at where nobody tells us of changes.
 const POLL: Duration = Duration::from_secs(2);
+/// How often where somebody does: what is written elsewhere, as on a network volume or behind a link, isn't told.
+const POLL_TOLD: Duration = Duration::from_secs(10);
 /// How long a burst of changes may go on before we look; a writer that doesn't rename gets to finish.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -63,7 +65,7 @@ async fn run(
 ) {
     // One place: a full channel means that a look is due already.
     let (poke, mut poked) = mpsc::channel(1);
-    let _watcher = watcher(&directory, poke);
+    let watcher = watcher(&directory, poke);
     let mut files = Files::new(system_namespace);
     files.expect(&known);
     loop {
@@ -88,9 +90,11 @@ async fn run(
                 modified
             });
         }
+        let is_told = watcher.is_some() && files.guard.waiting().next().is_none();
+        let poll = if is_told { POLL_TOLD } else { POLL };
         tokio::select! {
             Some(()) = poked.recv() => tokio::time::sleep(SETTLE).await,
-            () = tokio::time::sleep(POLL) => {}
+            () = tokio::time::sleep(poll) => {}
         }
         let _ = poked.try_recv();
     }
@@ -205,9 +209,14 @@ impl Files {
         };
         let mut changed = self.failure.take().is_some() || !self.read_once;
         let mut found = BTreeMap::new();
-        for name in names {
+        for (name, stamp) in names {
             let before = self.files.get(&name);
-            let Some(file) = self.look_at(directory, &name) else { continue };
+            let file = match before {
+                // Not even opened for the look: there may be thousands.
+                Some(before) if before.stamp == Some(stamp) => Some(Arc::clone(before)),
+                _ => self.look_at(directory, &name),
+            };
+            let Some(file) = file else { continue };
             changed |= before.is_none_or(|before| !Arc::ptr_eq(before, &file));
             found.insert(name, file);
         }
@@ -244,14 +253,13 @@ impl Files {
         self.guard.admits((), known, found, now)
     }
 
-    /// Reads one file if its stamp has changed; `None` where it has gone.
+    /// Reads one file; `None` where it has gone.
     fn look_at(&self, directory: &Path, name: &str) -> Option<Arc<File>> {
         let before = self.files.get(name);
-        let read = match read(&directory.join(name), before.and_then(|file| file.stamp)) {
-            Ok(None) => return before.cloned(),
+        let read = match read(&directory.join(name)) {
             // Gone between listing and opening.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Ok(Some((stamp, bytes))) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
+            Ok((stamp, bytes)) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
             Err(error) => {
                 let wrong = warning(name, None, &format!("can't be read ({error})"));
                 (None, Err(Bad { wrong, good: Vec::new() }))
@@ -337,36 +345,37 @@ impl Files {
     }
 }
 
-/// The names of the files that count, sorted.
-fn names(directory: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
+/// The files that count, by name.
+fn names(directory: &Path) -> io::Result<BTreeMap<String, Stamp>> {
+    let mut names = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         let counts = !name.starts_with('.')
             && [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending));
+        if !counts {
+            continue;
+        }
         // A folder by such a name is none of ours; a link to a file is.
-        if counts && fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file()) {
-            names.push(name);
+        if let Ok(metadata) = fs::metadata(entry.path())
+            && metadata.is_file()
+        {
+            names.insert(name, Stamp::of(&metadata));
         }
     }
-    names.sort();
     Ok(names)
 }
 
-/// The content, unless its stamp is `known`.
-fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, Vec<u8>)>> {
+/// The content, and the stamp that it had.
+fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
     let file = fs::File::open(path)?;
     let stamp = Stamp::of(&file.metadata()?);
-    if known == Some(stamp) {
-        return Ok(None);
-    }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(io::Error::other("it has more than 16 MiB"));
     }
-    Ok(Some((stamp, bytes)))
+    Ok((stamp, bytes))
 }
 
 type Parsed = (Vec<(Key, Object)>, Vec<Warning>);

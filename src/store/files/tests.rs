@@ -1,3 +1,5 @@
+use notify::Watcher as _;
+
 use super::*;
 use crate::mass_deletion::ASK_AGAIN;
 use crate::store::ObjectName;
@@ -221,6 +223,36 @@ fn an_unchanged_directory_is_no_news() {
     fixture.write("a.yaml", &secret("b", ""));
     assert!(fixture.look());
     assert!(!fixture.look());
+}
+
+#[test]
+fn an_unchanged_file_is_not_even_opened() {
+    let mut fixture = Fixture::with(&[("a.yaml", &secret("a", ""))]);
+    let (sender, events) = std::sync::mpsc::channel();
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let _ = sender.send(event.expect("an event"));
+    })
+    .expect("a watcher");
+    let folder = fixture.directory.path().to_owned();
+    watcher.watch(&folder, notify::RecursiveMode::NonRecursive).expect("watched");
+    // Events come in their order: those before the one of `mark` are of the look.
+    let is_touched = |fixture: &mut Fixture, mark: &str| {
+        let news = fixture.look();
+        fs::write(folder.join(mark), "").expect("written");
+        let mut touched = false;
+        loop {
+            let event = events.recv_timeout(Duration::from_secs(20)).expect("an event in time");
+            let of = |name: &str| event.paths.iter().any(|path| path.ends_with(name));
+            if of(mark) {
+                return (news, touched);
+            }
+            touched |= of("a.yaml") && event.kind.is_access();
+        }
+    };
+    assert_eq!(is_touched(&mut fixture, "mark-1"), (false, false));
+    fixture.write("a.yaml", &secret("b", ""));
+    assert_eq!(is_touched(&mut fixture, "mark-2"), (true, true));
+    assert_eq!(is_touched(&mut fixture, "mark-3"), (false, false));
 }
 
 #[test]
