@@ -29,6 +29,9 @@ const WATCH_LIFETIME_MIN: Duration = Duration::from_secs(240);
 const WATCH_LIFETIME_MAX: Duration = Duration::from_secs(300);
 /// Between questions that fail.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(30));
+/// After answers that there is no such kind, of one that needn't be there: thousands of servers may do without it for
+/// ever.
+const ABSENCE_PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(120));
 /// After answers that make no sense: what gives them may stand in front of the server, and go.
 const NONSENSE_PAUSES: Backoff = Backoff::new(Duration::from_millis(800), Duration::from_secs(300));
 /// After answers that were too much: the next one would be, too.
@@ -67,6 +70,8 @@ pub(super) struct Course {
     /// After answers that only somebody's hand changes: 401, 403, 404. They pass, too: a server that has
     /// just started permits nobody anything until it has read who may do what.
     refusals: Backoff,
+    /// After answers that there is no such kind, where it needn't be there.
+    absences: Option<Backoff>,
     /// After answers that make no sense, which each cost little.
     nonsense: Backoff,
     /// After answers that were too much, each of which costs what it may.
@@ -102,9 +107,15 @@ impl Course {
             faults: PAUSES,
             forgotten: PAUSES,
             refusals: PAUSES,
+            absences: None,
             nonsense: NONSENSE_PAUSES,
             excesses: EXCESS_PAUSES,
         }
+    }
+
+    /// The same, of a kind that a server needn't have.
+    pub(super) fn of_optional() -> Self {
+        Self { absences: Some(ABSENCE_PAUSES), ..Self::new() }
     }
 
     /// What to ask now. `random` is in `0..1`.
@@ -168,6 +179,9 @@ impl Course {
             self.faults.held(lasted);
             self.forgotten.held(lasted);
             self.refusals.held(lasted);
+            if let Some(absences) = &mut self.absences {
+                absences.held(lasted);
+            }
             self.nonsense.held(lasted);
             self.excesses.held(lasted);
             return WATCH_SPACING.saturating_sub(lasted);
@@ -197,6 +211,12 @@ impl Course {
                     return Duration::ZERO;
                 }
             }
+        }
+        match (error, &mut self.absences) {
+            (Error::NotFound(_), Some(absences)) => return absences.pause(random),
+            (Error::Forbidden(_) | Error::Unauthorized(_), _) | (_, None) => {}
+            // The server may be another, or have been given what it lacked.
+            (_, Some(absences)) => *absences = ABSENCE_PAUSES,
         }
         match error {
             Error::Gone(_) | Error::VersionAhead(_) => {
@@ -424,6 +444,31 @@ mod tests {
         let nonsense = Error::Misbehaving("a web page".into());
         let pauses: Vec<_> = (0..10).map(|_| refused(&nonsense)).collect();
         assert_eq!((pauses[0], pauses[6], pauses[9]), (0.8, 51.2, 300.0));
+    }
+
+    #[test]
+    fn what_a_server_needs_not_have_is_asked_for_ever_more_rarely() {
+        let absent = || Error::NotFound("the server could not find the requested resource".into());
+        let asked_in_an_hour = |course: Course| {
+            let (mut run, mut after, mut asked) = (Run { course, ..Run::new() }, AT_ONCE, 0);
+            while after < Duration::from_secs(3600) {
+                after += run.course.failed(&absent(), AT_ONCE, 0.5);
+                asked += 1;
+            }
+            asked
+        };
+        assert_eq!(asked_in_an_hour(Course::of_optional()), 37);
+        assert_eq!(asked_in_an_hour(Course::new()), 125, "without it nothing works");
+        let mut run = Run { course: Course::of_optional(), ..Run::new() };
+        for _ in 0..20 {
+            run.failed(absent());
+        }
+        run.failed(Error::Unreachable("connection refused".into()));
+        assert_eq!(
+            run.failed(absent()),
+            800,
+            "it may have been installed while the server was away"
+        );
     }
 
     #[test]

@@ -49,13 +49,15 @@ pub struct Selection {
     pub labels: Option<String>,
     /// A field selector.
     pub fields: Option<String>,
+    /// Whether a server needn't have the kind: where it has not, it is asked for ever more rarely.
+    pub is_optional: bool,
 }
 
 impl Selection {
     /// All objects of a kind.
     pub const fn all(group: &'static str, version: &'static str, plural: &'static str) -> Self {
-        let (namespace, labels, fields) = (None, None, None);
-        Self { group, version, versions: &[], plural, namespace, labels, fields }
+        let (namespace, labels, fields, is_optional) = (None, None, None, false);
+        Self { group, version, versions: &[], plural, namespace, labels, fields, is_optional }
     }
 
     /// All objects of a kind, in the first of `versions` that the server has ([`Client::served`]).
@@ -64,8 +66,8 @@ impl Selection {
         versions: &'static [&'static str],
         plural: &'static str,
     ) -> Self {
-        let (namespace, labels, fields) = (None, None, None);
-        Self { group, version: "", versions, plural, namespace, labels, fields }
+        let (namespace, labels, fields, is_optional) = (None, None, None, false);
+        Self { group, version: "", versions, plural, namespace, labels, fields, is_optional }
     }
 
     fn path(&self) -> String {
@@ -163,6 +165,7 @@ impl Client {
         E: From<Told<K>>,
     {
         let again = Again::new(self.again.subscribe(), selection.plural);
+        let is_optional = selection.is_optional;
         let mut reader = Reader {
             client: self,
             kind,
@@ -170,7 +173,7 @@ impl Client {
             selection,
             limits,
             sink: Sink { sender: sink, answering: false, told: PhantomData },
-            course: Course::new(),
+            course: if is_optional { Course::of_optional() } else { Course::new() },
             again,
             revived: self.revived.subscribe(),
             gathered: Gathered::new(),

@@ -15,8 +15,9 @@ use tokio::time::sleep;
 use crate::apiserver::{Backoff, Client, Error, null_as_default};
 use crate::mesh::own_trust_domain;
 
-/// How often it is looked at.
-const EVERY: Duration = Duration::from_secs(60);
+/// How often it is looked at: it changes once in years, and each look is two questions to each of thousands of
+/// clusters.
+const EVERY: Duration = Duration::from_secs(300);
 /// How long to wait after a failure, at first and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// After so many answers that are none, the cluster is taken to say nothing: it must not wait for it for ever.

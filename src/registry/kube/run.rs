@@ -45,9 +45,10 @@ const BATCH: usize = 256;
 const WEIGHED_AFTER: usize = 4 << 20;
 const WEIGHED_EVENTS: usize = 1000;
 /// How often to look whether a server has another version of the multi-cluster services API, and how long to
-/// wait at first, and at most, where it has none.
+/// wait at first, and at most, where it has none, and where it can't be asked.
 const VERSION_LOOK: Duration = Duration::from_secs(300);
-const VERSION_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const VERSION_ABSENT: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(120));
+const VERSION_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Reads a cluster and says what is in it: once everything, then what changes. Survives every
 /// error; ends when dropped, or when nobody takes its updates any more.
@@ -126,11 +127,13 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
             Kind::ServiceExports | Kind::ServiceImports => mcs::GROUP,
             Kind::WorkloadEntries => {
                 let versions = ISTIO_NETWORKING_VERSIONS;
-                return Selection::in_best(ISTIO_NETWORKING, versions, kind.plural());
+                let selection = Selection::in_best(ISTIO_NETWORKING, versions, kind.plural());
+                return Selection { is_optional: kind.may_be_absent(), ..selection };
             }
             Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
         };
-        Selection::all(group, "v1", kind.plural())
+        let is_optional = kind.may_be_absent();
+        Selection { is_optional, ..Selection::all(group, "v1", kind.plural()) }
     };
     let mut pods = of(Kind::Pods);
     // Pods that have ended stay for long and mean nothing here.
@@ -161,9 +164,9 @@ async fn read_shared(
     sink: &mpsc::Sender<Input>,
     version: &watch::Sender<Option<&'static str>>,
 ) {
-    let mut backoff = Backoff::new(VERSION_AGAIN.0, VERSION_AGAIN.1);
+    let (mut absent, mut again) = (VERSION_ABSENT, VERSION_AGAIN);
     loop {
-        match mcs::served(client).await {
+        let pause = match mcs::served(client).await {
             Ok(served) => {
                 version.send_replace(Some(served));
                 let of = |kind: Kind| Selection::all(mcs::GROUP, served, kind.plural());
@@ -176,10 +179,18 @@ async fn read_shared(
                 };
                 tokio::select! {
                     _ = read => return,
-                    () = replaced(client, served) => continue,
+                    () = replaced(client, served) => {}
                 }
+                continue;
             }
             Err(error) => {
+                let pause = if matches!(error, Error::NotFound(_)) {
+                    absent.pause(rand::random())
+                } else {
+                    // It may have been installed while the server was away.
+                    absent = VERSION_ABSENT;
+                    again.pause(rand::random())
+                };
                 let failed = [
                     Input::Export(Event::Failed(error.clone())),
                     Input::Import(Event::Failed(error)),
@@ -189,9 +200,10 @@ async fn read_shared(
                         return;
                     }
                 }
+                pause
             }
-        }
-        sleep(backoff.pause(rand::random())).await;
+        };
+        sleep(pause).await;
     }
 }
 
