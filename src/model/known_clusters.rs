@@ -47,7 +47,7 @@ pub struct KnownCluster {
 }
 
 /// Which clusters come first where they differ: the config cluster, then those whose Secret is older, then
-/// those whose Secret has no known age. Of equal ones the first by ID. (interface.md, "Merging".)
+/// those whose Secret has no known age. Of equal ones the first by ID. (docs/reference/interface.md, "Merging".)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Seniority {
     /// The config cluster.

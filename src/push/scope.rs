@@ -186,10 +186,12 @@ fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
 struct Wants {
     primary: Service,
     shards: Vec<ShardKey>,
-    /// Of each cluster its VIPs and ports.
-    vips: Vec<(ClusterId, Vec<IpAddr>, Vec<(u16, Protocol)>)>,
+    vips: Vec<(ClusterId, Vec<IpAddr>, Ports)>,
     refused: BTreeSet<ClusterId>,
 }
+
+/// The ports that a cluster has of a service.
+type Ports = Vec<(u16, Protocol)>;
 
 fn with_targets(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = hosts.clone();

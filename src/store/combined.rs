@@ -266,8 +266,11 @@ fn with_remembered(
 /// What stores hold, for whoever remembers it.
 #[derive(Default)]
 struct Remembering {
-    all: BTreeMap<Arc<str>, (Collection, Arc<Vec<Arc<Value>>>)>,
+    all: BTreeMap<Arc<str>, (Collection, List)>,
 }
+
+/// Objects as whoever remembers them takes them.
+type List = Arc<Vec<Arc<Value>>>;
 
 impl Remembering {
     fn keep(&mut self, to: &watch::Sender<Option<Arc<Held>>>, all: Stored) {

@@ -15,11 +15,11 @@ use super::resource::{ResourceType, Version};
 use super::session::{Form, Session, joined};
 use super::subscription::Held;
 use crate::identity::SpiffeId;
-use crate::model::{ClusterId, NetworkId, Proxy, WorkloadKey};
+use crate::model::{NetworkId, Proxy};
 use crate::push::Whereabouts;
 
-/// The most streams one identity may hold for one workload of a cluster, whatever else a node id says: a
-/// reconnecting proxy has two for a while.
+/// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while. What an
+/// identity may take under many is its budget's.
 const PER_NODE_MAX: usize = 4;
 
 /// Every open stream.
@@ -33,8 +33,8 @@ pub struct Connections {
     left: AtomicU64,
 }
 
-/// Who claims to be which workload.
-type NodeKey = (SpiffeId, ClusterId, WorkloadKey);
+/// Who claims to be which node.
+type NodeKey = (SpiffeId, Arc<str>);
 
 /// One open stream.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Connections {
         Self { budgets: Arc::new(budgets), ..Self::default() }
     }
 
-    /// Enters a stream. `None` where this identity holds too many for this workload already.
+    /// Enters a stream. `None` where this identity holds too many for this node id already.
     pub(super) fn enter(
         self: &Arc<Self>,
         proxy: Arc<Proxy>,
@@ -71,7 +71,7 @@ impl Connections {
         admitted: Admitted,
     ) -> Option<Entry> {
         {
-            let key = (identity.clone(), proxy.cluster.clone(), proxy.workload.clone());
+            let key = (identity.clone(), Arc::clone(&proxy.id));
             let mut count = self.per_node.entry(key).or_insert(0);
             if *count >= PER_NODE_MAX {
                 return None;
@@ -243,8 +243,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let connection = &self.connection;
         self.connections.streams.remove(&connection.number);
-        let Proxy { cluster, workload, .. } = &*connection.proxy;
-        let key = (connection.identity.clone(), cluster.clone(), workload.clone());
+        let key = (connection.identity.clone(), Arc::clone(&connection.proxy.id));
         if let Some(mut count) = self.connections.per_node.get_mut(&key) {
             *count = count.saturating_sub(1);
         }

@@ -138,6 +138,14 @@ impl Setup {
         arguments.into_iter().chain(given).map(str::to_owned).collect()
     }
 
+    /// The same with another state directory: each has one server at a time.
+    pub(crate) fn arguments_on(&self, state: &Path) -> Vec<String> {
+        let mut arguments = self.arguments();
+        let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+        arguments[at + 1] = state.display().to_string();
+        arguments
+    }
+
     /// The same with this config cluster in the place of the directory.
     pub(crate) fn arguments_with(&self, hub: &SimCluster) -> Vec<String> {
         let kubeconfig = self.path("kubeconfig");

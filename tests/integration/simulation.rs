@@ -114,7 +114,10 @@ impl Run {
         if !self.story.all_up() {
             return;
         }
-        let fresh = self.setup.start_ready().await;
+        // The other one holds the lock on its state.
+        let state = tempfile::tempdir().expect("a folder");
+        let fresh = self.setup.start_as(self.setup.arguments_on(state.path())).await;
+        fresh.ready().await;
         for (proxy, pair) in clients {
             let newcomers = connect(&fresh, &self.setup, proxy).await;
             wait_until(LIMIT, async || {

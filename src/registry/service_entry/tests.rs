@@ -592,7 +592,8 @@ impl Dice {
         match self.roll(4) {
             0 => spec["workloadSelector"] = json!({ "labels": self.labels() }),
             1 => {
-                spec["endpoints"] = json!([{ "address": format!("10.0.0.{}", self.roll(4)), "serviceAccount": "x" }])
+                let address = format!("10.0.0.{}", self.roll(4));
+                spec["endpoints"] = json!([{ "address": address, "serviceAccount": "x" }]);
             }
             2 => spec["workloadSelector"] = json!({ "labels": {} }),
             _ => {}

@@ -42,11 +42,14 @@ const LISTS_MANY: usize = 256;
 /// 64 KiB.
 const ROUTERS_MAX: usize = 1 << 12;
 
+/// The upstream clusters of one service.
+type Resources = Arc<[Arc<Resource>]>;
+
 /// Encoded resources shared by all streams. It may be emptied at any time.
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
-    pub(super) clusters: Arc<Kept<ClustersKey, ServiceInputs, Arc<[Arc<Resource>]>>>,
+    pub(super) clusters: Arc<Kept<ClustersKey, ServiceInputs, Resources>>,
     pub(super) pod_listeners: Arc<Kept<PodListenerKey, SameMesh, Arc<Resource>>>,
     pub(super) outbound: Kept<(ViewKey, Secrets), Span, Arc<List>, LISTS_MANY>,
     pub(super) scopes: Kept<(), Span, Scopes>,

@@ -132,8 +132,11 @@ struct Held {
     bytes: Bytes,
     json: BTreeMap<(&'static str, String), Value>,
     /// By service and port: address, port, and whether it is spoken to in mTLS.
-    members: BTreeMap<(Hostname, u16), BTreeSet<(IpAddr, u16, bool)>>,
+    members: BTreeMap<(Hostname, u16), BTreeSet<Member>>,
 }
+
+/// See [`Held::members`].
+type Member = (IpAddr, u16, bool);
 
 const KINDS: [(&str, ResourceType); 2] =
     [("cds", ResourceType::Cluster), ("lds", ResourceType::Listener)];

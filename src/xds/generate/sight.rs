@@ -259,9 +259,12 @@ struct Groups<'a> {
     like: HashMap<&'a Namespace, &'a Namespace>,
     by_signature: HashMap<Signature, &'a Namespace>,
     seen: HashMap<Group<'a>, Shown>,
-    served: HashMap<(&'a ClusterId, &'a Namespace), [Arc<[Arc<Service>]>; 2]>,
+    served: HashMap<(&'a ClusterId, &'a Namespace), [Services; 2]>,
     nothing: Arc<Seen>,
 }
+
+/// The services that pods of a namespace may serve.
+type Services = Arc<[Arc<Service>]>;
 
 /// What of a namespace matters for the changed services: whether it sees each, and itself where one of them is
 /// in it or some namespace's own.

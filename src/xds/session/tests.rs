@@ -1347,8 +1347,8 @@ impl Stage {
     fn change(&mut self, tell: bool, words: &[&str]) {
         let (of, names) = words.split_first().expect("a type");
         let of = kind(of).expect("a type");
-        let mut dirty = Dirty::default();
-        dirty.lists = of.wildcard().into_iter().collect();
+        let lists = of.wildcard().into_iter().collect();
+        let mut dirty = Dirty { lists, ..Dirty::default() };
         for word in names {
             let name = match word.split_once('=') {
                 Some((name, value)) => {

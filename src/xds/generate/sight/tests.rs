@@ -270,7 +270,7 @@ fn proxies() -> Vec<Proxy> {
             ..one.clone()
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
-        Proxy { sees: Some(["n1".into()].into()), ..one.clone() },
+        Proxy { sees: Some(["n1".into()].into()), ..one },
         Proxy {
             kind: ProxyType::Router,
             labels: labels(&[("app", "gw")]),

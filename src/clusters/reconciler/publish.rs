@@ -1,0 +1,234 @@
+//! What the reconciler tells others: the statuses of members, the clusters that belong to the mesh, and whether all
+//! is settled. Works out again only what may have changed.
+
+use super::*;
+
+impl Reconciler {
+    /// Shows how these members fare, after a look at them.
+    pub(super) fn publish(&mut self, ids: &[ClusterId], look: Look, now: Instant) {
+        let wall = SystemTime::now();
+        let withdrawn = self.withdrawn(wall);
+        let is_all = look == Look::All;
+        let (mut status_changed, mut known_changed) = (is_all, is_all);
+        for id in ids {
+            let Some(member) = self.members.get(id) else { continue };
+            let why = withdrawn.get(id).map(String::as_str);
+            let mut shown = self.show(id, member, why, (now, wall));
+            self.date(&mut shown.status, wall);
+            let before = self.shown.get(id);
+            status_changed |= before.is_none_or(|before| before.status != shown.status);
+            known_changed |= before.is_none_or(|before| before.known != shown.known);
+            self.shown.insert(id.clone(), shown);
+        }
+        if is_all {
+            self.shown.retain(|id, _| self.members.contains_key(id));
+            self.show_idle(wall);
+        }
+        if known_changed {
+            let known = |(id, shown): (&ClusterId, &Shown)| (id.clone(), shown.known.clone());
+            let clusters = self.shown.iter().map(known).collect();
+            publish(&self.context.known, Arc::new(KnownClusters { clusters }));
+        }
+        if status_changed {
+            let members = self.shown.values().map(|shown| &shown.status);
+            let mut statuses: Vec<_> = members.chain(&self.idle).cloned().collect();
+            statuses.sort_by(|a, b| order(a).cmp(&order(b)));
+            publish(&self.context.statuses, Arc::new(statuses));
+        }
+        let awaited = self.shown.iter().filter(|(_, shown)| shown.is_awaited);
+        let awaited: Vec<_> = awaited.map(|(id, _)| id.clone()).collect();
+        let read = self.planned_for.is_some() || self.presumed;
+        let settled = match (read, awaited.is_empty()) {
+            (false, _) => Settled::ConfigurationUnread,
+            (true, false) => Settled::Waiting(awaited),
+            (true, true) => Settled::All,
+        };
+        publish(&self.context.settled, settled);
+    }
+
+    /// The token by which a member is read, or would be.
+    fn token_of(
+        &self,
+        member: &Member,
+        cluster: &Cluster,
+        wall: SystemTime,
+    ) -> Option<TokenStatus> {
+        let held = || match &cluster.hold {
+            Hold::Held(access) => Lifetime::of(access),
+            Hold::Presumed | Hold::Leaving { .. } => None,
+        };
+        let lifetime = match member.shown_run() {
+            Some(run) => run.token,
+            None => held(),
+        }?;
+        let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+        let secret = self.read.get(&cluster.secret);
+        Some(TokenStatus {
+            expires: lifetime.expires,
+            ends_soon: lifetime.ends_soon(now),
+            renews_itself: secret.is_some_and(|(secret, _)| renewal::is_wanted(secret)),
+        })
+    }
+
+    /// What there is to show of a member.
+    fn show(
+        &self,
+        id: &ClusterId,
+        member: &Member,
+        withdrawn: Option<&str>,
+        (now, wall): (Instant, SystemTime),
+    ) -> Shown {
+        let cluster = self.running.clusters.get(id);
+        let network = cluster.and_then(|cluster| cluster.network.clone());
+        let (mode, mode_by) = self.mode_of(id, cluster);
+        let leaving_in = cluster.and_then(|cluster| match cluster.hold {
+            Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
+            Hold::Held(_) | Hold::Presumed => None,
+        });
+        let limit = self.context.config.sync_timeout;
+        let late = !member.has_data && now.duration_since(member.since) >= limit;
+        let (status, successor) = member.shown();
+        let (state, reason) = judge(&Facts {
+            status: &status,
+            has_data: member.has_data,
+            restored: member.restored.as_ref(),
+            timed_out: late.then_some(limit),
+            leaving_in,
+            mode,
+            mode_by: &mode_by,
+            flapping: member.flapping.stage(now.into_std()),
+            held: member.held().map(|held| held.seen_at(now.into_std())),
+            withdrawn,
+            kept: self.plan.kept.get(id),
+            bereft: cluster.is_some_and(|cluster| cluster.hold == Hold::Presumed),
+            successor: successor.as_ref(),
+            barred: member.barred.as_ref(),
+            stale_after: self.context.config.stale_after,
+            now: wall,
+        });
+        let never_synced = !member.has_data && !late && holds_up_readiness(state);
+        let secret = cluster.map(|cluster| cluster.secret.to_string());
+        let claimed = member.claimed.as_ref();
+        let trust_domain = self.trust_domain_of(id, cluster, claimed).unwrap_or_default();
+        let known = KnownCluster {
+            fixed_network: network.clone(),
+            config: cluster.is_none(),
+            created: cluster.and_then(|cluster| cluster.created),
+            mode,
+            withdrawn: withdrawn.map(Into::into),
+            trust_domain: Arc::clone(&trust_domain),
+        };
+        let place = (network, trust_domain);
+        let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
+        let entry = self.entry(id.as_str(), secret, (state, reason), place, &status);
+        let mode = match mode {
+            Mode::Normal => None,
+            Mode::Drain => Some("drain"),
+            Mode::Pause => Some("pause"),
+        };
+        let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
+        Shown {
+            status: ClusterStatus { kept, mode, credential, ..entry },
+            known,
+            is_awaited: never_synced || (self.fresh_by.is_some() && member.is_catching_up()),
+        }
+    }
+
+    /// Shows what is no member, and forgets since when what is shown no more was as it was.
+    fn show_idle(&mut self, wall: SystemTime) {
+        let mut idle: Vec<_> = self.plan.idle.iter().map(|idle| self.idle_entry(idle)).collect();
+        for status in &mut idle {
+            self.date(status, wall);
+        }
+        self.idle = idle;
+        let statuses = self.shown.values().map(|shown| &shown.status).chain(&self.idle);
+        let there: BTreeSet<_> =
+            statuses.map(|status| (status.id.clone(), status.secret.clone())).collect();
+        self.states.retain(|key, _| there.contains(key));
+    }
+
+    /// Says since when it is in its state.
+    fn date(&mut self, status: &mut ClusterStatus, wall: SystemTime) {
+        let key = (status.id.clone(), status.secret.clone());
+        let held = self.states.get(&key).filter(|(state, _)| *state == status.state);
+        let since = match held {
+            Some((_, since)) => *since,
+            None => {
+                let now = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
+                self.states.insert(key, (status.state, now));
+                now
+            }
+        };
+        status.since = (status.state != State::Live).then_some(since);
+    }
+
+    fn idle_entry(&self, idle: &Idle) -> ClusterStatus {
+        let state = if idle.on_standby() { State::Conflict } else { State::Rejected };
+        let reason = Some(idle.refusal.to_string());
+        let secret = Some(idle.secret.to_string());
+        let mesh = || self.trust_domain.borrow().clone();
+        let trust_domain = idle.trust_domain.clone().or_else(mesh);
+        let place = (idle.network.clone(), trust_domain.unwrap_or_default());
+        self.entry(&idle.key, secret, (state, reason), place, &Status::starting())
+    }
+
+    fn entry(
+        &self,
+        id: &str,
+        secret: Option<String>,
+        (state, reason): (State, Option<String>),
+        (network, trust_domain): (Option<NetworkId>, Arc<str>),
+        status: &Status,
+    ) -> ClusterStatus {
+        ClusterStatus {
+            id: id.to_owned(),
+            secret,
+            state,
+            reason,
+            since: None,
+            network,
+            trust_domain: trust_domain.to_string(),
+            last_contact: status.last_contact.clone(),
+            services: status.services,
+            endpoints: status.endpoints,
+            withheld: 0,
+            withheld_by: BTreeMap::new(),
+            objects: status.objects,
+            relists: status.relists,
+            doubts: status.doubts,
+            errors: status.errors,
+            sync_took: status.sync_took,
+            ignored_claims: Vec::new(),
+            memory_bytes: status.memory_bytes,
+            next_attempt: status
+                .next_attempt
+                .filter(|_| state == State::Misbehaving)
+                .and_then(|time| Timestamp::try_from(time).ok()),
+            mode: None,
+            credential: None,
+            same_addresses: Vec::new(),
+            kept: None,
+        }
+    }
+}
+
+/// The config cluster, which has no Secret, first; then by ID, the one that holds it first.
+fn order(status: &ClusterStatus) -> (bool, &str, bool, Option<&str>) {
+    let idle = matches!(status.state, State::Conflict | State::Rejected);
+    (status.secret.is_some(), &status.id, idle, status.secret.as_deref())
+}
+
+/// Whether a member in that state, which never synced, may yet sync by waiting for it.
+fn holds_up_readiness(state: State) -> bool {
+    !matches!(state, State::AuthFailed | State::TlsFailed | State::Conflict | State::Paused)
+}
+
+fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
+    to.send_if_modified(|held| {
+        let modified = *held != value;
+        if modified {
+            *held = value;
+        }
+        modified
+    });
+}

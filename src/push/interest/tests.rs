@@ -1,0 +1,148 @@
+use super::*;
+use crate::fixtures::sidecar;
+use crate::push::view::Role;
+
+/// Each name is `HOST` or `HOST:PORT`.
+fn watch(subscription: &mut Subscription, names: &[&str]) {
+    let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+    subscription.watch(&names, |name| Some(name.split(':').next()?.into()));
+}
+
+fn forget(subscription: &mut Subscription, names: &[&str]) {
+    let names: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+    subscription.forget(&names);
+}
+
+fn dirty(subscription: &Subscription) -> Vec<String> {
+    let mut names: Vec<_> = subscription.take().endpoints.iter().map(ToString::to_string).collect();
+    names.sort();
+    names
+}
+
+fn endpoints_of(names: &[&str]) -> Changes {
+    Changes::of_endpoints(names.iter().map(|name| Hostname::from(*name)))
+}
+
+#[test]
+fn numbers_come_out_as_they_went_in() {
+    for numbers in [vec![], vec![0], vec![0, 1, 127, 128, 16_383, 16_384, u32::MAX], vec![u32::MAX]]
+    {
+        let kept: SortedNumbers = numbers.iter().copied().collect();
+        assert_eq!(kept.iter().collect::<Vec<_>>(), numbers);
+    }
+    assert_eq!((0..1000).collect::<SortedNumbers>().0.len(), 1000);
+}
+
+#[test]
+fn only_streams_that_watch_a_host_hear_of_it() {
+    let interest = Arc::new(Interest::default());
+    let mut a = interest.subscribe(None);
+    let b = interest.subscribe(None);
+    watch(&mut a, &["x", "y", "x:1"]);
+    assert_eq!(interest.mark(&endpoints_of(&["x", "z"])), 1);
+    assert_eq!(dirty(&a), ["x", "x:1"]);
+    assert!(b.take().is_empty());
+    forget(&mut a, &["x", "x:1", "what it never watched"]);
+    assert_eq!(interest.mark(&endpoints_of(&["x"])), 0);
+    watch(&mut a, &["x"]);
+    assert_eq!(interest.mark(&endpoints_of(&["x", "y"])), 1);
+    assert_eq!(dirty(&a), ["x", "y"]);
+}
+
+#[test]
+fn a_definition_reaches_all_of_whom_nothing_is_known_and_a_workload_its_own_proxy() {
+    let interest = Arc::new(Interest::default());
+    let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
+    let own = interest.subscribe(Some(key.clone()));
+    let other = interest.subscribe(None);
+    let changed = Changes::from_iter([Dep::Workload(key.0, key.1)]);
+    assert_eq!(interest.mark(&changed), 1);
+    assert!(own.take().everything);
+    let changed = Changes::from_iter([Dep::Definition("x".into())]);
+    assert_eq!(interest.mark(&changed), 0, "nobody has asked for anything");
+    own.watch_lists(Wildcards::ALL);
+    other.watch_routes(&["80".into()], &[]);
+    assert_eq!(interest.mark(&changed), 2);
+    assert_eq!(own.take().lists, Wildcards::ALL);
+    assert_eq!(other.take().routes, ["80".into()].into());
+}
+
+fn view(network: &str) -> ViewKey {
+    ViewKey::of(&sidecar("web.ns", "east"), network.into(), Role::Client)
+}
+
+#[test]
+fn who_stands_where_nothing_differs_is_left_alone() {
+    let interest = Arc::new(Interest::default());
+    let mut streams = [(); 3].map(|()| interest.subscribe(None));
+    streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
+    let [a, b, c] = &streams;
+    assert!(a.stand_at(view("n1")) && b.stand_at(view("n2")) && !a.stand_at(view("n1")));
+    let unseen = BTreeMap::from([("x".into(), vec![Arc::new(view("n1"))])]);
+    let changes = Changes { unseen, ..endpoints_of(&["x", "y"]) };
+    interest.mark(&changes);
+    let both = ["x", "y"].map(str::to_owned);
+    assert_eq!((dirty(a), dirty(b), dirty(c)), (vec!["y".into()], both.to_vec(), both.to_vec()));
+    assert!(a.stand_at(view("n3")), "it moved");
+    interest.mark(&changes);
+    assert_eq!(dirty(a), both);
+}
+
+#[test]
+fn streams_are_counted_by_where_they_stand() {
+    let interest = Arc::new(Interest::default());
+    let mut streams = [(); 5].map(|()| interest.subscribe(None));
+    for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
+        watch(stream, &["x"]);
+        stream.stand_at(view(network));
+    }
+    forget(&mut streams[0], &["x"]);
+    watch(&mut streams[0], &["y"]);
+    let many = |host: &str, least| {
+        let views = interest.vantages(&host.into(), least);
+        views.iter().map(|view| view.network.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(many("x", 2), ["n1", "n2"]);
+    assert_eq!(many("x", 3), [""; 0]);
+    assert_eq!(many("y", 1), ["n1"]);
+}
+
+#[test]
+fn a_stream_that_ended_leaves_nothing_behind() {
+    let interest = Arc::new(Interest::default());
+    let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
+    let mut stream = interest.subscribe(Some(key));
+    watch(&mut stream, &["x"]);
+    stream.stand_at(view("n1"));
+    stream.stand_at(view("n2"));
+    drop(stream);
+    let table = lock(&interest.table);
+    assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
+    assert_eq!(table.vantages.iter().count() + table.by_view.len(), 0);
+    assert!(table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty());
+}
+
+#[test]
+fn a_number_that_is_given_out_again_brings_nothing_of_its_former_name() {
+    let interest = Arc::new(Interest::default());
+    let mut stream = interest.subscribe(None);
+    watch(&mut stream, &["x"]);
+    interest.mark(&endpoints_of(&["x"]));
+    forget(&mut stream, &["x"]);
+    watch(&mut stream, &["y"]);
+    assert!(stream.take().is_empty());
+    drop(stream);
+    let mut next = interest.subscribe(None);
+    watch(&mut next, &["z", "x"]);
+    interest.mark(&endpoints_of(&["y", "z"]));
+    assert_eq!(dirty(&next), ["z"]);
+}
+
+#[tokio::test]
+async fn a_mark_before_the_wait_is_not_lost() {
+    let interest = Arc::new(Interest::default());
+    let stream = interest.subscribe(None);
+    interest.mark(&Changes::from_iter([Dep::Mesh]));
+    stream.changed().await;
+    assert!(stream.take().everything);
+}
