@@ -82,7 +82,7 @@ fn an_archive_is_read_as_it_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     archive.unpack(folder.path());
     fs::write(folder.path().join("east.yaml"), "c: 3").expect("written");
-    let mut changed = archive.clone();
+    let mut changed = archive;
     changed.pack_again(folder.path());
     assert_eq!(changed.files["east.yaml"], "c: 3");
     assert_eq!(Archive::parse(&changed.to_text()).files["east.yaml"], "c: 3\n");
