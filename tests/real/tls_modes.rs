@@ -87,16 +87,16 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 }
 
 fn tcp() -> Load {
-    Load::tcp(&format!("{}:9000", vip("a", 12)), 1)
+    Load::tcp(&format!("{}:9000", vip("a", 13)), 1)
 }
 
 fn http() -> Load {
-    Load::http(&format!("{}:80", vip("a", 12)), HOST, 1)
+    Load::http(&format!("{}:80", vip("a", 13)), HOST, 1)
 }
 
 /// The service, its pods and its machine. All but the pod without a proxy are in one locality.
 fn objects(modes: &Modes) -> Vec<Value> {
-    let service = service("shop", "modes", &vip("a", 12), &PORTS);
+    let service = service("shop", "modes", &vip("a", 13), &PORTS);
     let labels = |name: &str, zone: &str| {
         let mode = if modes.get(name) == Some(&true) { "istio" } else { "disabled" };
         json!({ "app": "modes", "istio-locality": zone, "security.istio.io/tlsMode": mode })

@@ -637,7 +637,8 @@ fn a_name_in_full_is_never_the_short_form_of_another() {
     assert_eq!(lines[1], "web.ns:80: web.ns web.ns.");
     // One of another namespace takes nothing of the service's.
     let namespaces = |of: &str, proxy: Proxy| {
-        let entry = service(&format!("x.{of}")).with(|it| it.hostname = "web.ns".into());
+        let entry = service(&format!("x.{of}")).created(9);
+        let entry = entry.with(|it| it.hostname = "web.ns".into());
         let web = service("web.ns").created(1);
         let context = self::context(vec![east(vec![(web, vec![]), (entry, vec![])])]);
         let lines = domains(&context, &proxy, "80");
