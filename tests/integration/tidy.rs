@@ -68,16 +68,22 @@ fn one_crypto_provider_is_in_the_graph() {
 }
 
 #[test]
-fn the_architecture_names_only_modules_that_exist() {
-    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+fn the_architecture_and_recipes_name_only_files_that_exist() {
+    let mut pages = vec![root().join("ARCHITECTURE.md")];
+    let recipes = std::fs::read_dir(root().join("docs/recipes")).expect("docs/recipes");
+    pages.extend(recipes.map(|entry| entry.expect("readable").path()));
+    let places = ["src/", "tests/", "docs/", "benches/", "deploy/"];
     let mut missing = Vec::new();
-    for name in text.split('`').skip(1).step_by(2) {
-        let Some(path) = name.strip_prefix("src/") else { continue };
-        if !root().join("src").join(path.trim_end_matches('/')).exists() {
-            missing.push(name.to_owned());
+    for page in pages {
+        let text = std::fs::read_to_string(&page).expect("a page");
+        for name in text.split('`').skip(1).step_by(2) {
+            let is_path = places.iter().any(|place| name.starts_with(place));
+            if is_path && !root().join(name.trim_end_matches('/')).exists() {
+                missing.push((page.clone(), name.to_owned()));
+            }
         }
     }
-    assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:?}");
+    assert!(missing.is_empty(), "named but not there: {missing:?}");
 }
 
 fn is_tests(file: &Path) -> bool {
