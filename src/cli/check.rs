@@ -216,6 +216,11 @@ fn looked(answers: &Answers, category: &str) -> Option<String> {
         "policy" => Some("the policy is in force".to_owned())
             .filter(|_| !answers.policy["problem"].is_string()),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
+        "process" => {
+            let held = &answers.push["descriptors"];
+            let (open, limit) = (held["open"].as_u64()?, held["limit"].as_u64()?);
+            Some(format!("{open} of {limit} file descriptors are open"))
+        }
         _ => None,
     }
 }
