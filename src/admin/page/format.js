@@ -1,0 +1,75 @@
+// How values are put: the same words as the CLI's.
+
+/** @param {number} total seconds */
+export function span(total) {
+  const units = /** @type {[number, string][]} */ ([[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]]);
+  const seconds = Math.max(0, Math.floor(total));
+  const first = units.findIndex(([size]) => seconds >= size);
+  if (first < 0) return "0s";
+  const [size, unit] = units[first];
+  const count = Math.floor(seconds / size);
+  const next = units[first + 1];
+  const more = next ? Math.floor((seconds % size) / next[0]) : 0;
+  return next && more > 0 && count < 10 ? `${count}${unit}${more}${next[1]}` : `${count}${unit}`;
+}
+
+/** How far this clock is ahead of the server's, in milliseconds. */
+let skew = 0;
+
+/** @param {string | null} date the Date header of an answer, of whole seconds */
+export function setServerTime(date) {
+  const at = date === null ? NaN : Date.parse(date);
+  // Within the second that the header leaves open nothing is known.
+  if (Number.isFinite(at)) skew = Math.abs(Date.now() - at) < 2000 ? 0 : Date.now() - at;
+}
+
+/** The server's time, in milliseconds. */
+export const now = () => Date.now() - skew;
+
+/** @param {unknown} time RFC 3339, or null */
+export function age(time) {
+  const at = typeof time === "string" ? Date.parse(time) : NaN;
+  return Number.isNaN(at) ? "<none>" : span((now() - at) / 1000);
+}
+
+/** @param {unknown} time RFC 3339, or null */
+export function until(time) {
+  const at = typeof time === "string" ? Date.parse(time) : NaN;
+  return Number.isNaN(at) ? "<none>" : span((at - now()) / 1000);
+}
+
+/** @param {unknown} value */
+export function number(value) {
+  return typeof value === "number" ? String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f") : "0";
+}
+
+/** @param {number} count @param {string} one @param {string} [many] */
+export function plural(count, one, many = `${one}s`) {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+/** Empty is `<none>`, as in every table of the CLI. @param {unknown} value @returns {string} */
+export function text(value) {
+  if (Array.isArray(value)) return value.length ? value.map(text).join(",") : "<none>";
+  return value === null || value === undefined || value === "" ? "<none>" : String(value);
+}
+
+/** @param {any} gateway */
+export function socket(gateway) {
+  const address = text(gateway.address);
+  return address.includes(":") ? `[${address}]:${gateway.port}` : `${address}:${gateway.port}`;
+}
+
+/** `name.namespace` of a proxy. @param {any} proxy */
+export const proxyName = (proxy) => String(proxy.id ?? "").split("~")[2] ?? String(proxy.id);
+
+/** As every command takes it. @param {any} proxy */
+export const proxyPlace = (proxy) => `${proxyName(proxy)}@${proxy.cluster}`;
+
+/** A word of a shell's command line. @param {string} word */
+export function quoted(word) {
+  return /^[\w@%+=:,./~-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+/** The code of an error in a text, where it names one. @param {unknown} of */
+export const codeOf = (of) => (typeof of === "string" ? /\bSTR\d{4}\b/.exec(of)?.[0] ?? null : null);

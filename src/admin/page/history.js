@@ -1,0 +1,58 @@
+// What states clusters were in, as far as this page has seen them: nothing is kept of before it was opened, but for
+// since when a state lasts, which the control plane says.
+
+import { svg } from "./dom.js";
+import { now } from "./format.js";
+import { clusterLook } from "./states.js";
+
+const HOUR = 3_600_000;
+/** Answers further apart say nothing of what was between them. */
+const GAP = 60_000;
+
+/** @typedef {{ from: number, to: number, state: string }} Stretch */
+
+/** By cluster and Secret, oldest first. @type {Map<string, Stretch[]>} */
+const seen = new Map();
+let noted = 0;
+
+/** @param {any} cluster */
+const key = (cluster) => `${cluster.id} ${cluster.secret}`;
+
+/**
+ * Keeps an answer.
+ * @param {any[]} clusters
+ * @param {number} at when it came, by this machine's clock
+ */
+export function note(clusters, at) {
+  if (at === noted) return;
+  noted = at;
+  const time = now() - (Date.now() - at);
+  const there = new Set(clusters.map(key));
+  for (const name of seen.keys()) if (!there.has(name)) seen.delete(name);
+  for (const one of clusters) {
+    const all = seen.get(key(one)) ?? [];
+    const before = all.at(-1);
+    const known = before !== undefined && time - before.to < GAP;
+    if (known && before.state === one.state) {
+      before.to = time;
+    } else {
+      const since = typeof one.since === "string" ? Date.parse(one.since) : time;
+      const from = Math.max(Math.min(since, time), before?.to ?? 0);
+      if (known && before.to < from) before.to = from;
+      all.push({ from, to: time, state: one.state });
+    }
+    seen.set(key(one), all.filter((stretch) => time - stretch.to < HOUR));
+  }
+}
+
+/** The last hour as a strip, now at its right end; what is not known stays empty. @param {any} cluster */
+export function strip(cluster) {
+  const end = now();
+  const x = (/** @type {number} */ at) => Math.max(0, 120 - ((end - at) / HOUR) * 120);
+  return svg("svg", { class: "strip", viewBox: "0 0 120 12", "aria-hidden": "true", focusable: "false" },
+    svg("rect", { class: "unknown", x: 0.5, y: 0.5, width: 119, height: 11, rx: 3 }),
+    (seen.get(key(cluster)) ?? []).map((stretch) => svg("rect", {
+      class: clusterLook(stretch).tone, x: x(stretch.from).toFixed(1), y: 1,
+      width: Math.max(1.5, x(stretch.to) - x(stretch.from)).toFixed(1), height: 10,
+    })));
+}

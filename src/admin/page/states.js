@@ -1,0 +1,91 @@
+// What states mean for somebody who looks: a tone, a sign and a rank. The words are the API's.
+
+/**
+ * @typedef {"good" | "doubtful" | "bad" | "info" | "idle"} Tone
+ * @typedef {{ tone: Tone, icon: string, rank: number }} Look
+ */
+
+/** States of clusters; the worse, the higher the rank. @type {Record<string, Look>} */
+const CLUSTERS = {
+  live: { tone: "good", icon: "ok", rank: 0 },
+  syncing: { tone: "info", icon: "sync", rank: 1 },
+  paused: { tone: "idle", icon: "pause", rank: 2 },
+  draining: { tone: "idle", icon: "down", rank: 2 },
+  restored: { tone: "info", icon: "disk", rank: 3 },
+  conflict: { tone: "doubtful", icon: "two", rank: 4 },
+  stale: { tone: "doubtful", icon: "clock", rank: 5 },
+  quarantined: { tone: "doubtful", icon: "shield", rank: 6 },
+  timeout: { tone: "bad", icon: "clock", rank: 7 },
+  misbehaving: { tone: "bad", icon: "warn", rank: 7 },
+  rejected: { tone: "bad", icon: "bad", rank: 7 },
+  identityChanged: { tone: "bad", icon: "two", rank: 8 },
+  tlsFailed: { tone: "bad", icon: "lock", rank: 8 },
+  authFailed: { tone: "bad", icon: "lock", rank: 8 },
+};
+
+/** @param {any} cluster @returns {Look} */
+export function clusterLook(cluster) {
+  return CLUSTERS[cluster.state] ?? { tone: "bad", icon: "warn", rank: 9 };
+}
+
+/** As `strait cluster get` has it for its exit code. @param {any} cluster */
+export const isWell = (cluster) => ["live", "syncing", "paused", "draining"].includes(cluster.state);
+
+/** Why endpoints are kept from other networks though nothing is wrong, as `strait check` has it: notes, no problems. */
+const MEANT = ["STR0404", "STR0407", "STR0413"];
+
+/** Whether a code of withheld endpoints is somebody's fault. @param {string} code */
+export const isTrouble = (code) => !MEANT.includes(code);
+
+/** How many endpoints are withheld that should not be. @param {any} cluster @returns {number} */
+export function keptBack(cluster) {
+  const by = Object.entries(cluster.withheldBy ?? {}).filter(([code]) => isTrouble(code));
+  return by.reduce((sum, [, count]) => sum + Number(count), 0);
+}
+
+/** Whether somebody should look at it. @param {any} cluster */
+export const needsLook = (cluster) => !isWell(cluster) || cluster.credential?.endsSoon === true || keptBack(cluster) > 0;
+
+/**
+ * What a proxy did with what it was last sent of one type, in the CLI's words.
+ * @param {any} entry
+ * @returns {"ok" | "NACK" | "waits" | "<none>"}
+ */
+export function typeState(entry) {
+  if (entry?.nack) return "NACK";
+  if (entry?.sent === null || entry?.sent === undefined) return "<none>";
+  return entry.sent === entry.acked ? "ok" : "waits";
+}
+
+/** The worst of all types. @param {any} proxy @returns {"ok" | "NACK" | "waits"} */
+export function proxyState(proxy) {
+  const all = Object.values(proxy.types ?? {}).map(typeState);
+  if (all.includes("NACK")) return "NACK";
+  return all.includes("waits") ? "waits" : "ok";
+}
+
+/** @type {Record<string, Look & { word: string }>} */
+export const PROXIES = {
+  ok: { tone: "good", icon: "ok", rank: 0, word: "in sync" },
+  waits: { tone: "doubtful", icon: "clock", rank: 1, word: "waiting" },
+  NACK: { tone: "bad", icon: "bad", rank: 2, word: "rejecting" },
+};
+
+/**
+ * How a network can be entered from others.
+ * @param {any} network
+ * @param {boolean} isUsed whether there is anything in it to reach
+ * @returns {Look & { word: string }}
+ */
+export function entryLook(network, isUsed) {
+  const gateways = network.gateways ?? [];
+  const dead = gateways.filter((/** @type {any} */ one) => one.dead === true).length;
+  if (gateways.length === 0 && !isUsed) return { tone: "idle", icon: "anchor", rank: 0, word: "nothing to enter for" };
+  if (gateways.length === 0 && (network.pending ?? []).length > 0) {
+    return { tone: "bad", icon: "clock", rank: 6, word: "gateway has no address yet" };
+  }
+  if (gateways.length === 0) return { tone: "bad", icon: "bad", rank: 6, word: "no gateway" };
+  if (dead === gateways.length) return { tone: "bad", icon: "bad", rank: 6, word: "no gateway answers" };
+  if (dead > 0) return { tone: "doubtful", icon: "warn", rank: 4, word: `${dead} of ${gateways.length} gateways dead` };
+  return { tone: "good", icon: "anchor", rank: 0, word: "in use" };
+}

@@ -1,0 +1,74 @@
+// What changed lately: which object caused it, what it did, and how soon proxies had followed.
+
+import * as api from "./api.js";
+import { h, svg } from "./dom.js";
+import { number, plural, text } from "./format.js";
+import { badge, table } from "./table.js";
+
+/** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
+
+/** The time of day in UTC, to a millisecond. @param {any} row */
+const timeOfDay = (row) => (String(row.at).split("T")[1] ?? String(row.at)).replace(/Z$/, "").slice(0, 12);
+
+/** The first object behind a change, and how many there were beside it, in the CLI's words. @param {any} row */
+function cause(row) {
+  const first = row.cause;
+  if (!first) return "<none>";
+  const name = first.namespace ? ` ${first.namespace}/${first.name}` : first.name ? ` ${first.name}` : "";
+  const more = row.otherCauses.length + row.moreCauses;
+  return `${first.kind}${name}${first.cluster ? ` in ${first.cluster}` : ""}${more ? `, ${more} more` : ""}`;
+}
+
+/**
+ * How many proxies have followed, of those that were sent the change.
+ * @param {any} row
+ * @returns {{ look: import("./states.js").Look, words: string }}
+ */
+function followed(row) {
+  const of = `${number(row.acknowledged)} of ${number(row.proxies)}`;
+  if (row.refused > 0) return { look: { tone: "bad", icon: "bad", rank: 3 }, words: `${of}, ${number(row.refused)} refused` };
+  if (row.waiting > 0) return { look: { tone: "info", icon: "sync", rank: 2 }, words: of };
+  if (row.acknowledged < row.proxies) return { look: { tone: "doubtful", icon: "warn", rank: 1 }, words: of };
+  if (row.proxies === 0) return { look: { tone: "idle", icon: "ok", rank: 0 }, words: "0" };
+  return { look: { tone: "good", icon: "ok", rank: 0 }, words: number(row.proxies) };
+}
+
+/** @param {Context} context @returns {View} */
+export function timelinePage({ place, redraw, go }) {
+  const needs = ["/debug/events"];
+  /** @type {any[]} */
+  const all = [...(api.get("/debug/events")?.value ?? [])].reverse();
+  const filter = place.query.get("filter") ?? "";
+  const rows = all.filter((row) => `${cause(row)} ${row.effect}`.toLowerCase().includes(filter.toLowerCase()));
+  const refused = all.filter((row) => row.refused > 0).length;
+  // Some took far longer than most: these are bars as wide as the column, and the rest can still be told apart.
+  const sorted = rows.slice(0, 100).map((row) => row.ms).sort((a, b) => a - b);
+  const most = Math.max(0.001, (sorted[Math.floor(sorted.length * 0.9)] ?? 1) * 1.2);
+  return {
+    title: "Timeline", needs, command: ["strait", "events"],
+    lead: all.length === 0 ? null : refused
+      ? badge({ tone: "bad", icon: "bad", rank: 1 }, `${plural(refused, "change")} refused by somebody`)
+      : `${plural(all.length, "change")}, newest first`,
+    body: () => [
+      h("form", { class: "filters", role: "search", onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
+        h("label", {}, h("span", {}, "Find"), h("input", { type: "search", name: "filter", value: filter, placeholder: "object, cluster or service", autocomplete: "off",
+          oninput: (/** @type {any} */ event) => go(`#/timeline${event.target.value ? `?${new URLSearchParams({ filter: event.target.value })}` : ""}`) }))),
+      table("changes", [
+        { header: "Time", cell: (row) => h("span", { class: "mono" }, timeOfDay(row)) },
+        { header: "Cause", cell: cause, wide: true },
+        { header: "Effect", cell: (row) => text(row.effect), wide: true },
+        { header: "Proxies", cell: (row) => badge(followed(row).look, followed(row).words), key: (row) => followed(row).look.rank },
+        { header: "Took", cell: (row) => [h("span", {}, `${Number(row.ms).toFixed(1)} ms`), bar(row, most)], key: (row) => row.ms },
+      ], rows, redraw, { empty: all.length ? "No change is like that." : "Nothing has changed since the control plane was started." }),
+      rows.length > 0 && h("p", { class: "fine" }, "From when a change was heard: blue until it was published, green until the last proxy had answered. Times are UTC."),
+    ],
+  };
+}
+
+/** @param {any} row @param {number} most */
+function bar(row, most) {
+  const x = (/** @type {number} */ ms) => Math.min(100, (ms / most) * 100);
+  return svg("svg", { class: "took", viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
+    svg("rect", { class: row.refused > 0 ? "bad" : "good", x: 0, y: 0, width: Math.max(1, x(row.ms)).toFixed(1), height: 6 }),
+    svg("rect", { class: "info", x: 0, y: 0, width: Math.max(0.5, x(row.publishedMs)).toFixed(1), height: 6 }));
+}

@@ -1,0 +1,83 @@
+// What ends when, on a time axis: certificates, and the tokens by which clusters are read; and who trusts whom.
+
+import * as api from "./api.js";
+import { h, icon, svg } from "./dom.js";
+import { age, now, plural, span, text, until } from "./format.js";
+import { badge, table } from "./table.js";
+
+/** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
+
+/** How many bars are drawn, the soonest first; the table has them all. */
+const BARS = 60;
+const DAY = 86_400_000;
+/** So long before a certificate's end somebody should see to it that there is another one: a serving one is renewed before. */
+const SOON = 3_600_000;
+
+/** @param {Context} context @returns {View} */
+export function trustPage({ redraw }) {
+  const needs = ["/debug/clusters", "/debug/certificates"];
+  const own = api.get("/debug/certificates")?.value ?? {};
+  /** @type {any[]} */
+  const clusters = api.get("/debug/clusters")?.value ?? [];
+  const tokens = clusters.filter((one) => one.credential).map((one) => ({ ...one.credential, name: one.id, at: Date.parse(one.credential.expires) })).sort((a, b) => a.at - b.at);
+  const soon = tokens.filter((one) => one.endsSoon).length;
+  const certificates = [["Serving certificate", own.serving], ["What signs", own.authority]].filter(([, one]) => one)
+    .map(([name, one]) => ({ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }));
+  /** @type {Map<string, string[]>} */
+  const domains = new Map();
+  for (const one of clusters) if (one.trustDomain) domains.set(one.trustDomain, [...(domains.get(one.trustDomain) ?? []), one.id]);
+  return {
+    title: "Trust", needs, command: ["strait", "cluster", "list", "-o", "wide"],
+    lead: tokens.length ? badge(soon ? { tone: "bad", icon: "clock", rank: 1 } : { tone: "good", icon: "ok", rank: 0 }, soon ? `${plural(soon, "token ends", "tokens end")} soon` : `${plural(tokens.length, "token")}, none ends soon`) : null,
+    body: () => [
+      own.problem && h("section", { class: "card bad", role: "note" }, h("h2", {}, icon("bad"), "Something newer is not in force"), h("p", {}, `${own.problem.code}: ${own.problem.message}`),
+        h("p", { class: "fine" }, `for ${age(own.problem.since)}; help: `, h("code", {}, `strait help ${own.problem.code}`))),
+      h("h2", {}, "Certificates of the control plane"),
+      axis("When certificates end; the table below says the same", certificates),
+      table("certificates", [
+        { header: "Certificate", cell: (one) => one.name },
+        { header: "Ends in", cell: (one) => one.endsSoon ? h("span", { class: "withheld" }, until(one.expires)) : until(one.expires) },
+        { header: "Ends at", cell: (one) => one.expires },
+        { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : "by whoever made it" },
+      ], certificates, redraw),
+      h("h2", {}, "Tokens by which clusters are read"),
+      tokens.length === 0
+        ? h("section", { class: "card notice" }, h("h2", {}, "No token has an end"), h("p", {}, "Clusters are read by client certificates, or by tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " gives one that does."))
+        : axis("When tokens end; the table below says the same", tokens.slice(0, BARS)),
+      tokens.length > BARS && h("p", { class: "fine" }, `and ${tokens.length - BARS} that end later`),
+      tokens.length > 0 && table("tokens", [
+        { header: "Cluster", cell: (one) => h("a", { href: `#/clusters/${encodeURIComponent(one.name)}` }, one.name), key: (one) => one.name },
+        { header: "Ends in", cell: (one) => one.endsSoon ? h("span", { class: "withheld" }, until(one.expires)) : until(one.expires), key: (one) => one.at },
+        { header: "Ends at", cell: (one) => one.expires },
+        { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : h("code", {}, `strait cluster rotate ${one.name}`) },
+      ], tokens, redraw),
+      h("h2", {}, "Trust domains"),
+      table("trust domains", [
+        { header: "Trust domain", cell: ([domain]) => text(domain) },
+        { header: "Clusters", cell: ([, of]) => `${of.slice(0, 40).join(", ")}${of.length > 40 ? ` and ${of.length - 40} more` : ""}` },
+      ], [...domains].sort(), redraw, { empty: "No cluster has said its trust domain." }),
+      h("p", { class: "fine" }, "Whether the workloads of all clusters trust the same roots: ", h("code", {}, "strait check --secrets")),
+    ],
+  };
+}
+
+/** @param {string} label @param {any[]} tokens */
+function axis(label, tokens) {
+  const start = now();
+  const end = Math.max(start + DAY, ...tokens.map((one) => one.at));
+  const least = end - start;
+  const steps = [3_600_000, 6 * 3_600_000, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY, 730 * DAY, 3650 * DAY];
+  const step = steps.find((size) => least / size <= 6) ?? least / 5;
+  // To a whole number of steps, each of which is as wide as its label.
+  const long = Math.ceil(least / step) * step;
+  const marks = Array.from({ length: Math.round(long / step) }, (_, at) => at * step);
+  const x = (/** @type {number} */ at) => (Math.max(0, at) / long) * 100;
+  return h("section", { class: "card axis", "aria-label": label },
+    tokens.map((one) => h("div", { class: "bar-row", "data-key": `bar-${one.name}` },
+      h("span", { class: "bar-name" }, one.name),
+      svg("svg", { class: "bar-line", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+        marks.map((at) => svg("path", { class: "mark", d: `M${x(at).toFixed(2)} 0v10` })),
+        svg("rect", { class: one.endsSoon ? "bad" : one.renewsItself ? "info" : "good", x: 0, y: 2, width: Math.max(0.6, x(one.at - start)).toFixed(2), height: 6, rx: 1 })),
+      h("span", { class: one.endsSoon ? "bar-end withheld" : "bar-end" }, until(one.expires)))),
+    h("div", { class: "bar-row scale", "aria-hidden": "true" }, h("span", {}), h("span", { class: "scale-marks" }, marks.map((at) => h("span", {}, at === 0 ? "now" : span(at / 1000)))), h("span", {})));
+}

@@ -1,0 +1,320 @@
+// The page in a real browser: every page in every state, theme and size; and what people do with it.
+
+import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { ControlPlane, axe, browser, folder, open, start, tab, tooWide, turn, until, words } from "./rig.mjs";
+import { HOSTILE, crowd, empty, failure, hostile } from "./worlds.mjs";
+
+/** As soon as anybody would wait for it. */
+const SOON = 20_000;
+
+const REVIEWS = "reviews.shop.svc.cluster.local";
+const PAGES = [
+  "#/map", "#/map/cluster/prod-ap", "#/map/network/ap-sg", "#/clusters", "#/clusters/prod-ap", "#/services", `#/services/${REVIEWS}`,
+  "#/proxies", "#/proxies/103", `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`, "#/explain", "#/timeline", "#/trust",
+];
+/** Of hostile names those that stand where others stand alone. */
+const HOSTILE_PAGES = [
+  ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
+  ...HOSTILE.slice(0, 5).flatMap((name) => [`#/clusters/${encodeURIComponent(name)}`, `#/services/${encodeURIComponent(name)}`, `#/map/cluster/${encodeURIComponent(name)}`]),
+];
+
+let chromium;
+let demo;
+let session;
+
+before(async () => {
+  [chromium, demo] = await Promise.all([browser(), ControlPlane.demo()]);
+  const { context, page } = await tab(chromium, { server: demo.server });
+  await page.goto(await demo.link());
+  session = await context.storageState();
+  await context.close();
+});
+
+after(async () => {
+  await chromium?.close();
+  await demo?.stop();
+});
+
+/** Every page of a world, in both themes and sizes: nothing said on the console, nothing asked elsewhere, nothing too wide. */
+async function everywhere(world, pages, rules) {
+  for (const [colorScheme, width, height] of [["light", 1280, 720], ["dark", 390, 844], ["dark", 1280, 720], ["light", 390, 844]]) {
+    const { context, page, faults } = await tab(chromium, { server: demo.server, width, height, colorScheme, storageState: session, world: () => world });
+    await open(page, demo.server, pages[0]);
+    for (const hash of pages) {
+      const at = `${hash} ${colorScheme} ${width}x${height}`;
+      await turn(page, hash);
+      assert.deepEqual(await tooWide(page), [], at);
+      // Each theme and each size once.
+      if (rules && (colorScheme === "light") === (width === 1280)) assert.deepEqual(await axe(page), [], at);
+    }
+    assert.deepEqual(faults, []);
+    assert.equal(await page.evaluate(() => window.harmed), undefined);
+    await context.close();
+  }
+}
+
+test("each page of a mesh in trouble is readable for everybody", async () => {
+  await everywhere(failure(Date.now()), PAGES, true);
+});
+
+test("what needs a look stands beside the map, the worst first", async () => {
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
+  await open(page, demo.server, "#/map");
+  await until(async () => (await page.locator(".troubles li").count()) === 10, SOON, "all ten");
+  const rows = await Promise.all((await page.locator(".troubles li").all()).map(words));
+  for (const fact of [/^Cluster lab quarantined: STR0308/, /^Network ap-sg gateway has no address yet/, /^Proxy cart-3.shop refused EDS: malformed/,
+    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* strait help STR0110/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/]) {
+    assert.ok(rows.some((row) => fact.test(row)), `${fact}: ${rows.join("\n")}`);
+  }
+  await context.close();
+});
+
+test("each page of an empty mesh says what to do", async () => {
+  await everywhere(empty(), ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/trust"], true);
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: empty });
+  await open(page, demo.server, "#/map");
+  assert.match(await words(page.locator("main")), /No clusters yet.*strait cluster add CONTEXT/);
+  await context.close();
+});
+
+test("hostile names are text", async () => {
+  await everywhere(hostile(Date.now()), HOSTILE_PAGES, false);
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => hostile(Date.now()) });
+  await open(page, demo.server, "#/clusters");
+  const text = await words(page.locator("main"));
+  assert.ok(text.includes(HOSTILE[0]) && text.includes(HOSTILE[1]), text);
+  // As the CLI shows them.
+  assert.ok(text.includes("\\u{202e}dnah-tfel") && text.includes("a\\u{7}b\\u{a}c"), text);
+  assert.equal(await page.locator("main img, main script, a[href^='javascript']").count(), 0);
+  await context.close();
+});
+
+test("a hundred clusters are readable, and two thousand usable", async () => {
+  await everywhere(crowd(Date.now()), ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies"], false);
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
+  let world = crowd(Date.now());
+  await open(page, demo.server, "#/map");
+  // What needs a look is drawn in full, the others are counted.
+  const drawn = await page.locator(".box .name").allInnerTexts();
+  assert.deepEqual(drawn.sort(), ["c003-region-03", "c017-region-07", "c044-region-04"]);
+  assert.match(await words(page.locator(".chips").first()), /95 live/);
+  assert.deepEqual(await axe(page), []);
+  world = crowd(Date.now(), 2000, 200);
+  const began = Date.now();
+  await page.reload();
+  await page.waitForFunction(() => document.body.innerText.replaceAll("\u202f", "").includes("1995 live"), undefined, { timeout: SOON });
+  // Reading 30 MB of answers included, on a machine that does other things as well.
+  assert.ok(Date.now() - began < 15_000, `${Date.now() - began} ms`);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("without a session the page says how to get in, and shows nothing", async () => {
+  const refused = (fault) => fault.includes("401");
+  for (const [colorScheme, width, height] of [["light", 1280, 720], ["dark", 390, 844]]) {
+    const { context, page, faults } = await tab(chromium, { server: demo.server, colorScheme, width, height, expected: refused });
+    await page.goto(`${demo.server}/`);
+    await page.getByText("This page needs a session").waitFor({ timeout: SOON });
+    assert.match(await words(page.locator("main")), /strait ui/);
+    assert.deepEqual(await axe(page), []);
+    assert.deepEqual(await tooWide(page), []);
+    assert.equal((await context.cookies()).length, 0);
+    // A link that is used up lets nobody in.
+    const link = await demo.link();
+    const other = await tab(chromium, { server: demo.server, expected: refused });
+    await other.page.goto(link);
+    await other.page.locator(".sea").waitFor({ timeout: SOON });
+    await page.goto(link);
+    await page.getByText("This page needs a session").waitFor({ timeout: SOON });
+    // A fresh one, to where somebody wanted to go; the code is not kept in the address.
+    await page.goto(`${await demo.link()}#/clusters`);
+    await page.getByRole("link", { name: "west", exact: true }).first().waitFor({ timeout: SOON });
+    assert.equal(page.url(), `${demo.server}/#/clusters`);
+    assert.equal(await page.evaluate(() => document.cookie), "");
+    assert.deepEqual([...faults, ...other.faults], []);
+    await other.context.close();
+    await context.close();
+  }
+});
+
+test("loading, failing, unready and old data are told apart", async () => {
+  let world = {};
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
+  let release;
+  const held = new Promise((resolve) => {
+    release = resolve;
+  });
+  await context.route("**/debug/**", async (route) => {
+    await held;
+    return route.fallback();
+  });
+  await page.goto(`${demo.server}/#/map`);
+  await page.getByText("Asking the control plane").waitFor({ timeout: SOON });
+  assert.deepEqual(await axe(page), []);
+  release();
+  await page.locator(".sea").waitFor({ timeout: SOON });
+  await context.unroute("**/debug/**");
+  await context.route("**/debug/**", (route) => route.abort());
+  await page.locator(".fresh", { hasText: /no answer, data from \d+s ago/ }).waitFor({ timeout: SOON });
+  assert.equal(await page.locator(".sea").count(), 1, "what was known is still shown");
+  assert.deepEqual(await axe(page), []);
+  await context.unroute("**/debug/**");
+  await context.route("**/debug/networks", (route) => route.fulfill({ status: 503, json: { error: "the mesh is not complete yet; waiting for cluster west" } }));
+  await page.reload();
+  await page.getByText("the mesh is not complete yet; waiting for cluster west").waitFor({ timeout: SOON });
+  assert.deepEqual(await axe(page), []);
+  await context.close();
+});
+
+test("where enough pages listen already, one more asks now and then", async () => {
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session });
+  await context.route("**/api/changes", (route) => route.fulfill({ status: 503, json: { error: "enough pages wait for changes already" } }));
+  let asked = 0;
+  page.on("request", (request) => {
+    if (request.url().endsWith("/debug/clusters")) asked += 1;
+  });
+  await open(page, demo.server, "#/clusters");
+  const began = Date.now();
+  await page.locator(".fresh", { hasText: "up to date" }).waitFor({ timeout: SOON });
+  await until(() => asked > 1, SOON, "asked again without being told");
+  assert.ok(Date.now() - began > 2000 && asked < 4, `${asked} times in ${Date.now() - began} ms`);
+  await context.close();
+});
+
+test("the page says what the commands say", async () => {
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session });
+  const json = async (...command) => JSON.parse(await demo.strait(...command, "-o", "json"));
+  await open(page, demo.server, "#/clusters");
+  const clusters = await json("cluster", "list");
+  assert.equal(clusters.length, 3);
+  for (const one of clusters) {
+    const row = await words(page.locator("tbody tr", { has: page.getByRole("link", { name: one.id, exact: true }) }));
+    for (const fact of [one.network, one.state, one.services, one.endpoints, one.withheld]) assert.ok(row.includes(String(fact)), `${row}: ${fact}`);
+  }
+  const status = await json("status");
+  await turn(page, "#/map");
+  assert.equal(status.problems.length, 0, "the demo's mesh is well");
+  assert.match(await words(page.locator(".panel")), /Nothing needs a look/);
+  await turn(page, "#/proxies");
+  for (const proxy of await json("proxy", "list")) {
+    await turn(page, `#/proxies/${proxy.key}`);
+    const text = await words(page.locator("main"));
+    for (const fact of [proxy.id, proxy.identity, proxy.network, proxy.types.cds.sent]) assert.ok(text.includes(fact), `${text}: ${fact}`);
+  }
+  await turn(page, "#/timeline");
+  const rows = await page.locator("tbody tr").allInnerTexts();
+  const changes = await json("events", "--last", "0");
+  assert.ok(changes.length > 0 && rows.length === Math.min(changes.length, 100), `${rows.length} of ${changes.length}`);
+  for (const [at, change] of changes.toReversed().slice(0, 100).entries()) {
+    for (const fact of [change.effect, change.cause?.name ?? "<none>", change.at.slice(11, 23)]) assert.ok(rows[at].includes(fact), `${rows[at]}: ${fact}`);
+  }
+  for (const service of (await json("service", "list")).map((one) => one.hostname)) {
+    const hash = `#/explain?proxy=client.shop%40east&service=${service}`;
+    await turn(page, hash);
+    const command = await page.locator("#command").innerText();
+    assert.equal(command, `strait explain client.shop@east ${service}`);
+    const said = await json(...command.split(" ").slice(1));
+    const text = await words(page.locator("main"));
+    assert.equal(await page.locator(".ladder").count(), said.endpoints.length);
+    for (const endpoint of said.endpoints) {
+      for (const step of endpoint.steps) assert.ok(text.includes(step.detail), `${service}: ${step.detail}`);
+    }
+    for (const row of said.clusters) assert.ok(text.includes(`${row.ready}/${row.total}`) && text.includes((row.reason ?? "").replaceAll(/\s+/g, " ")), `${text}: ${JSON.stringify(row)}`);
+    await turn(page, `#/services/${service}`);
+    assert.ok((await page.locator(".flow-picture, .notice").count()) > 0);
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the keyboard reaches everything, and reloading restores it", async () => {
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
+  await open(page, demo.server, "#/map");
+  const focused = () => page.evaluate(() => document.activeElement?.textContent?.trim() || document.activeElement?.getAttribute("aria-label"));
+  const tabTo = async (name) => {
+    for (let presses = 0; presses < 80; presses += 1) {
+      await page.keyboard.press("Tab");
+      if ((await focused())?.includes(name)) return;
+    }
+    assert.fail(`Tab never came to ${name}`);
+  };
+  await page.keyboard.press("Tab");
+  assert.equal(await focused(), "Skip to the content");
+  await tabTo("prod-ap");
+  while (!(await page.evaluate(() => document.activeElement?.classList.contains("box")))) await tabTo("prod-ap");
+  await page.keyboard.press("Enter");
+  await page.locator("h1", { hasText: "Cluster prod-ap" }).waitFor({ timeout: SOON });
+  assert.match(await words(page.locator(".panel")), /stale.*STR0301: connect 198\.51\.100\.9:6443: connection refused/);
+  await page.reload();
+  await page.locator("h1", { hasText: "Cluster prod-ap" }).waitFor({ timeout: SOON });
+  // Squares are one stop; arrows move within.
+  await turn(page, "#/proxies");
+  await tabTo("cart-3.shop: rejecting");
+  await page.keyboard.press("ArrowRight");
+  assert.match((await page.evaluate(() => document.activeElement?.getAttribute("aria-label"))) ?? "", /^cart-0\.shop: in sync$/);
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("Enter");
+  await page.getByText("malformed IP address: fe80::1%eth0").waitFor({ timeout: SOON });
+  // Sorting, filtering and colours, and what was chosen is in the address or stays.
+  await turn(page, "#/clusters");
+  await page.getByRole("button", { name: "Endpoints" }).press("Enter");
+  const order = () => page.locator("tbody th").allInnerTexts();
+  await until(async () => (await order())[0] === "lab", SOON, "sorted by endpoints");
+  await page.getByLabel("Find").pressSequentially("eu-west");
+  await until(async () => (await order()).join() === "stage-eu,prod-eu", SOON, "filtered");
+  assert.match(page.url(), /#\/clusters\?filter=eu-west$/);
+  await page.reload();
+  await until(async () => (await order()).sort().join() === "prod-eu,stage-eu", SOON, "filtered after reloading");
+  await page.getByRole("button", { name: /Colours: auto/ }).press("Enter");
+  await page.getByRole("button", { name: /Colours: light/ }).press("Enter");
+  await until(() => page.evaluate(() => document.documentElement.dataset.theme === "dark"), SOON, "dark");
+  await page.reload();
+  assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a cluster whose API server goes away shows within 25 s, and a new process asks for a new session", async (t) => {
+  const place = folder(t);
+  mkdirSync(join(place, "state"), { mode: 0o700 });
+  const simulation = await start("strait-sim", ["--clusters", "3", "--networks", "2", "--services", "6", "--endpoints", "3", "--pods", "--out", place],
+    (line) => (line.startsWith("{") ? JSON.parse(line).control : undefined));
+  t.after(() => simulation.stop());
+  const order = (verb, body) => fetch(`http://${simulation.found}/v1/${verb}`, { method: "POST", body: JSON.stringify(body) });
+  let plane = await ControlPlane.serve(join(place, "secrets"), join(place, "state"));
+  t.after(() => plane.stop());
+  const { context, page } = await tab(chromium, { server: plane.server });
+  await page.goto(await plane.link());
+  const box = page.locator(".box", { hasText: "c2" });
+  const state = (wanted, limit) => until(async () => (await box.locator(".state").innerText().catch(() => "")) === wanted, limit, `c2 is ${wanted}`);
+  await state("live", SOON);
+  await order("kill", { cluster: "c2" });
+  await state("stale", 25_000);
+  assert.match(await words(box), /heard \d+s ago/);
+  assert.match(await words(page.locator(".panel")), /Cluster c2 stale: STR0301/);
+  await order("start", { cluster: "c2" });
+  await state("live", 25_000);
+  // The page stays open over a restart, and goes on once somebody has signed in again, in whatever tab.
+  const address = new URL(plane.server).host;
+  await plane.stop();
+  await page.locator(".fresh", { hasText: "no answer" }).waitFor({ timeout: SOON });
+  plane = await ControlPlane.serve(join(place, "secrets"), join(place, "state"), address);
+  await page.getByText("This page needs a session").waitFor({ timeout: SOON });
+  const other = await context.newPage();
+  await other.goto(await plane.link());
+  await state("live", SOON);
+  await context.close();
+});
+
+// STRAIT_PICTURE=map.png writes it; docs/guide/map.png is that, with fewer colours (pngquant 128).
+test("the picture of the README can be made", async () => {
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, height: 700, world: () => failure(Date.now()) });
+  await open(page, demo.server, "#/map");
+  const path = process.env.STRAIT_PICTURE;
+  const picture = await page.screenshot({ path, type: "png" });
+  assert.ok(picture.length > 10_000);
+  await context.close();
+});

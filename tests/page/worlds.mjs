@@ -1,0 +1,151 @@
+// Worlds that the page is drawn for: what the control plane would answer in states that are hard to come by.
+
+const MINUTE = 60_000;
+
+/** RFC 3339, so long before or after `now`. */
+const at = (now, offset) => new Date(now + offset).toISOString();
+
+function cluster(now, id, network, more = {}) {
+  return {
+    id, secret: `strait-system/strait-cluster-${id}`, state: "live", reason: "", network, trustDomain: "cluster.local",
+    lastContact: at(now, -1500), services: 40, endpoints: 320, withheld: 0, objects: 900, relists: 0, ...more,
+  };
+}
+
+function gateway(address, of, more = {}) {
+  return { address, port: 15443, hbonePort: 15008, cluster: of, source: "service istio-system/eastwest", ...more };
+}
+
+function proxy(now, key, name, of, network, nack) {
+  const good = { sent: "e41b09", acked: "e41b09", lastSent: at(now, -9 * MINUTE), lastAcked: at(now, -9 * MINUTE) };
+  const bad = { sent: "e41b0a", acked: "e41b08", lastSent: at(now, -2 * MINUTE), lastAcked: at(now, -9 * MINUTE) };
+  return {
+    key: String(key), id: `sidecar~10.0.0.${key % 250}~${name}~shop.svc.cluster.local`, type: "sidecar", cluster: of, network,
+    namespace: "shop", identity: "spiffe://cluster.local/ns/shop/sa/web", verified: true, version: "1.40.0",
+    connectedAt: at(now, -240 * MINUTE), protocol: "delta",
+    types: { cds: good, eds: nack === "waits" ? bad : nack ? { ...bad, nack: { error: nack, resources: ["outbound|9080||reviews.shop.svc.cluster.local"] } } : good, lds: good, rds: good },
+  };
+}
+
+const service = (hostname, clusters, more = {}) => ({
+  hostname, namespace: "shop", resolution: "ClientSideLB", ports: [{ name: "http", port: 9080, protocol: "HTTP" }],
+  clusterVIPs: Object.fromEntries(clusters.map((one, i) => [one, [`10.96.0.${i + 10}`]])), externalAddresses: {},
+  serviceAccounts: ["spiffe://cluster.local/ns/shop/sa/reviews"], clusters, conflicts: [], ...more,
+});
+
+const STEPS = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
+const DETAILS = ["ready", "pod shop/reviews-1", "visible to namespace shop", "in network eu-west, the proxy is in us-east", "through 203.0.113.9:15443", "the proxy speaks the address family", "takes mTLS"];
+
+/** A change of an object, and who has followed. */
+function change(now, seq, cause, effect, more = {}) {
+  return {
+    seq, at: at(now, -(40 - seq) * 7_000), cause, otherCauses: [], moreCauses: 0, effect, version: seq + 1, proxies: 88, acknowledged: 88,
+    refused: 0, waiting: 0, publishedMs: 0.4 + seq / 50, ms: 2 + ((seq * 37) % 40) / 3, ...more,
+  };
+}
+
+/** The decisions about one endpoint, down to the first "no". */
+function endpoint(address, of, network, verdict, failing, detail) {
+  const steps = STEPS.map((step, i) => ({ step, ok: true, detail: DETAILS[i] })).slice(0, failing === undefined ? 7 : failing);
+  if (failing !== undefined) steps.push({ step: STEPS[failing], ok: false, detail });
+  return { address, port: 8080, cluster: of, network, verdict, ...(verdict === "gateway" ? { via: ["203.0.113.9:15443"] } : {}), steps };
+}
+
+const REVIEWS = "reviews.shop.svc.cluster.local";
+
+/** Several things at once are not as they should be. */
+export function failure(now) {
+  const stale = "STR0301: connect 198.51.100.9:6443: connection refused, 61 tries in 14m";
+  return {
+    "/debug/clusters": [
+      cluster(now, "hub", "us-east", { secret: null, endpoints: 1022, services: 148 }),
+      cluster(now, "lab", "us-east", { state: "quarantined", reason: "STR0308: contact was lost 5 times in 2m; asked again in 40s", since: at(now, -4 * MINUTE), endpoints: 31 }),
+      cluster(now, "prod-ap", "ap-sg", { state: "stale", reason: stale, since: at(now, -14 * MINUTE), lastContact: at(now, -14 * MINUTE), endpoints: 1410, withheld: 1410, withheldBy: { STR0402: 1410 }, credential: { expires: at(now, 71 * 60 * MINUTE), endsSoon: true, renewsItself: false } }),
+      cluster(now, "prod-eu", "eu-west", { endpoints: 1904, services: 212, credential: { expires: at(now, 29 * 1440 * MINUTE), endsSoon: false, renewsItself: true } }),
+      cluster(now, "stage-eu", "eu-west", { endpoints: 260, credential: { expires: at(now, 12 * 1440 * MINUTE), endsSoon: false, renewsItself: false } }),
+    ],
+    "/debug/networks": [
+      { network: "ap-sg", clusters: ["prod-ap"], gateways: [], pending: [{ cluster: "prod-ap", source: "service istio-system/eastwest", reason: "the Service has no external address yet" }] },
+      { network: "eu-west", clusters: ["prod-eu", "stage-eu"], gateways: [gateway("203.0.113.9", "prod-eu", { hostname: "gw.eu.example.org", ttlSeconds: 60 }), gateway("2001:db8::9", "prod-eu", { dead: true })] },
+      { network: "us-east", clusters: ["hub", "lab"], gateways: [gateway("203.0.113.7", "hub")] },
+    ],
+    "/debug/proxies": [
+      ...Array.from({ length: 36 }, (_, i) => proxy(now, i + 1, `web-${i}.shop`, "hub", "us-east", i === 7 ? "waits" : undefined)),
+      ...Array.from({ length: 52 }, (_, i) => proxy(now, i + 100, `cart-${i}.shop`, "prod-eu", "eu-west", i === 3 ? "malformed IP address: fe80::1%eth0" : undefined)),
+      ...Array.from({ length: 9 }, (_, i) => proxy(now, i + 200, `batch-${i}.jobs`, "lab", "us-east")),
+    ],
+    "/debug/events": Array.from({ length: 40 }, (_, i) => change(now, i, { cluster: i % 3 ? "prod-eu" : "hub", kind: "EndpointSlice", namespace: "shop", name: `reviews-${i % 4}` },
+      `${REVIEWS}: ${i % 5} -> ${(i + 1) % 5} endpoints`, i === 37 ? { acknowledged: 87, refused: 1 } : i === 39 ? { acknowledged: 60, waiting: 28, otherCauses: [{ cluster: "hub", kind: "Pod", namespace: "shop", name: "reviews-2" }] } : {})),
+    "/debug/mesh": { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] },
+    "/debug/policy": { problem: "line 3: unknown field \"exprt\"", unknownClusters: [], preferences: [] },
+    "/debug/sources": [{ name: "consul-dc1", kind: "consul", state: "stale", reason: "no answer for 2m", code: null, warnings: [] }],
+    "/debug/certificates": {
+      serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
+      problem: { code: "STR0702", message: "tls.crt does not belong to tls.key", since: at(now, -30 * MINUTE) },
+    },
+    "/debug/services": [
+      service("cart.shop.svc.cluster.local", ["prod-eu", "stage-eu"]),
+      service(REVIEWS, ["hub", "lab", "prod-ap", "prod-eu"], { conflicts: [{ field: "ports", winner: "hub", losers: ["lab"] }] }),
+    ],
+    "/debug/explain": {
+      proxy: "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local", hostname: REVIEWS, port: 9080,
+      clusters: [
+        { cluster: "hub", network: "us-east", ready: 5, total: 6, sent: 5, via: "direct", reason: "1 not ready", code: "STR0420" },
+        { cluster: "lab", network: "us-east", ready: 2, total: 2, sent: 0, via: null, reason: "2 withheld: lab may not export namespace shop (policy rule 3)", code: "STR0602" },
+        { cluster: "prod-ap", network: "ap-sg", ready: 4, total: 4, sent: 0, via: null, reason: "4 withheld: the network's gateway has no address yet", code: "STR0402" },
+        { cluster: "prod-eu", network: "eu-west", ready: 3, total: 3, sent: 3, via: "203.0.113.9:15443", reason: null, code: null },
+      ],
+      endpoints: [
+        endpoint("10.1.0.1", "hub", "us-east", "direct"),
+        endpoint("10.1.0.2", "hub", "us-east", "withheld", 0, "the endpoint is unhealthy"),
+        endpoint("10.1.0.9", "lab", "us-east", "withheld", 2, "lab may not export namespace shop (policy rule 3)"),
+        endpoint("10.2.0.1", "prod-eu", "eu-west", "gateway"),
+        endpoint("10.3.0.1", "prod-ap", "ap-sg", "withheld", 4, "network ap-sg has a gateway without an address: service istio-system/eastwest has no external address yet"),
+      ],
+    },
+  };
+}
+
+/** So many clusters in so many networks, some of them in trouble. */
+export function crowd(now, clusters = 100, networks = 10) {
+  const name = (i) => `region-${String(i % networks).padStart(2, "0")}`;
+  const states = { 3: ["stale", "STR0301: connection refused"], 17: ["authFailed", "STR0304: 401: token expired"], 44: ["quarantined", "STR0308: contact was lost 5 times in 2m"], 71: ["paused", ""], 72: ["draining", "by its Secret's end, 20s left"] };
+  const all = Array.from({ length: clusters }, (_, i) => {
+    const [state, reason] = states[i] ?? ["live", ""];
+    return cluster(now, `c${String(i).padStart(3, "0")}-${name(i)}`, name(i), { state, reason, ...(state === "live" ? {} : { since: at(now, -7 * MINUTE), lastContact: at(now, -7 * MINUTE) }) });
+  });
+  return {
+    "/debug/clusters": all,
+    "/debug/networks": Array.from({ length: networks }, (_, i) => ({
+      network: name(i), clusters: all.filter((one) => one.network === name(i)).map((one) => one.id),
+      gateways: i === 7 ? [] : [gateway(`203.0.113.${(i % 200) + 1}`, all[i].id)],
+    })),
+    "/debug/proxies": Array.from({ length: clusters * 20 }, (_, i) => proxy(now, i + 1, `app-${i}.shop`, all[i % clusters].id, name(i % clusters), i === 42 ? "no such cluster" : i % 211 === 9 ? "waits" : undefined)),
+    "/debug/services": Array.from({ length: 300 }, (_, i) => service(`svc-${i}.shop.svc.cluster.local`, all.slice(i % 50, (i % 50) + 3).map((one) => one.id))),
+    "/debug/explain": failure(now)["/debug/explain"],
+  };
+}
+
+/** The longest that a label may be, and what a member could call things by. */
+const LONG = "x".repeat(253);
+export const HOSTILE = ['<img src=x onerror="window.harmed=1">', "<script>window.harmed=1</script>", "\u202ednah-tfel", "🦀🌊 naïve 例え", LONG, "a\u0007b\nc", "javascript:window.harmed=1", "'; DROP", "__proto__"];
+
+/** Names that are no names. */
+export function hostile(now) {
+  const rows = HOSTILE.map((name, i) => cluster(now, name, HOSTILE[(i + 1) % HOSTILE.length], { state: i % 2 ? "stale" : "live", reason: name, secret: `strait-system/${name}`, trustDomain: name, ...(i % 3 ? {} : { credential: { expires: at(now, i * 1440 * MINUTE), endsSoon: i === 0, renewsItself: false } }) }));
+  return {
+    "/debug/clusters": rows,
+    "/debug/networks": HOSTILE.map((network, i) => ({ network, clusters: [HOSTILE.at(i - 1)], gateways: [gateway(network, network, { source: network, hostname: network })] })),
+    "/debug/proxies": HOSTILE.map((name, i) => ({ ...proxy(now, i + 1, name.replaceAll("~", ""), name, name, name), identity: name, version: name })),
+    "/debug/services": HOSTILE.map((name) => service(name, [name], { namespace: name, conflicts: [{ field: name, winner: name, losers: [name] }] })),
+    "/debug/events": HOSTILE.map((name, i) => change(now, i, { cluster: name, kind: name, namespace: name, name }, name)),
+    "/debug/explain": {
+      proxy: HOSTILE[0], hostname: HOSTILE[0], port: 80, notes: [HOSTILE[1]],
+      clusters: HOSTILE.map((name) => ({ cluster: name, network: name, ready: 1, total: 1, sent: 0, via: null, reason: name, code: "STR0402" })),
+      endpoints: HOSTILE.map((name) => ({ address: name, port: 1, cluster: name, network: name, verdict: "withheld", steps: [{ step: name, ok: false, detail: name }] })),
+    },
+  };
+}
+
+/** Nothing has joined yet. */
+export const empty = () => ({ "/debug/clusters": [], "/debug/networks": [], "/debug/proxies": [], "/debug/services": [], "/debug/events": [] });
