@@ -1,0 +1,243 @@
+//! What a pod's annotations ask of its sidecar: Istio's names, where they have a meaning here.
+//!
+//! A value that can't be followed refuses the pod: a sidecar that listens to another port than its owner wrote, or to
+//! none, would be found out by an outage.
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::object::text;
+use super::refusal::InjectRefusal;
+use super::settings::InjectSettings;
+use crate::codes;
+
+const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "critical", "off"];
+
+/// What is redirected, by annotation: the agent's flag, and what its value is a list of.
+const TRAFFIC: [(&str, &str, AnnotatedList); 7] = [
+    ("includeOutboundIPRanges", "--include-outbound-ranges", AnnotatedList::RangesOrAll),
+    ("excludeOutboundIPRanges", "--exclude-outbound-ranges", AnnotatedList::Ranges),
+    ("includeOutboundPorts", "--include-outbound-ports", AnnotatedList::Ports),
+    ("excludeOutboundPorts", "--exclude-outbound-ports", AnnotatedList::Ports),
+    ("includeInboundPorts", "--include-inbound-ports", AnnotatedList::PortsOrAll),
+    ("excludeInboundPorts", "--exclude-inbound-ports", AnnotatedList::Ports),
+    ("excludeInterfaces", "--exclude-interfaces", AnnotatedList::Interfaces),
+];
+
+/// What a sidecar gets of the machine, by annotation.
+const RESOURCES: [(&str, &str, &str); 4] = [
+    ("proxyCPU", "requests", "cpu"),
+    ("proxyMemory", "requests", "memory"),
+    ("proxyCPULimit", "limits", "cpu"),
+    ("proxyMemoryLimit", "limits", "memory"),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AnnotatedList {
+    Ranges,
+    RangesOrAll,
+    Ports,
+    PortsOrAll,
+    Interfaces,
+}
+
+/// What one pod asks of its sidecar.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SidecarWishes {
+    pub(super) image: String,
+    pub(super) native: bool,
+    /// Whether the application is to start only once its sidecar is ready.
+    pub(super) holds_application: bool,
+    pub(super) rewrites_probes: bool,
+    pub(super) redirect_flags: Vec<String>,
+    pub(super) resources: Value,
+    pub(super) envoy_arguments: Vec<String>,
+    /// How long connections may take to end, as the agent reads it.
+    pub(super) drain: Option<String>,
+}
+
+/// Of `proxy.istio.io/config`, what a sidecar can follow; the rest is for Istio's own agent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ProxyConfigText {
+    hold_application_until_proxy_starts: Option<bool>,
+    concurrency: Option<u16>,
+    termination_drain_duration: Option<String>,
+}
+
+impl SidecarWishes {
+    /// Reads a pod's annotations.
+    pub(super) fn read(
+        annotations: &Value,
+        settings: &InjectSettings,
+    ) -> Result<Self, InjectRefusal> {
+        let ours = |name: &str| Annotation::find(annotations, "sidecar.istio.io/", name);
+        let config = match Annotation::find(annotations, "proxy.istio.io/", "config") {
+            Some(found) => found.proxy_config()?,
+            None => ProxyConfigText::default(),
+        };
+        let flag = |name: &str, default: bool| ours(name).map_or(Ok(default), |it| it.boolean());
+        if let Some(mode) = ours("interceptionMode").filter(|it| it.value != "REDIRECT") {
+            return Err(mode.wrong("REDIRECT: there is no other way to redirect traffic here"));
+        }
+        Ok(Self {
+            image: ours("proxyImage").map_or(settings.image.clone(), |it| it.value.to_owned()),
+            native: flag("nativeSidecar", settings.native_sidecars)?,
+            holds_application: config.hold_application_until_proxy_starts.unwrap_or(false),
+            rewrites_probes: flag("rewriteAppHTTPProbers", true)?,
+            redirect_flags: redirect_flags(annotations)?,
+            resources: resources(annotations)?,
+            envoy_arguments: envoy_arguments(annotations, config.concurrency)?,
+            drain: config.termination_drain_duration,
+        })
+    }
+}
+
+fn redirect_flags(annotations: &Value) -> Result<Vec<String>, InjectRefusal> {
+    let mut flags = Vec::new();
+    for (name, flag, kind) in TRAFFIC {
+        let Some(found) = Annotation::find(annotations, "traffic.sidecar.istio.io/", name) else {
+            continue;
+        };
+        flags.push(format!("{flag}={}", found.list(kind)?));
+    }
+    Ok(flags)
+}
+
+/// What the sidecar asks for and may take. Where an annotation says anything of it, the annotations say it all: a limit of
+/// ours could be below a request of theirs.
+fn resources(annotations: &Value) -> Result<Value, InjectRefusal> {
+    let mut asked = json!({});
+    for (name, kind, resource) in RESOURCES {
+        if let Some(found) = Annotation::find(annotations, "sidecar.istio.io/", name) {
+            asked[kind][resource] = json!(found.quantity()?);
+        }
+    }
+    if asked != json!({}) {
+        return Ok(asked);
+    }
+    Ok(json!({
+        "requests": { "cpu": "100m", "memory": "128Mi" },
+        "limits": { "cpu": "2", "memory": "1Gi" },
+    }))
+}
+
+fn envoy_arguments(
+    annotations: &Value,
+    concurrency: Option<u16>,
+) -> Result<Vec<String>, InjectRefusal> {
+    let ours = |name: &str| Annotation::find(annotations, "sidecar.istio.io/", name);
+    let level = match ours("logLevel") {
+        Some(found) => found.log_level()?,
+        None => "warning",
+    };
+    let mut arguments = vec!["--log-level".to_owned(), level.to_owned()];
+    if let Some(found) = ours("componentLogLevel") {
+        arguments.extend(["--component-log-level".to_owned(), found.component_levels()?]);
+    }
+    // Else Envoy takes a thread for each CPU of the node. 0 asks for that.
+    let concurrency = concurrency.unwrap_or(2);
+    if concurrency > 0 {
+        arguments.extend(["--concurrency".to_owned(), concurrency.to_string()]);
+    }
+    Ok(arguments)
+}
+
+/// An annotation that is there.
+struct Annotation<'a> {
+    name: String,
+    value: &'a str,
+}
+
+impl<'a> Annotation<'a> {
+    fn find(annotations: &'a Value, prefix: &str, name: &str) -> Option<Self> {
+        let name = format!("{prefix}{name}");
+        let value = text(annotations, &name)?.trim();
+        Some(Self { name, value })
+    }
+
+    fn wrong(&self, wanted: &str) -> InjectRefusal {
+        let fact = format!("annotation {}: {:?} is not {wanted}", self.name, self.value);
+        InjectRefusal::new(&codes::INJECT_ANNOTATION, fact)
+    }
+
+    fn boolean(&self) -> Result<bool, InjectRefusal> {
+        self.value.parse().map_err(|_| self.wrong("true or false"))
+    }
+
+    fn log_level(&self) -> Result<&'a str, InjectRefusal> {
+        let known = LOG_LEVELS.contains(&self.value);
+        known.then_some(self.value).ok_or_else(|| self.wrong(&LOG_LEVELS.join(", ")))
+    }
+
+    fn component_levels(&self) -> Result<String, InjectRefusal> {
+        let is_pair = |pair: &str| {
+            pair.split_once(':').is_some_and(|(component, level)| {
+                let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+                component.bytes().all(is_name) && LOG_LEVELS.contains(&level)
+            })
+        };
+        match self.value.split(',').all(is_pair) {
+            true => Ok(self.value.to_owned()),
+            false => Err(self.wrong("COMPONENT:LEVEL, several by commas")),
+        }
+    }
+
+    /// A quantity as Kubernetes writes it, such as 250m or 1.5Gi.
+    fn quantity(&self) -> Result<&'a str, InjectRefusal> {
+        let end = self.value.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, unit) = self.value.split_at(end.unwrap_or(self.value.len()));
+        let units = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
+        let is_number = number.parse::<f64>().is_ok_and(|number| number > 0.0);
+        let good = is_number && units.contains(&unit);
+        good.then_some(self.value).ok_or_else(|| self.wrong("a quantity such as 250m or 128Mi"))
+    }
+
+    fn list(&self, kind: AnnotatedList) -> Result<String, InjectRefusal> {
+        let takes_all = matches!(kind, AnnotatedList::RangesOrAll | AnnotatedList::PortsOrAll);
+        if self.value == "*" && takes_all {
+            return Ok("*".to_owned());
+        }
+        let parts = self.value.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let parts: Vec<&str> = parts.collect();
+        let is_interface = |part: &str| {
+            let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+            part.len() <= 15 && part.bytes().all(is_of_name)
+        };
+        let (good, wanted) = match kind {
+            AnnotatedList::Ranges | AnnotatedList::RangesOrAll => (
+                parts.iter().all(|part| part.parse::<IpNet>().is_ok()),
+                "a list of ranges such as 10.0.0.0/8",
+            ),
+            AnnotatedList::Ports | AnnotatedList::PortsOrAll => (
+                parts.iter().all(|part| part.parse::<u16>().is_ok_and(|port| port > 0)),
+                "a list of ports",
+            ),
+            AnnotatedList::Interfaces => {
+                (parts.iter().all(|part| is_interface(part)), "a list of network interfaces")
+            }
+        };
+        let or_all = if takes_all { ", or *" } else { "" };
+        good.then(|| parts.join(",")).ok_or_else(|| self.wrong(&format!("{wanted}{or_all}")))
+    }
+
+    fn proxy_config(&self) -> Result<ProxyConfigText, InjectRefusal> {
+        const WANTED: &str = "YAML in which holdApplicationUntilProxyStarts is a boolean, concurrency a number and terminationDrainDuration a duration such as 5s";
+        if self.value.is_empty() {
+            return Ok(ProxyConfigText::default());
+        }
+        let options = serde_saphyr::options! {
+            budget: serde_saphyr::budget! { max_depth: 16 },
+            with_snippet: false,
+        };
+        let config: ProxyConfigText = serde_saphyr::from_str_with_options(self.value, options)
+            .map_err(|_| self.wrong(WANTED))?;
+        let is_duration = |text: &String| {
+            let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+            end > 0 && ["ms", "s", "m", "h"].contains(&&text[end..])
+        };
+        let good = config.termination_drain_duration.as_ref().is_none_or(is_duration);
+        good.then_some(config).ok_or_else(|| self.wrong(WANTED))
+    }
+}

@@ -1,0 +1,34 @@
+//! What whoever reaches the webhook may say: see [`crate::fuzz`].
+
+use serde_json::Value;
+
+use super::refusal::{Injection, SkipReason};
+use super::{InjectSettings, PodPlace, Redirection, inject, review};
+
+/// An AdmissionReview: what is answered is an answer to it, and a pod that has its sidecar is given no other.
+pub(crate) fn admission(bytes: &[u8]) -> bool {
+    let settings = InjectSettings {
+        version: "1.2.3".into(),
+        cluster: "east".into(),
+        network: Some("n1".into()),
+        discovery: "strait.strait-system.svc:15012".into(),
+        domain: "cluster.local".into(),
+        image: "strait-agent".into(),
+        redirect_image: "strait-agent".into(),
+        redirection: Redirection::of_cni(bytes.len().is_multiple_of(2)),
+        native_sidecars: !bytes.len().is_multiple_of(3),
+        istio_labels: true,
+        system_namespace: "strait-system".into(),
+    };
+    let Ok((answer, _)) = review::answer(bytes, &settings) else { return false };
+    // What nobody reads of it may be less than JSON.
+    let Ok(asked) = serde_json::from_slice::<Value>(bytes) else { return true };
+    assert_eq!(answer["response"]["uid"], asked["request"]["uid"]);
+    let place = PodPlace { namespace: "shop", workload: None };
+    let pod = &asked["request"]["object"];
+    if let Injection::Injected { pod, .. } = inject(pod, place, &settings) {
+        let again = inject(&pod, place, &settings);
+        assert_eq!(again, Injection::Skipped(SkipReason::Already), "{pod}");
+    }
+    true
+}

@@ -1,0 +1,325 @@
+//! The pod with its sidecar: what `docs/guide/injection.md` says is added.
+
+use serde_json::{Value, json};
+
+use super::annotations::SidecarWishes;
+use super::metrics;
+use super::object::{Fields, items, list, misshapen, object, text};
+use super::probes;
+use super::refusal::{InjectRefusal, Injection, SkipReason};
+use super::requirements::{self, PROXY_USER, containers};
+use super::selection;
+use super::settings::{InjectSettings, PodPlace, Redirection};
+use crate::model::{NETWORK_LABEL, TLS_MODE_LABEL};
+
+const INJECTED: &str = "strait.dev/injected";
+const REDIRECT: &str = "strait-redirect";
+const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
+const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// By which Istio's CNI plugin knows the pods that it is to redirect.
+const ISTIO_STATUS: &str = "sidecar.istio.io/status";
+
+/// Volumes of the sidecar, and where it finds them.
+const VOLUMES: [(&str, &str, bool); 3] = [
+    ("strait-token", "/var/run/secrets/tokens", true),
+    ("strait-roots", "/var/run/secrets/istio", true),
+    ("strait-run", "/var/run/strait", false),
+];
+
+/// Puts a sidecar into a pod, or a template of pods.
+///
+/// What the pod says itself stays: labels, annotations, containers, all but the probes and the place of metrics, which the
+/// sidecar answers for.
+/// Injecting twice changes nothing.
+pub fn inject(pod: &Value, place: PodPlace<'_>, settings: &InjectSettings) -> Injection {
+    match try_inject(pod, place, settings) {
+        Ok(injection) => injection,
+        Err(refusal) => Injection::Refused(refusal),
+    }
+}
+
+fn try_inject(
+    pod: &Value,
+    place: PodPlace<'_>,
+    settings: &InjectSettings,
+) -> Result<Injection, InjectRefusal> {
+    if let Some(reason) = selection::skipped(pod, place, settings)? {
+        return Ok(Injection::Skipped(reason));
+    }
+    if is_injected(pod, settings) {
+        return Ok(Injection::Skipped(SkipReason::Already));
+    }
+    requirements::check(pod, &VOLUMES.map(|(name, ..)| name))?;
+    let wishes = SidecarWishes::read(&pod["metadata"]["annotations"], settings)?;
+    let warnings = warnings(pod, &wishes);
+
+    let mut pod = pod.clone();
+    let first = items(&pod["spec"], "containers").first();
+    let first = first.and_then(|container| text(container, "name")).map(str::to_owned);
+    let identity = WorkloadNames::of(&pod, place);
+    let network = text(&pod["metadata"]["labels"], NETWORK_LABEL).map(str::to_owned);
+    let scraped = metrics::of_application(&pod["metadata"]["annotations"]);
+    let fields = pod.as_object_mut().ok_or_else(|| misshapen("pod", "an object"))?;
+    let spec = object(fields, "spec")?;
+    let mut probes = Fields::new();
+    if wishes.rewrites_probes {
+        let is_sidecar = |container: &&mut Value| container["restartPolicy"] == "Always";
+        if spec.contains_key("initContainers") {
+            let own = list(spec, "initContainers")?.iter_mut().filter(is_sidecar);
+            own.for_each(|container| probes::redirect(container, &mut probes));
+        }
+        let own = list(spec, "containers")?.iter_mut();
+        own.for_each(|container| probes::redirect(container, &mut probes));
+    }
+    let network = network.or_else(|| settings.network.clone());
+    let mut told = Vec::new();
+    if !probes.is_empty() {
+        told.push(("STRAIT_APP_PROBES", Value::Object(probes)));
+    }
+    if let Some(scraped) = &scraped {
+        told.push(("STRAIT_PROMETHEUS_SCRAPE", scraped.clone()));
+    }
+    let sidecar = sidecar(settings, &wishes, network, &told);
+    let redirect = match settings.redirection {
+        Redirection::InitContainer => Some(redirect(settings, &wishes)),
+        Redirection::IstioCni => None,
+    };
+    place_containers(spec, sidecar, redirect, &wishes)?;
+    list(spec, "volumes")?.extend(volumes());
+
+    let metadata = object(fields, "metadata")?;
+    let labels = object(metadata, "labels")?;
+    set(labels, TLS_MODE_LABEL, "istio");
+    set(labels, CANONICAL_NAME, &identity.name);
+    set(labels, CANONICAL_REVISION, &identity.revision);
+    let annotations = object(metadata, "annotations")?;
+    annotations.insert(INJECTED.into(), json!(settings.version));
+    if let Some(first) = first {
+        set(annotations, DEFAULT_CONTAINER, &first);
+    }
+    if scraped.is_some() {
+        metrics::redirect(annotations);
+    }
+    if settings.redirection == Redirection::IstioCni {
+        annotations.insert(ISTIO_STATUS.into(), json!(istio_status(settings, wishes.native)));
+    }
+    Ok(Injection::Injected { pod, warnings })
+}
+
+fn is_injected(pod: &Value, settings: &InjectSettings) -> bool {
+    let is_sidecar =
+        |container: &Value| text(container, "name") == Some(settings.redirection.sidecar());
+    text(&pod["metadata"]["annotations"], INJECTED).is_some()
+        && containers(&pod["spec"]).any(is_sidecar)
+}
+
+fn warnings(pod: &Value, wishes: &SidecarWishes) -> Vec<String> {
+    let ends = matches!(text(&pod["spec"], "restartPolicy"), Some("Never" | "OnFailure"));
+    let mut warnings = Vec::new();
+    if wishes.holds_application && !wishes.native {
+        warnings.push(
+            "holdApplicationUntilProxyStarts has no effect: an application waits for native sidecars alone".to_owned(),
+        );
+    }
+    if ends && !wishes.native {
+        warnings.push(
+            "the pod is meant to end, and its sidecar goes on until it is told to: have the application POST \
+             http://127.0.0.1:15020/quitquitquit when it is done, or use native sidecars"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+/// Puts ours in the order in which they have to start.
+///
+/// A native sidecar runs before the pod's own init containers, which are then in the mesh as well. Else these run first, before
+/// anything is redirected: nobody would answer what they send.
+fn place_containers(
+    spec: &mut Fields,
+    mut sidecar: Value,
+    redirect: Option<Value>,
+    wishes: &SidecarWishes,
+) -> Result<(), InjectRefusal> {
+    if wishes.native {
+        sidecar["restartPolicy"] = json!("Always");
+        let ours = redirect.into_iter().chain([sidecar]);
+        list(spec, "initContainers")?.splice(0..0, ours);
+        return Ok(());
+    }
+    if let Some(redirect) = redirect {
+        list(spec, "initContainers")?.push(redirect);
+    }
+    list(spec, "containers")?.push(sidecar);
+    Ok(())
+}
+
+fn sidecar(
+    settings: &InjectSettings,
+    wishes: &SidecarWishes,
+    network: Option<String>,
+    told: &[(&str, Value)],
+) -> Value {
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let value = |name: &str, value: String| json!({ "name": name, "value": value });
+    let mut environment = vec![
+        value("STRAIT_DISCOVERY", settings.discovery.clone()),
+        value("STRAIT_CLUSTER_ID", settings.cluster.clone()),
+    ];
+    environment.extend(network.map(|network| value("STRAIT_NETWORK", network)));
+    environment.extend([
+        value("STRAIT_DOMAIN", settings.domain.clone()),
+        field("POD_NAME", "metadata.name"),
+        field("POD_NAMESPACE", "metadata.namespace"),
+        // All addresses, by commas.
+        field("POD_IP", "status.podIPs"),
+        field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
+        field("NODE_NAME", "spec.nodeName"),
+    ]);
+    environment.extend(told.iter().map(|(name, told)| value(name, told.to_string())));
+    let mut arguments = vec!["run".to_owned()];
+    if let Some(drain) = &wishes.drain {
+        arguments.push(format!("--drain={drain}"));
+    }
+    arguments.extend(["--".to_owned(), "envoy".to_owned()]);
+    arguments.extend(wishes.envoy_arguments.iter().cloned());
+    let ready = json!({ "path": "/healthz/ready", "port": 15021 });
+    let mounts = VOLUMES.map(|(name, path, is_read_only)| match is_read_only {
+        true => json!({ "name": name, "mountPath": path, "readOnly": true }),
+        false => json!({ "name": name, "mountPath": path }),
+    });
+    json!({
+        "name": settings.redirection.sidecar(),
+        "image": wishes.image,
+        "command": ["strait-agent"],
+        "args": arguments,
+        "env": environment,
+        "ports": [
+            { "name": "proxy-health", "containerPort": 15021, "protocol": "TCP" },
+            { "name": "proxy-metrics", "containerPort": 15090, "protocol": "TCP" },
+        ],
+        // The application waits for it where the sidecar is native: up to ten minutes, until it has a certificate and
+        // its configuration.
+        "startupProbe": { "httpGet": ready, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": 600 },
+        "readinessProbe": { "httpGet": ready, "periodSeconds": 15, "timeoutSeconds": 3, "failureThreshold": 4 },
+        "resources": wishes.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "runAsGroup": PROXY_USER,
+            "runAsNonRoot": true,
+            "runAsUser": PROXY_USER,
+        },
+        "volumeMounts": mounts,
+    })
+}
+
+fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
+    let mut arguments = vec!["redirect".to_owned()];
+    arguments.extend(wishes.redirect_flags.iter().cloned());
+    json!({
+        "name": REDIRECT,
+        "image": settings.redirect_image,
+        "command": ["strait-agent"],
+        "args": arguments,
+        "resources": wishes.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "add": ["NET_ADMIN", "NET_RAW"], "drop": ["ALL"] },
+            "privileged": false,
+            // iptables keeps a lock in a file.
+            "readOnlyRootFilesystem": false,
+            "runAsGroup": 0,
+            "runAsNonRoot": false,
+            "runAsUser": 0,
+        },
+    })
+}
+
+fn volumes() -> [Value; 3] {
+    let [token, roots, run] = VOLUMES.map(|(name, ..)| name);
+    let source = json!({
+        "serviceAccountToken": {
+            "audience": "istio-ca", "expirationSeconds": 43200, "path": "istio-token",
+        },
+    });
+    [
+        json!({ "name": token, "projected": { "sources": [source] } }),
+        json!({ "name": roots, "configMap": { "name": "istio-ca-root-cert" } }),
+        json!({ "name": run, "emptyDir": { "medium": "Memory" } }),
+    ]
+}
+
+/// What was added, in the form by which Istio's tools and its CNI plugin know it.
+fn istio_status(settings: &InjectSettings, native: bool) -> String {
+    let sidecar = settings.redirection.sidecar();
+    let (init, ordinary) = if native { (vec![sidecar], vec![]) } else { (vec![], vec![sidecar]) };
+    json!({
+        "containers": ordinary,
+        "initContainers": init,
+        "imagePullSecrets": null,
+        "revision": "strait",
+        "volumes": VOLUMES.map(|(name, ..)| name),
+    })
+    .to_string()
+}
+
+/// Sets what is not there.
+fn set(fields: &mut Fields, key: &str, value: &str) {
+    fields.entry(key).or_insert_with(|| json!(value));
+}
+
+/// What telemetry calls the pod's workload.
+struct WorkloadNames {
+    name: String,
+    revision: String,
+}
+
+impl WorkloadNames {
+    fn of(pod: &Value, place: PodPlace<'_>) -> Self {
+        let labels = &pod["metadata"]["labels"];
+        let label = |names: [&str; 2]| names.into_iter().find_map(|name| text(labels, name));
+        let name = label(["app.kubernetes.io/name", "app"])
+            .or(place.workload)
+            .map(str::to_owned)
+            .or_else(|| owner(&pod["metadata"]))
+            .unwrap_or_default();
+        let revision = label(["app.kubernetes.io/version", "version"]).unwrap_or("latest");
+        Self { name: label_value(&name), revision: label_value(revision) }
+    }
+}
+
+/// Who made the pod: the Deployment behind a ReplicaSet, the CronJob behind a Job; else the pod itself.
+fn owner(metadata: &Value) -> Option<String> {
+    let mut owners = items(metadata, "ownerReferences").iter();
+    let Some(owner) = owners.find(|owner| owner["controller"] == true) else {
+        let name = text(metadata, "name").or_else(|| text(metadata, "generateName"));
+        return name.map(|name| name.trim_end_matches('-').to_owned());
+    };
+    let name = text(owner, "name")?;
+    let hash = text(&metadata["labels"], "pod-template-hash");
+    let above = match (text(owner, "kind")?, name.rsplit_once('-')) {
+        ("ReplicaSet", Some((above, end))) if Some(end) == hash => above,
+        ("Job", Some((above, end)))
+            if end.len() >= 8 && end.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            above
+        }
+        _ => name,
+    };
+    Some(above.to_owned())
+}
+
+/// The text as far as a label may say it.
+fn label_value(text: &str) -> String {
+    let mut end = text.len().min(63);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let cut: String = text[..end].chars().take_while(|c| fits(*c)).collect();
+    cut.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}

@@ -1,0 +1,89 @@
+//! What the webhook answers an API server: admission.k8s.io/v1.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::counts::InjectionResult;
+use super::patch::difference;
+use super::pod::inject;
+use super::refusal::Injection;
+use super::settings::{InjectSettings, PodPlace};
+
+/// What an API server asks.
+#[derive(Debug, Deserialize)]
+struct AdmissionReview {
+    #[serde(rename = "apiVersion")]
+    version: String,
+    request: AdmissionRequest,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AdmissionRequest {
+    uid: String,
+    kind: AdmittedKind,
+    #[serde(default)]
+    namespace: String,
+    operation: String,
+    object: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct AdmittedKind {
+    kind: String,
+}
+
+/// The answer to an AdmissionReview, and what became of the pod.
+///
+/// # Errors
+/// The text is no AdmissionReview of the version that we know.
+pub(super) fn answer(
+    body: &[u8],
+    settings: &InjectSettings,
+) -> Result<(Value, InjectionResult), String> {
+    let review: AdmissionReview =
+        serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
+    if review.version != "admission.k8s.io/v1" {
+        return Err(format!("an AdmissionReview of {:?}; only v1 is answered", review.version));
+    }
+    let request = review.request;
+    let response = |fields: Value| {
+        let mut response = json!({ "uid": request.uid, "allowed": true });
+        if let (Some(response), Value::Object(fields)) = (response.as_object_mut(), fields) {
+            response.extend(fields);
+        }
+        json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
+    };
+    // The containers of a pod that is there can't be changed.
+    if request.kind.kind != "Pod" || request.operation != "CREATE" {
+        return Ok((response(json!({})), InjectionResult::Skipped));
+    }
+    let place = PodPlace { namespace: &request.namespace, workload: None };
+    Ok(match inject(&request.object, place, settings) {
+        Injection::Injected { pod, warnings } => {
+            let patch = Value::Array(difference(&request.object, &pod)).to_string();
+            let fields = json!({
+                "patchType": "JSONPatch", "patch": BASE64.encode(patch), "warnings": warnings,
+            });
+            (response(fields), InjectionResult::Injected)
+        }
+        Injection::Skipped(_) => (response(json!({})), InjectionResult::Skipped),
+        Injection::Refused(refusal) => {
+            let metadata = &request.object["metadata"];
+            let name = metadata["name"].as_str().or(metadata["generateName"].as_str());
+            info!(
+                code = refusal.code.id,
+                cluster = settings.cluster,
+                namespace = request.namespace,
+                pod = name,
+                "a pod is refused: {}",
+                refusal.fact
+            );
+            let status = json!({ "code": 403, "message": refusal.to_string() });
+            (response(json!({ "allowed": false, "status": status })), InjectionResult::Refused)
+        }
+    })
+}

@@ -1,0 +1,83 @@
+//! Which pods want a sidecar.
+//!
+//! Namespaces are chosen by whoever calls: the API server by the webhook's selectors, or the user who names a file. So a pod
+//! that comes here is wanted, unless it or the rules for namespaces say otherwise.
+
+use serde_json::Value;
+
+use super::object::text;
+use super::refusal::{InjectRefusal, SkipReason};
+use super::settings::{InjectSettings, PodPlace};
+use crate::codes;
+
+/// Label of pods (`"true"`, `"false"`) and of namespaces (`enabled`).
+pub const INJECT_LABEL: &str = "strait.dev/inject";
+
+/// Namespaces in which nothing is ever injected.
+pub const NEVER_INJECTED: [&str; 4] =
+    ["kube-system", "kube-public", "kube-node-lease", "local-path-storage"];
+
+const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
+const ISTIO_REVISION: &str = "istio.io/rev";
+
+/// What a pod itself says of injection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InjectionWish {
+    Asked,
+    Declined,
+    Unsaid,
+}
+
+/// Whether the pod stays as it is, and why.
+pub(super) fn skipped(
+    pod: &Value,
+    place: PodPlace<'_>,
+    settings: &InjectSettings,
+) -> Result<Option<SkipReason>, InjectRefusal> {
+    if NEVER_INJECTED.contains(&place.namespace) {
+        return Ok(Some(SkipReason::NeverThere));
+    }
+    let wish = wish(&pod["metadata"], settings.istio_labels)?;
+    let on_host = pod["spec"]["hostNetwork"] == true;
+    Ok(match wish {
+        InjectionWish::Declined => Some(SkipReason::Declined),
+        InjectionWish::Asked if on_host => {
+            return Err(InjectRefusal::new(
+                &codes::INJECT_HOST_NETWORK,
+                "it asks for a sidecar and uses its node's network (hostNetwork: true)",
+            ));
+        }
+        InjectionWish::Unsaid if on_host => Some(SkipReason::HostNetwork),
+        InjectionWish::Unsaid if place.namespace == settings.system_namespace => {
+            Some(SkipReason::SystemNamespace)
+        }
+        InjectionWish::Asked | InjectionWish::Unsaid => None,
+    })
+}
+
+/// Our label, then our annotation, then Istio's: the first that says something counts.
+fn wish(metadata: &Value, istio: bool) -> Result<InjectionWish, InjectRefusal> {
+    let (labels, annotations) = (&metadata["labels"], &metadata["annotations"]);
+    for from in [labels, annotations] {
+        match text(from, INJECT_LABEL) {
+            None | Some("") => {}
+            Some("true" | "enabled") => return Ok(InjectionWish::Asked),
+            Some("false" | "disabled") => return Ok(InjectionWish::Declined),
+            Some(other) => {
+                let fact = format!("{INJECT_LABEL}: {other:?} is neither \"true\" nor \"false\"");
+                return Err(InjectRefusal::new(&codes::INJECT_ANNOTATION, fact));
+            }
+        }
+    }
+    if !istio {
+        return Ok(InjectionWish::Unsaid);
+    }
+    // As Istio reads it: four words ask, every other declines.
+    let said = text(labels, ISTIO_INJECT).or_else(|| text(annotations, ISTIO_INJECT));
+    Ok(match said.map(str::to_ascii_lowercase).as_deref() {
+        None | Some("") if text(labels, ISTIO_REVISION).is_some() => InjectionWish::Asked,
+        None | Some("") => InjectionWish::Unsaid,
+        Some("y" | "yes" | "true" | "on") => InjectionWish::Asked,
+        Some(_) => InjectionWish::Declined,
+    })
+}

@@ -1,0 +1,259 @@
+//! The webhook: HTTPS for the API servers of all clusters.
+//!
+//! Anyone who reaches the port may ask, and learns nothing but what injection would do to a pod of theirs. What that costs
+//! is bounded: connections, how long each may take to ask and to last, the length of a question and how many are answered
+//! at once. When there is no room, the oldest connection makes some: an API server comes again by itself.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::counts::{InjectionCounts, InjectionResult};
+use super::review;
+use super::settings::InjectSettings;
+use crate::descriptors::{Descriptors, ListeningPort, Seat};
+use crate::identity::ServerIdentity;
+use crate::model::ClusterId;
+use crate::task::Supervisor;
+
+/// The longest question, in bytes: an API server takes no larger object.
+const QUESTION_BYTES_MAX: usize = 3 << 20;
+/// How long a handshake, the head of a request, and a whole question may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+const QUESTION_LIMIT: Duration = Duration::from_secs(10);
+/// How long a connection may last, and what is under way when it is to end.
+const LIFE: Duration = Duration::from_secs(600);
+const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+/// Connections at once; for a moment, while old ones end, twice as many.
+const CONNECTIONS_MAX: usize = 256;
+/// Questions that are read and answered at once; others wait.
+const QUESTIONS_MAX: usize = 8;
+/// Descriptors that are kept for API servers.
+const RESERVE: usize = 2;
+
+/// What the webhook answers by.
+#[derive(Debug, Clone)]
+pub struct WebhookSettings {
+    /// What holds for pods of clusters that the path doesn't name.
+    pub inject: InjectSettings,
+    /// Where proxies of some clusters find the control plane, by cluster; others as the settings say.
+    pub discovery: BTreeMap<ClusterId, String>,
+}
+
+struct Webhook {
+    settings: WebhookSettings,
+    identity: watch::Receiver<Arc<ServerIdentity>>,
+    counts: Arc<InjectionCounts>,
+    open: OpenConnections,
+    questions: Semaphore,
+}
+
+/// Serves until the tasks are stopped.
+pub async fn serve(
+    listener: TcpListener,
+    settings: WebhookSettings,
+    identity: watch::Receiver<Arc<ServerIdentity>>,
+    counts: Arc<InjectionCounts>,
+    descriptors: Arc<Descriptors>,
+    tasks: Supervisor,
+) {
+    let mut port = ListeningPort::new("webhook", listener, RESERVE, descriptors);
+    let (open, questions) = (OpenConnections::default(), Semaphore::new(QUESTIONS_MAX));
+    let webhook = Arc::new(Webhook { settings, identity, counts, open, questions });
+    let room = Arc::new(Semaphore::new(2 * CONNECTIONS_MAX));
+    loop {
+        // The error has been reported, and the next call pauses.
+        let Ok((socket, _, seat)) = port.accept().await else { continue };
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+        let webhook = Arc::clone(&webhook);
+        tasks.spawn("webhook connection", async move {
+            webhook.converse(socket, seat).await;
+            drop(permit);
+        });
+    }
+}
+
+impl Webhook {
+    async fn converse(self: Arc<Self>, socket: TcpStream, _seat: Seat) {
+        let (number, end) = self.open.enter();
+        let config = self.identity.borrow().webhook_config();
+        let ended = match config {
+            Ok(config) => self.answer_all(socket, TlsAcceptor::from(config), &end).await,
+            Err(error) => Err(error.to_string()),
+        };
+        self.open.leave(number);
+        if let Err(error) = ended {
+            debug!(error, "a connection to the webhook broke off");
+        }
+    }
+
+    async fn answer_all(
+        self: &Arc<Self>,
+        socket: TcpStream,
+        acceptor: TlsAcceptor,
+        end: &CancellationToken,
+    ) -> Result<(), String> {
+        let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(socket)).await;
+        let stream = handshake.map_err(|_| "the handshake took too long")?;
+        let io = TokioIo::new(stream.map_err(|error| error.to_string())?);
+        let webhook = Arc::clone(self);
+        let service = service_fn(move |request| {
+            let webhook = Arc::clone(&webhook);
+            async move { Ok::<_, Infallible>(webhook.respond(request).await) }
+        });
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT);
+        http.http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(64)
+            .max_header_list_size(16 << 10)
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(10));
+        let mut connection = std::pin::pin!(http.serve_connection(io, service));
+        tokio::select! {
+            ended = &mut connection => return ended.map_err(|error| error.to_string()),
+            () = end.cancelled() => {}
+            () = tokio::time::sleep(LIFE) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        match tokio::time::timeout(GOODBYE_LIMIT, connection).await {
+            Ok(ended) => ended.map_err(|error| error.to_string()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        match tokio::time::timeout(QUESTION_LIMIT, self.answer(request)).await {
+            Ok(Ok(answer)) => with_type(StatusCode::OK, "application/json", answer),
+            Ok(Err((status, reason))) => self.failed(status, reason),
+            Err(_) => self.failed(StatusCode::REQUEST_TIMEOUT, "the question took too long".into()),
+        }
+    }
+
+    fn failed(&self, status: StatusCode, reason: String) -> Response<Full<Bytes>> {
+        self.counts.count(InjectionResult::Failed);
+        debug!(%status, reason, "the webhook can't answer");
+        with_type(status, "text/plain; charset=utf-8", format!("{reason}\n"))
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<String, (StatusCode, String)> {
+        let Some(settings) = self.settings.of_path(request.uri().path()) else {
+            let text = "there is /inject and /inject/cluster/ID/net/NETWORK";
+            return Err((StatusCode::NOT_FOUND, text.into()));
+        };
+        if request.method() != Method::POST {
+            return Err((StatusCode::METHOD_NOT_ALLOWED, "POST an AdmissionReview".into()));
+        }
+        // It is never closed.
+        let _turn = self.questions.acquire().await;
+        let body = Limited::new(request.into_body(), QUESTION_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| {
+            let text = format!("the question can't be read, or is longer than 3 MiB: {error}");
+            (StatusCode::PAYLOAD_TOO_LARGE, text)
+        })?;
+        let (answer, result) = review::answer(&body.to_bytes(), &settings)
+            .map_err(|reason| (StatusCode::BAD_REQUEST, reason))?;
+        self.counts.count(result);
+        Ok(answer.to_string())
+    }
+}
+
+fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+impl WebhookSettings {
+    /// What holds for pods of the cluster and network that a path names, as Istio's webhook has it: pairs of a word and its
+    /// value after `/inject`.
+    pub(crate) fn of_path(&self, path: &str) -> Option<InjectSettings> {
+        let mut settings = self.inject.clone();
+        let rest = path.strip_prefix("/inject")?;
+        let mut segments = rest.split('/').skip(1).filter(|segment| !segment.is_empty());
+        if !rest.is_empty() && !rest.starts_with('/') {
+            return None;
+        }
+        while let Some(word) = segments.next() {
+            match (word, segments.next()?) {
+                ("cluster", id) => settings.cluster = ClusterId::parse(id).ok()?.to_string(),
+                ("net", network) => settings.network = Some(network.to_owned()),
+                _ => return None,
+            }
+        }
+        let known = ClusterId::parse(&settings.cluster).ok();
+        if let Some(discovery) = known.and_then(|id| self.discovery.get(&id)) {
+            settings.discovery.clone_from(discovery);
+        }
+        Some(settings)
+    }
+}
+
+/// The connections that are open, oldest first.
+#[derive(Debug, Default)]
+struct OpenConnections(Mutex<OpenTable>);
+
+#[derive(Debug, Default)]
+struct OpenTable {
+    next: u64,
+    open: BTreeMap<u64, CancellationToken>,
+}
+
+impl OpenConnections {
+    fn table(&self) -> MutexGuard<'_, OpenTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets one in. Where there is no room, the oldest is asked to go.
+    fn enter(&self) -> (u64, CancellationToken) {
+        let mut table = self.table();
+        if table.open.len() >= CONNECTIONS_MAX
+            && let Some((_, oldest)) = table.open.pop_first()
+        {
+            oldest.cancel();
+        }
+        let (number, end) = (table.next, CancellationToken::new());
+        table.next += 1;
+        table.open.insert(number, end.clone());
+        (number, end)
+    }
+
+    fn leave(&self, number: u64) {
+        self.table().open.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_connection_makes_room() {
+        let connections = OpenConnections::default();
+        let (_, first) = connections.enter();
+        let (second_number, second) = connections.enter();
+        (2..CONNECTIONS_MAX).for_each(|_| drop(connections.enter()));
+        assert!(!first.is_cancelled());
+        connections.enter();
+        assert!(first.is_cancelled() && !second.is_cancelled());
+        connections.leave(second_number);
+        connections.enter();
+        assert!(!second.is_cancelled(), "there was room again");
+    }
+}

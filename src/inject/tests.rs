@@ -1,0 +1,185 @@
+//! Manifests and what becomes of them, held against the files in `tests/inject/`; `BLESS=1` writes them anew.
+//!
+//! A file is a case: `-- settings.yaml --` (what differs from the usual), `-- given.yaml --`, `-- report.txt --` and
+//! `-- expected.yaml --`, which is left out where only the report matters.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::workload::{InjectedWorkload, inject_manifest};
+use super::{InjectSettings, Injection, PodPlace, Redirection, SkipReason, inject};
+
+fn settings() -> InjectSettings {
+    InjectSettings {
+        version: "1.2.3".into(),
+        cluster: "east".into(),
+        network: None,
+        discovery: "strait.strait-system.svc:15012".into(),
+        domain: "cluster.local".into(),
+        image: "strait-agent:1.2.3".into(),
+        redirect_image: "strait-agent:1.2.3".into(),
+        redirection: Redirection::InitContainer,
+        native_sidecars: true,
+        istio_labels: false,
+        system_namespace: "strait-system".into(),
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+struct Differences {
+    network: Option<String>,
+    ordinary_sidecars: bool,
+    istio_cni: bool,
+    istio_labels: bool,
+}
+
+impl Differences {
+    fn applied(self) -> InjectSettings {
+        let redirection = Redirection::of_cni(self.istio_cni);
+        let (network, istio_labels) = (self.network, self.istio_labels);
+        let native_sidecars = !self.ordinary_sidecars;
+        InjectSettings { network, istio_labels, native_sidecars, redirection, ..settings() }
+    }
+}
+
+/// The parts of a case by name, and what stands before the first.
+fn parts(text: &str) -> (String, BTreeMap<String, String>) {
+    let mut opening = String::new();
+    let mut parts: BTreeMap<String, String> = BTreeMap::new();
+    let mut name = None;
+    for line in text.split_inclusive('\n') {
+        match line.trim_end().strip_prefix("-- ").and_then(|rest| rest.strip_suffix(" --")) {
+            Some(part) => {
+                parts.entry(part.to_owned()).or_default();
+                name = Some(part.to_owned());
+            }
+            None => match &name {
+                Some(name) => parts.entry(name.clone()).or_default().push_str(line),
+                None => opening.push_str(line),
+            },
+        }
+    }
+    (opening, parts)
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).expect("YAML")
+}
+
+fn yaml(documents: &[Value]) -> String {
+    let texts: Vec<_> =
+        documents.iter().map(|one| serde_saphyr::to_string(one).expect("YAML")).collect();
+    texts.join("---\n")
+}
+
+fn report(workloads: &[InjectedWorkload]) -> String {
+    workloads.iter().fold(String::new(), |mut text, workload| {
+        let InjectedWorkload { kind, namespace, name, injection } = workload;
+        let _ = match injection {
+            Injection::Injected { warnings, .. } => {
+                let warnings = warnings.iter().map(|warning| format!("; warning: {warning}"));
+                writeln!(
+                    text,
+                    "{kind} {namespace}/{name}: injected{}",
+                    warnings.collect::<String>()
+                )
+            }
+            Injection::Skipped(reason) => {
+                writeln!(text, "{kind} {namespace}/{name}: skipped: {reason}")
+            }
+            Injection::Refused(refusal) => {
+                writeln!(
+                    text,
+                    "{kind} {namespace}/{name}: refused: {} {}",
+                    refusal.code, refusal.fact
+                )
+            }
+        };
+        text
+    })
+}
+
+#[test]
+fn every_case_holds() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inject");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("the folder of cases")
+        .map(|entry| entry.expect("readable").path())
+        .collect();
+    files.sort();
+    assert!(files.len() > 10, "cases are looked for where none are: {}", files.len());
+    let mut differ = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a case");
+        let (opening, mut parts) = parts(&text);
+        assert!(opening.starts_with("# why: "), "{} says why", file.display());
+        let differences = parts.get("settings.yaml").map(String::as_str).unwrap_or("{}");
+        let settings =
+            serde_saphyr::from_str::<Differences>(differences).expect("settings").applied();
+        let mut manifests = documents(&parts["given.yaml"]);
+        let inject_all = |manifests: &mut Vec<Value>| -> Vec<InjectedWorkload> {
+            let each = manifests.iter_mut();
+            each.flat_map(|one| inject_manifest(one, "default", &settings)).collect()
+        };
+        let told = report(&inject_all(&mut manifests));
+        let once = manifests.clone();
+        inject_all(&mut manifests);
+        assert_eq!(once, manifests, "{}: twice is once", file.display());
+        let mut found = parts.clone();
+        found.insert("report.txt".into(), told);
+        found.entry("expected.yaml".into()).and_modify(|text| *text = yaml(&once));
+        if found == parts {
+            continue;
+        }
+        if std::env::var_os("BLESS").is_some() {
+            parts = found;
+            let order = ["settings.yaml", "given.yaml", "report.txt", "expected.yaml"];
+            let named = order.into_iter().filter_map(|name| Some((name, parts.get(name)?)));
+            let written =
+                named.fold(opening, |text, (name, part)| format!("{text}-- {name} --\n{part}"));
+            std::fs::write(&file, written).expect("written");
+            continue;
+        }
+        let wrong = found.into_iter().filter(|(name, part)| parts.get(name) != Some(part));
+        let wrong: String = wrong.map(|(name, part)| format!("-- {name} --\n{part}")).collect();
+        differ.push(format!("=== {}\n{wrong}", file.display()));
+    }
+    assert!(differ.is_empty(), "BLESS=1 rewrites what differs:\n{}", differ.join("\n"));
+}
+
+#[test]
+fn whatever_has_not_the_form_of_a_pod_is_refused_and_never_a_panic() {
+    let place = PodPlace { namespace: "shop", workload: None };
+    for pod in [
+        json!(null),
+        json!("pod"),
+        json!([]),
+        json!({ "metadata": [], "spec": {} }),
+        json!({ "metadata": { "labels": "x" }, "spec": {} }),
+        json!({ "metadata": { "annotations": 1 } }),
+        json!({ "spec": { "containers": {} } }),
+        json!({ "spec": { "containers": [1], "initContainers": "x" } }),
+        json!({ "spec": { "containers": [{ "name": "a" }], "volumes": 7 } }),
+    ] {
+        let injection = inject(&pod, place, &settings());
+        assert!(matches!(injection, Injection::Refused(_)), "{pod}: {injection:?}");
+    }
+}
+
+#[test]
+fn a_faked_mark_alone_leaves_no_pod_without_its_sidecar() {
+    let place = PodPlace { namespace: "shop", workload: None };
+    let marked = json!({
+        "metadata": { "annotations": { "strait.dev/injected": "1.2.3" } },
+        "spec": { "containers": [{ "name": "app", "image": "app" }] },
+    });
+    let Injection::Injected { pod, .. } = inject(&marked, place, &settings()) else {
+        unreachable!("it has no sidecar yet")
+    };
+    assert_eq!(inject(&pod, place, &settings()), Injection::Skipped(SkipReason::Already));
+}

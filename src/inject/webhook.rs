@@ -1,0 +1,268 @@
+//! The object by which an API server knows the webhook: a MutatingWebhookConfiguration.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+use super::selection::{INJECT_LABEL, NEVER_INJECTED};
+
+/// Its name.
+pub const WEBHOOK_NAME: &str = "strait-inject";
+
+/// How long an API server waits for an answer, in seconds: what a pod's creation may take longer while we are away.
+const TIMEOUT_SECONDS: u32 = 5;
+
+/// What the API servers of a cluster are told of the webhook.
+#[derive(Debug, Clone)]
+pub struct WebhookRegistration<'a> {
+    /// ID of the cluster.
+    pub cluster: &'a str,
+    /// Its network, where one is fixed.
+    pub network: Option<&'a str>,
+    /// Where they reach it.
+    pub target: WebhookTarget,
+    /// Roots of its certificate, PEM.
+    pub roots: &'a str,
+    /// What becomes of pods while it doesn't answer.
+    pub when_away: WhenAway,
+    /// Whether Istio's labels choose namespaces and pods as well.
+    pub istio_labels: bool,
+}
+
+/// Where API servers reach the webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WebhookTarget {
+    /// `https://HOST:PORT`, without a path.
+    Url(String),
+    /// A Service of the cluster.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+/// What becomes of new pods while the webhook doesn't answer (`failurePolicy`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenAway {
+    /// Pods that it is asked about are not made: none runs outside the mesh unnoticed.
+    Fail,
+    /// They are made without a sidecar.
+    Ignore,
+}
+
+impl WhenAway {
+    /// As Kubernetes writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fail => "Fail",
+            Self::Ignore => "Ignore",
+        }
+    }
+}
+
+impl WebhookRegistration<'_> {
+    /// The object for the cluster.
+    pub fn manifest(&self) -> Value {
+        let mut path = format!("/inject/cluster/{}", self.cluster);
+        if let Some(network) = self.network {
+            path += &format!("/net/{network}");
+        }
+        let mut client = match &self.target {
+            WebhookTarget::Url(url) => json!({ "url": format!("{url}{path}") }),
+            WebhookTarget::Service { namespace, name, port } => json!({
+                "service": { "namespace": namespace, "name": name, "port": port, "path": path },
+            }),
+        };
+        client["caBundle"] = json!(BASE64.encode(self.roots));
+        let webhooks: Vec<Value> = selections(self.istio_labels)
+            .into_iter()
+            .map(|(name, namespaces, pods)| {
+                json!({
+                    "name": format!("{name}.inject.strait.dev"),
+                    "admissionReviewVersions": ["v1"],
+                    "clientConfig": client,
+                    "failurePolicy": self.when_away.as_str(),
+                    // A sidecar, once there, is left alone; so the order of webhooks doesn't matter.
+                    "reinvocationPolicy": "Never",
+                    "sideEffects": "None",
+                    "timeoutSeconds": TIMEOUT_SECONDS,
+                    "rules": [{
+                        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                        "resources": ["pods"], "scope": "Namespaced",
+                    }],
+                    "namespaceSelector": { "matchExpressions": namespaces },
+                    "objectSelector": { "matchExpressions": pods },
+                    "matchConditions": [{
+                        "name": "has-a-network-of-its-own-or-a-wish",
+                        "expression": format!(
+                            "!has(object.spec.hostNetwork) || !object.spec.hostNetwork || \
+                             (has(object.metadata.labels) && '{INJECT_LABEL}' in object.metadata.labels)"
+                        ),
+                    }],
+                })
+            })
+            .collect();
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {
+                "name": WEBHOOK_NAME,
+                "labels": {
+                    "app.kubernetes.io/name": WEBHOOK_NAME,
+                    "app.kubernetes.io/part-of": "strait",
+                    "app.kubernetes.io/managed-by": "strait",
+                },
+            },
+            "webhooks": webhooks,
+        })
+    }
+}
+
+/// Which namespaces and pods are asked about, by a name for each way to be chosen. Each pod fits one at most, so that it is
+/// asked about once.
+fn selections(istio_labels: bool) -> Vec<(&'static str, Vec<Value>, Vec<Value>)> {
+    let is = |key: &str, operator: &str, values: &[&str]| {
+        let mut expression = json!({ "key": key, "operator": operator });
+        if !values.is_empty() {
+            expression["values"] = json!(values);
+        }
+        expression
+    };
+    let ordinary = is("kubernetes.io/metadata.name", "NotIn", &NEVER_INJECTED);
+    let undecided = is(INJECT_LABEL, "NotIn", &["true", "false"]);
+    let mut selections = vec![
+        (
+            "namespace",
+            vec![is(INJECT_LABEL, "In", &["enabled"]), ordinary.clone()],
+            vec![is(INJECT_LABEL, "NotIn", &["false"])],
+        ),
+        (
+            "pod",
+            vec![is(INJECT_LABEL, "NotIn", &["enabled"]), ordinary.clone()],
+            vec![is(INJECT_LABEL, "In", &["true"])],
+        ),
+    ];
+    if istio_labels {
+        let (inject, revision, of_pod) =
+            ("istio-injection", "istio.io/rev", "sidecar.istio.io/inject");
+        let unlabelled = is(INJECT_LABEL, "NotIn", &["enabled"]);
+        let not_off = is(of_pod, "NotIn", &["false"]);
+        selections.extend([
+            (
+                "istio-namespace",
+                vec![is(inject, "In", &["enabled"]), unlabelled.clone(), ordinary.clone()],
+                vec![undecided.clone(), not_off.clone()],
+            ),
+            (
+                "istio-revision",
+                vec![
+                    is(revision, "Exists", &[]),
+                    is(inject, "DoesNotExist", &[]),
+                    unlabelled.clone(),
+                    ordinary.clone(),
+                ],
+                vec![undecided.clone(), not_off],
+            ),
+            (
+                "istio-pod",
+                vec![
+                    is(inject, "DoesNotExist", &[]),
+                    is(revision, "DoesNotExist", &[]),
+                    unlabelled,
+                    ordinary,
+                ],
+                vec![undecided, is(of_pod, "In", &["true"])],
+            ),
+        ]);
+    }
+    selections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registration(target: WebhookTarget, network: Option<&str>) -> Value {
+        let when_away = WhenAway::Ignore;
+        let roots = "roots";
+        WebhookRegistration {
+            cluster: "east",
+            network,
+            target,
+            roots,
+            when_away,
+            istio_labels: true,
+        }
+        .manifest()
+    }
+
+    #[test]
+    fn an_api_server_is_told_where_to_ask_by_url_or_by_service() {
+        let by_url = registration(WebhookTarget::Url("https://10.0.0.1:15017".into()), Some("n1"));
+        for webhook in by_url["webhooks"].as_array().expect("webhooks") {
+            let client = &webhook["clientConfig"];
+            assert_eq!(client["url"], "https://10.0.0.1:15017/inject/cluster/east/net/n1");
+            assert_eq!(client["caBundle"], BASE64.encode("roots"));
+            assert_eq!(webhook["failurePolicy"], "Ignore");
+            assert_eq!(webhook["timeoutSeconds"], 5);
+        }
+        let (namespace, name) = ("strait-system".into(), "strait".into());
+        let by_service = registration(WebhookTarget::Service { namespace, name, port: 443 }, None);
+        let service = &by_service["webhooks"][0]["clientConfig"]["service"];
+        assert_eq!(service["path"], "/inject/cluster/east");
+        assert_eq!((&service["name"], &service["port"]), (&json!("strait"), &json!(443)));
+    }
+
+    /// What an API server makes of a selector: how often it would ask about a pod.
+    fn asked(namespace: &Value, pod: &Value) -> usize {
+        let fits = |labels: &Value, expressions: &Value| {
+            expressions.as_array().expect("expressions").iter().all(|one| {
+                let value = labels.get(one["key"].as_str().expect("a key"));
+                let listed = || {
+                    let values = one["values"].as_array().expect("values");
+                    value.is_some_and(|value| values.contains(value))
+                };
+                match one["operator"].as_str().expect("an operator") {
+                    "In" => listed(),
+                    "NotIn" => !listed(),
+                    "Exists" => value.is_some(),
+                    _ => value.is_none(),
+                }
+            })
+        };
+        let selections = selections(true);
+        let chosen = selections.iter().filter(|(_, namespaces, pods)| {
+            fits(namespace, &json!(namespaces)) && fits(pod, &json!(pods))
+        });
+        chosen.count()
+    }
+
+    #[test]
+    fn each_pod_is_asked_about_once_or_never() {
+        let ours = |value: &str| json!({ INJECT_LABEL: value });
+        let istio = |value: &str| json!({ "sidecar.istio.io/inject": value });
+        for (namespace, pod, expected) in [
+            (json!({}), json!({}), 0),
+            (json!({}), ours("true"), 1),
+            (json!({}), istio("true"), 1),
+            (ours("enabled"), json!({}), 1),
+            (ours("enabled"), ours("true"), 1),
+            (ours("enabled"), ours("false"), 0),
+            (json!({ "istio-injection": "enabled" }), json!({}), 1),
+            (json!({ "istio-injection": "enabled" }), istio("true"), 1),
+            (json!({ "istio-injection": "enabled" }), istio("false"), 0),
+            (json!({ "istio-injection": "enabled" }), ours("false"), 0),
+            (json!({ "istio-injection": "enabled" }), ours("true"), 1),
+            (json!({ "istio.io/rev": "blue" }), json!({}), 1),
+            (json!({ "istio.io/rev": "blue", "istio-injection": "disabled" }), json!({}), 0),
+            (json!({ "istio-injection": "enabled", INJECT_LABEL: "enabled" }), istio("true"), 1),
+            (json!({ "kubernetes.io/metadata.name": "kube-system" }), ours("true"), 0),
+        ] {
+            assert_eq!(asked(&namespace, &pod), expected, "{namespace} {pod}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Sidecars for what makes pods: Deployments, Jobs and the like, and lists of them.
+
+use serde_json::Value;
+
+use super::pod::inject;
+use super::refusal::Injection;
+use super::settings::{InjectSettings, PodPlace};
+
+/// An object that pods come from, and what became of its template.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InjectedWorkload {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What became of it.
+    pub injection: Injection,
+}
+
+/// Puts sidecars into every template of pods in a manifest, and says of each what became of it. An object without
+/// a namespace is in `namespace`; one that no pods come from stays as it is.
+pub fn inject_manifest(
+    manifest: &mut Value,
+    namespace: &str,
+    settings: &InjectSettings,
+) -> Vec<InjectedWorkload> {
+    let kind = manifest["kind"].as_str().unwrap_or_default().to_owned();
+    if kind.ends_with("List") {
+        let objects = manifest.get_mut("items").and_then(Value::as_array_mut);
+        let objects = objects.into_iter().flatten();
+        return objects.flat_map(|object| inject_manifest(object, namespace, settings)).collect();
+    }
+    let Some(path) = template(&kind) else { return Vec::new() };
+    let said = |field: &str| manifest["metadata"][field].as_str().map(str::to_owned);
+    let name = said("name").or_else(|| said("generateName")).unwrap_or_default();
+    let namespace = said("namespace").unwrap_or_else(|| namespace.to_owned());
+    let workload = (kind != "Pod").then_some(name.as_str()).filter(|name| !name.is_empty());
+    let place = PodPlace { namespace: &namespace, workload };
+    let Some(pod) = manifest.pointer_mut(path) else { return Vec::new() };
+    let injection = inject(pod, place, settings);
+    if let Injection::Injected { pod: with_sidecar, .. } = &injection {
+        *pod = with_sidecar.clone();
+    }
+    vec![InjectedWorkload { kind, namespace, name, injection }]
+}
+
+/// Where objects of a kind hold the pod they make.
+fn template(kind: &str) -> Option<&'static str> {
+    match kind {
+        "Pod" => Some(""),
+        "Deployment"
+        | "StatefulSet"
+        | "DaemonSet"
+        | "ReplicaSet"
+        | "ReplicationController"
+        | "Job" => Some("/spec/template"),
+        "CronJob" => Some("/spec/jobTemplate/spec/template"),
+        _ => None,
+    }
+}
