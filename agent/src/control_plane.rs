@@ -1,0 +1,221 @@
+//! Calls to the control plane: a connection to the first address that answers, the token and the cluster with each call,
+//! and a certificate for a new key.
+//!
+//! Token and roots are read anew each time, for they are renewed by the kubelet. It keeps nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::ServerName;
+use strait_bootstrap::Discovery;
+use strait_proto::istio::auth::IstioCertificateRequest;
+use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
+
+use crate::credentials::{Credentials, KeyRequest, RootSet};
+use crate::files::read_text;
+use crate::problem::{Problem, chain};
+use crate::settings::RunArgs;
+
+/// To reach one address, TLS included.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For one certificate.
+const CALL: Duration = Duration::from_secs(10);
+/// What is asked for; the control plane may give less.
+const LIFETIME_SECONDS: i64 = 86_400;
+
+/// The control plane as one pod calls it.
+#[derive(Debug, Clone)]
+pub(crate) struct ControlPlane {
+    args: Arc<RunArgs>,
+}
+
+impl ControlPlane {
+    pub(crate) fn new(args: Arc<RunArgs>) -> Self {
+        Self { args }
+    }
+
+    /// Has a new key certified.
+    ///
+    /// # Errors
+    /// What stood in the way, with what to do about it.
+    pub(crate) async fn certificate(&self) -> Result<Credentials, Problem> {
+        let unusable = |error| {
+            let fact = format!(
+                "the control plane's certificate for this pod can't be used: {}",
+                chain(&error)
+            );
+            Problem::new("STR0956", fact, "look at the control plane's log and its CA")
+        };
+        let request = KeyRequest::new().map_err(unusable)?;
+        let call = self.with_caller(IstioCertificateRequest {
+            csr: request.csr.clone(),
+            validity_duration: LIFETIME_SECONDS,
+            metadata: None,
+        })?;
+        let mut client = IstioCertificateServiceClient::new(self.connect().await?);
+        let answer = timeout(CALL, client.create_certificate(call)).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer within 10 s")));
+        let answer = answer.map_err(|status| refused(&status))?;
+        request.answered(&answer.into_inner().cert_chain).map_err(unusable)
+    }
+
+    /// A call that says who makes it.
+    ///
+    /// # Errors
+    /// A token that can't be read.
+    pub(crate) fn with_caller<T>(&self, message: T) -> Result<Request<T>, Problem> {
+        let path = self.args.token_file.display();
+        let next = "mount a projected serviceAccountToken there (audience istio-ca)";
+        let problem = |fact| Problem::new("STR0952", fact, next);
+        let token = read_text(&self.args.token_file)
+            .map_err(|error| problem(format!("the token {path} can't be read: {error}")))?;
+        let bearer = AsciiMetadataValue::try_from(format!("Bearer {}", token.trim()));
+        let mut bearer = bearer.map_err(|_| problem(format!("{path} holds no token")))?;
+        bearer.set_sensitive(true);
+        let cluster = AsciiMetadataValue::try_from(&self.args.cluster).map_err(|_| {
+            let fact =
+                format!("--cluster (STRAIT_CLUSTER_ID) {:?} is no cluster ID", self.args.cluster);
+            Problem::new("STR0950", fact, "give an ID of: strait cluster list")
+        })?;
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("authorization", bearer);
+        request.metadata_mut().insert("clusterid", cluster);
+        Ok(request)
+    }
+
+    /// A connection to the first address of the first control plane that can be reached.
+    ///
+    /// # Errors
+    /// Roots that can't be read; why none could be reached.
+    pub(crate) async fn connect(&self) -> Result<Channel, Problem> {
+        let tls = Arc::new(self.tls()?);
+        let mut facts = Vec::new();
+        for discovery in &self.args.discovery {
+            for name in server_names(discovery, &self.args.domain) {
+                match timeout(CONNECT, dial(discovery, &name, &tls)).await {
+                    Ok(Ok(stream)) => return channel(stream, discovery).await.map_err(unreachable),
+                    Ok(Err(error)) => {
+                        facts.push(format!(
+                            "{}:{}: {}",
+                            discovery.host,
+                            discovery.port,
+                            chain(&error)
+                        ));
+                    }
+                    Err(_) => {
+                        let fact =
+                            format!("{}:{}: no answer within 5 s", discovery.host, discovery.port);
+                        facts.push(fact);
+                    }
+                }
+            }
+        }
+        Err(unreachable(facts.join("; ")))
+    }
+
+    /// The roots in the file that is mounted.
+    ///
+    /// # Errors
+    /// A file that can't be read, or holds none.
+    pub(crate) fn mounted_roots(&self) -> Result<RootSet, Problem> {
+        let path = self.args.roots_file.display();
+        let next =
+            "mount the ConfigMap istio-ca-root-cert there, and see that it has root-cert.pem";
+        let problem = |fact| Problem::new("STR0953", fact, next);
+        let text = read_text(&self.args.roots_file)
+            .map_err(|error| problem(format!("the roots {path} can't be read: {error}")))?;
+        RootSet::parse(&text).map_err(|error| problem(format!("{path}: {error}")))
+    }
+
+    fn tls(&self) -> Result<ClientConfig, Problem> {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(
+            self.mounted_roots()?.certificates().map(|one| one.into_owned()),
+        );
+        let mut config =
+            ClientConfig::builder().with_root_certificates(store).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
+    }
+}
+
+/// What the control plane may prove to be: the host, or a Service's short form, which certificates hold.
+fn server_names(discovery: &Discovery, domain: &str) -> Vec<String> {
+    let short = discovery.host.strip_suffix(&format!(".{domain}"));
+    let short = short.filter(|short| short.ends_with(".svc")).map(str::to_owned);
+    std::iter::once(discovery.host.clone()).chain(short).collect()
+}
+
+async fn dial(
+    discovery: &Discovery,
+    name: &str,
+    tls: &Arc<ClientConfig>,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let server = ServerName::try_from(name.to_owned()).map_err(std::io::Error::other)?;
+    let mut last = std::io::Error::other("the name has no address");
+    for address in lookup_host((&*discovery.host, discovery.port)).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return TlsConnector::from(Arc::clone(tls)).connect(server, stream).await;
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Speaks gRPC over a connection. When it ends the calls on it fail, and whoever needs one connects again.
+async fn channel(stream: TlsStream<TcpStream>, discovery: &Discovery) -> Result<Channel, String> {
+    let mut stream = Some(stream);
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let stream = stream.take().map(TokioIo::new);
+        async move { stream.ok_or_else(|| std::io::Error::other("the connection has ended")) }
+    });
+    let authority = if discovery.host.contains(':') {
+        format!("[{}]", discovery.host)
+    } else {
+        discovery.host.clone()
+    };
+    // The scheme is that of what the connector returns: its TLS is done already.
+    let endpoint = Endpoint::from_shared(format!("http://{authority}:{}", discovery.port))
+        .map_err(|error| chain(&error))?
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true);
+    endpoint.connect_with_connector(connector).await.map_err(|error| chain(&error))
+}
+
+fn unreachable(fact: impl std::fmt::Display) -> Problem {
+    let fact = format!("the control plane can't be reached: {fact}");
+    Problem::new(
+        "STR0954",
+        fact,
+        "see that it runs, that STRAIT_DISCOVERY names it, and that the mounted roots are its own; it is tried again",
+    )
+}
+
+fn refused(status: &Status) -> Problem {
+    let fact =
+        format!("the control plane gave no certificate: {:?}: {}", status.code(), status.message());
+    let next = match status.code() {
+        tonic::Code::Unauthenticated => {
+            "see that the token is of this cluster and for an audience that the control plane takes (istio-ca), and that STRAIT_CLUSTER_ID is the cluster's ID there"
+        }
+        tonic::Code::PermissionDenied => {
+            "see what the cluster may vouch for: strait cluster get ID"
+        }
+        _ => "see the control plane's log; it is tried again",
+    };
+    Problem::new("STR0955", fact, next)
+}

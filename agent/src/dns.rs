@@ -1,0 +1,313 @@
+//! Answers the application's questions for names: the mesh's own at once, all others by the servers of resolv.conf, whose
+//! answers go back as they are.
+//!
+//! Nothing is cached: whoever asks caches as long as the answer says. Bounded in questions and connections.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode};
+use hickory_proto::rr::rdata::{A, AAAA};
+use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::names::Names;
+use crate::problem::Problem;
+
+/// Questions by UDP that are asked elsewhere at once; another is dropped, and comes again.
+const QUESTIONS_MAX: usize = 512;
+/// Connections at once; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// For one server's answer.
+const SERVER: Duration = Duration::from_secs(2);
+/// What a connection may be silent.
+const SILENT: Duration = Duration::from_secs(10);
+/// What is sent by UDP at most: beyond that answers are cut on some ways (DNS Flag Day 2020).
+const UDP_BYTES_MAX: u16 = 1232;
+/// For how long the mesh's names hold, in seconds.
+const TTL: u32 = 30;
+
+/// Who answers.
+pub(crate) struct NameServer {
+    pub(crate) names: watch::Receiver<Arc<Names>>,
+    /// Where all others are asked, in this order.
+    pub(crate) servers: Vec<SocketAddr>,
+}
+
+/// The port on which questions come, by UDP and TCP.
+pub(crate) struct NamePort {
+    udp: UdpSocket,
+    tcp: TcpListener,
+}
+
+impl NamePort {
+    /// # Errors
+    /// Why it can't be had.
+    pub(crate) async fn bind(address: SocketAddr) -> Result<Self, Problem> {
+        let bound = async {
+            Ok::<_, std::io::Error>(Self {
+                udp: UdpSocket::bind(address).await?,
+                tcp: TcpListener::bind(address).await?,
+            })
+        };
+        bound.await.map_err(|error| {
+            let fact = format!("--dns-address {address} can't be listened on: {error}");
+            Problem::new("STR0959", fact, "see who listens there: ss -lntup")
+        })
+    }
+}
+
+impl NameServer {
+    /// Answers for as long as it is polled.
+    pub(crate) async fn serve(self: Arc<Self>, port: NamePort) -> std::convert::Infallible {
+        let NamePort { udp, tcp } = port;
+        let udp = Arc::new(udp);
+        tokio::select! {
+            never = self.serve_udp(&udp) => never,
+            never = self.serve_tcp(&tcp) => never,
+        }
+    }
+
+    async fn serve_udp(self: &Arc<Self>, socket: &Arc<UdpSocket>) -> std::convert::Infallible {
+        let (mut questions, mut buffer) = (JoinSet::new(), vec![0; 4096]);
+        loop {
+            while questions.try_join_next().is_some() {}
+            let Ok((length, peer)) = socket.recv_from(&mut buffer).await else {
+                // What a peer's ICMP says is for nobody here.
+                sleep(Duration::from_millis(1)).await;
+                continue;
+            };
+            let question = &buffer[..length];
+            if let Some(answer) = self.answer(question, true) {
+                let _ = socket.send_to(&answer, peer).await;
+            } else if questions.len() < QUESTIONS_MAX {
+                let (server, socket, question) =
+                    (Arc::clone(self), Arc::clone(socket), question.to_vec());
+                questions.spawn(async move {
+                    if let Some(answer) = server.elsewhere_by_udp(&question).await {
+                        let _ = socket.send_to(&answer, peer).await;
+                    }
+                });
+            }
+        }
+    }
+
+    async fn serve_tcp(self: &Arc<Self>, listener: &TcpListener) -> std::convert::Infallible {
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+                    Ok((stream, _)) => {
+                        let server = Arc::clone(self);
+                        // It ends in silence, an error or the end: whoever asked knows.
+                        connections.spawn(async move { server.connection(stream).await.ok() });
+                    }
+                    Err(_) => sleep(Duration::from_millis(100)).await,
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+
+    async fn connection(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        loop {
+            let question = timeout(SILENT, read_message(&mut stream)).await??;
+            let answer = match self.answer(&question, false) {
+                Some(answer) => answer,
+                None => self.elsewhere_by_tcp(&question).await?,
+            };
+            write_message(&mut stream, &answer).await?;
+        }
+    }
+
+    /// The answer to a question for one of the mesh's names; `None` for all others.
+    fn answer(&self, question: &[u8], by_udp: bool) -> Option<Vec<u8>> {
+        let asked = Message::from_vec(question).ok()?;
+        let [query] = asked.queries.as_slice() else { return None };
+        let is_question = asked.metadata.message_type == MessageType::Query
+            && asked.metadata.op_code == OpCode::Query
+            && query.query_class() == DNSClass::IN;
+        let kind = query.query_type();
+        if !is_question || ![RecordType::A, RecordType::AAAA].contains(&kind) {
+            return None;
+        }
+        let names = Arc::clone(&self.names.borrow());
+        let addresses = names.find(&query.name().to_ascii())?;
+        let mut answer = Message::response(asked.metadata.id, OpCode::Query);
+        answer.metadata.recursion_desired = asked.metadata.recursion_desired;
+        answer.metadata.recursion_available = true;
+        answer.add_query(query.clone());
+        let data = addresses.iter().filter_map(|address| match (address, kind) {
+            (IpAddr::V4(address), RecordType::A) => Some(RData::A(A(*address))),
+            (IpAddr::V6(address), RecordType::AAAA) => Some(RData::AAAA(AAAA(*address))),
+            _ => None,
+        });
+        let mut records: Vec<_> =
+            data.map(|data| Record::from_rdata(query.name().clone(), TTL, data)).collect();
+        // Whoever takes the first one takes another each time.
+        if !records.is_empty() {
+            let first = usize::from(asked.metadata.id) % records.len();
+            records.rotate_left(first);
+        }
+        answer.add_answers(records);
+        if asked.edns.is_some() {
+            let mut edns = Edns::new();
+            edns.set_max_payload(UDP_BYTES_MAX);
+            answer.set_edns(edns);
+        }
+        let bytes = answer.to_vec().ok()?;
+        if by_udp && bytes.len() > usize::from(asked.max_payload().min(UDP_BYTES_MAX)) {
+            return answer.truncate().to_vec().ok();
+        }
+        Some(bytes)
+    }
+
+    async fn elsewhere_by_udp(&self, question: &[u8]) -> Option<Vec<u8>> {
+        for server in &self.servers {
+            if let Ok(Ok(answer)) = timeout(SERVER, ask_by_udp(*server, question)).await {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    async fn elsewhere_by_tcp(&self, question: &[u8]) -> std::io::Result<Vec<u8>> {
+        let mut last = std::io::Error::other("there is no server");
+        for server in &self.servers {
+            let asked = async {
+                let mut stream = TcpStream::connect(server).await?;
+                write_message(&mut stream, question).await?;
+                read_message(&mut stream).await
+            };
+            match timeout(SERVER, asked).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => last = error,
+                Err(elapsed) => last = elapsed.into(),
+            }
+        }
+        Err(last)
+    }
+}
+
+/// From a port of its own, which nobody else can guess.
+async fn ask_by_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(server).await?;
+    socket.send(question).await?;
+    let mut buffer = vec![0; 4096];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        // An answer to another question is none.
+        if length >= 2 && question.len() >= 2 && buffer[..2] == question[..2] {
+            buffer.truncate(length);
+            return Ok(buffer);
+        }
+    }
+}
+
+async fn read_message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut message = vec![0; usize::from(stream.read_u16().await?)];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+async fn write_message(stream: &mut TcpStream, message: &[u8]) -> std::io::Result<()> {
+    let length = u16::try_from(message.len()).map_err(std::io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes()[..], message].concat()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr as _;
+
+    use hickory_proto::op::Query;
+    use hickory_proto::rr::Name;
+
+    use super::*;
+    use crate::names::known;
+
+    fn server(names: Names, servers: &[SocketAddr]) -> NameServer {
+        NameServer {
+            names: watch::Sender::new(Arc::new(names)).subscribe(),
+            servers: servers.to_vec(),
+        }
+    }
+
+    fn question(name: &str, kind: RecordType) -> Vec<u8> {
+        let mut message = Message::query();
+        message.metadata.id = 7;
+        message.add_query(Query::query(Name::from_str(name).expect("a name"), kind));
+        message.to_vec().expect("encoded")
+    }
+
+    #[test]
+    fn the_meshs_names_are_answered_and_no_others() {
+        let server = server(known(&[("web.shop.svc.cluster.local", &["10.0.0.1"])]), &[]);
+        let asked = |name: &str, kind| server.answer(&question(name, kind), true);
+        let answer =
+            Message::from_vec(&asked("web.shop.svc.cluster.local.", RecordType::A).expect("ours"))
+                .expect("a message");
+        assert_eq!((answer.metadata.id, answer.answers.len()), (7, 1));
+        assert_eq!(answer.answers[0].data, RData::A(A::new(10, 0, 0, 1)));
+        let none = Message::from_vec(
+            &asked("web.shop.svc.cluster.local.", RecordType::AAAA).expect("ours"),
+        )
+        .expect("a message");
+        assert!(none.answers.is_empty(), "there is the name, and no such address");
+        assert!(asked("example.com.", RecordType::A).is_none());
+        assert!(asked("web.shop.svc.cluster.local.", RecordType::MX).is_none());
+        assert!(server.answer(b"no message", true).is_none());
+    }
+
+    #[test]
+    fn an_answer_that_is_too_long_for_udp_is_cut_and_comes_by_tcp() {
+        let ips: Vec<String> = (0..200).map(|n| format!("10.0.1.{n}")).collect();
+        let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+        let server = server(known(&[("many.shop.svc.cluster.local", &ips)]), &[]);
+        let question = question("many.shop.svc.cluster.local.", RecordType::A);
+        let udp = server.answer(&question, true).expect("ours");
+        assert!(
+            udp.len() <= 512 && Message::from_vec(&udp).expect("a message").metadata.truncation
+        );
+        let tcp =
+            Message::from_vec(&server.answer(&question, false).expect("ours")).expect("a message");
+        assert_eq!(tcp.answers.len(), 200);
+    }
+
+    #[tokio::test]
+    async fn other_names_are_asked_of_the_next_server_where_the_first_is_silent() {
+        let silent = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+        let next = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+        let servers = [&silent, &next].map(|socket| socket.local_addr().expect("bound"));
+        let server = Arc::new(server(Names::default(), &servers));
+        let port = NamePort::bind("127.0.0.1:0".parse().expect("an address")).await.expect("bound");
+        let address = port.udp.local_addr().expect("bound");
+        let asks = async {
+            let client = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
+            client.send_to(&question("example.com.", RecordType::A), address).await.expect("sent");
+            let mut buffer = [0; 512];
+            let length = client.recv(&mut buffer).await.expect("an answer");
+            buffer[..length].to_vec()
+        };
+        let answers = async {
+            let mut buffer = [0; 512];
+            let (length, peer) = next.recv_from(&mut buffer).await.expect("the question");
+            next.send_to(&[&buffer[..length], b"!"].concat(), peer).await.expect("sent");
+        };
+        let told = async { tokio::join!(asks, answers).0 };
+        let told = tokio::select! {
+            told = timeout(Duration::from_secs(20), told) => told.expect("in time"),
+            never = server.serve(port) => match never {},
+        };
+        assert!(told.ends_with(b"!") && told[1] == 7, "the answer is that of the server: {told:?}");
+    }
+}

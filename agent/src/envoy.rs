@@ -1,0 +1,191 @@
+//! The Envoy beside us: what its admin interface says, and its process.
+//!
+//! It is started with a bootstrap, started again when it ends by itself, and ends with us, even where we are killed.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use http::Method;
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
+use tokio::process::{Child, Command};
+
+use crate::http_client::ask;
+use crate::problem::Problem;
+
+/// For one answer of the admin interface.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Envoy's admin interface.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EnvoyAdmin {
+    pub(crate) address: SocketAddr,
+}
+
+impl EnvoyAdmin {
+    /// Whether it takes traffic (state LIVE), else in which state it is.
+    pub(crate) async fn live(&self) -> Result<(), String> {
+        let answer = ask(self.address, Method::GET, "/ready", ANSWER).await?;
+        match answer.status() {
+            http::StatusCode::OK => Ok(()),
+            _ => Err(String::from_utf8_lossy(answer.body()).trim().to_owned()),
+        }
+    }
+
+    /// Whether upstream clusters and listeners have come at least once, else which have not.
+    pub(crate) async fn configured(&self) -> Result<(), String> {
+        let path = "/stats?filter=^(cluster_manager.cds|listener_manager.lds).update_success$";
+        let answer = ask(self.address, Method::GET, path, ANSWER).await?;
+        let text = String::from_utf8_lossy(answer.body()).into_owned();
+        let missing = missing_updates(&text);
+        if missing.is_empty() { Ok(()) } else { Err(format!("no {} yet", missing.join(" and "))) }
+    }
+
+    /// Has it take no new connections of others.
+    pub(crate) async fn drain(&self) -> Result<(), String> {
+        let path = "/drain_listeners?inboundonly&graceful";
+        ask(self.address, Method::POST, path, ANSWER).await.map(drop)
+    }
+
+    /// How many connections its listeners hold, but for the one that serves metrics.
+    pub(crate) async fn connections(&self) -> Result<u64, String> {
+        let path = "/stats?usedonly&filter=^listener.*downstream_cx_active$";
+        let answer = ask(self.address, Method::GET, path, ANSWER).await?;
+        Ok(active_connections(&String::from_utf8_lossy(answer.body())))
+    }
+}
+
+fn missing_updates(stats: &str) -> Vec<&'static str> {
+    let came = |name: &str| {
+        let counts = stats.lines().filter_map(|line| line.split_once(": "));
+        counts.filter(|(stat, _)| *stat == name).any(|(_, count)| count.trim() != "0")
+    };
+    let all = [
+        ("cluster_manager.cds.update_success", "upstream clusters"),
+        ("listener_manager.lds.update_success", "listeners"),
+    ];
+    all.into_iter().filter(|(stat, _)| !came(stat)).map(|(_, what)| what).collect()
+}
+
+fn active_connections(stats: &str) -> u64 {
+    let counted = |name: &str| {
+        !name.contains(".worker_")
+            && !name.starts_with("listener.admin.")
+            && !name.contains("_15090.")
+    };
+    let counts = stats.lines().filter_map(|line| line.split_once(": "));
+    counts.filter(|(name, _)| counted(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
+}
+
+/// A running Envoy.
+pub(crate) struct EnvoyProcess {
+    child: Child,
+}
+
+impl EnvoyProcess {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// A program that can't be started.
+    pub(crate) fn start(line: &[OsString], bootstrap: &Path) -> Result<Self, Problem> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("child").arg(getpid().as_raw_nonzero().to_string()).arg("--").args(line);
+        command.arg("--config-path").arg(bootstrap);
+        // One Envoy follows the other here, so that nothing is to be handed over.
+        if !line.iter().any(|argument| argument == "--disable-hot-restart") {
+            command.arg("--disable-hot-restart");
+        }
+        // What stops us in a terminal is for us alone: Envoy drains first.
+        command.process_group(0).kill_on_drop(true);
+        let child = command.spawn().map_err(|error| cannot_start(line, &error))?;
+        Ok(Self { child })
+    }
+
+    /// Waits until it ends.
+    pub(crate) async fn ended(&mut self) -> Result<ExitStatus, Problem> {
+        self.child.wait().await.map_err(|error| {
+            Problem::new(
+                "STR0958",
+                format!("Envoy's end can't be waited for: {error}"),
+                "report it",
+            )
+        })
+    }
+
+    /// Asks it to end, and kills it where it does not.
+    pub(crate) async fn stop(mut self) -> Result<ExitStatus, Problem> {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(pid) = pid {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        if tokio::time::timeout(Duration::from_secs(5), self.child.wait()).await.is_err() {
+            let _ = self.child.start_kill();
+        }
+        self.ended().await
+    }
+}
+
+/// `strait-agent child PARENT -- ENVOY…`: becomes Envoy, which the system kills when the agent has gone.
+pub(crate) fn become_envoy(parent: i32, line: &[OsString]) -> Problem {
+    use std::os::unix::process::CommandExt as _;
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return cannot_start(line, &error.into());
+    }
+    // It may have gone before the line above.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(parent) {
+        return Problem::new(
+            "STR0958",
+            "the agent that starts Envoy has gone",
+            "nothing: it is started again",
+        );
+    }
+    let (program, arguments) = line.split_first().expect("clap demands a program");
+    let error = std::process::Command::new(program).args(arguments).exec();
+    cannot_start(line, &error)
+}
+
+fn cannot_start(line: &[OsString], error: &std::io::Error) -> Problem {
+    let program = line.first().map(|program| program.display().to_string()).unwrap_or_default();
+    let fact = format!("{program} can't be started: {error}");
+    Problem::new("STR0958", fact, "give the path of Envoy after --")
+}
+
+/// What a shell would say of it.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt as _;
+    let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_configuration_must_have_come() {
+        let none =
+            "cluster_manager.cds.update_success: 0\nlistener_manager.lds.update_success: 0\n";
+        assert_eq!(missing_updates(none), ["upstream clusters", "listeners"]);
+        let clusters = "cluster_manager.cds.update_success: 3\n";
+        assert_eq!(missing_updates(clusters), ["listeners"]);
+        assert!(
+            missing_updates(&format!("{clusters}listener_manager.lds.update_success: 1"))
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn connections_are_counted_once_and_not_those_for_metrics() {
+        let stats = "listener.0.0.0.0_15006.downstream_cx_active: 3\n\
+                     listener.0.0.0.0_15006.worker_0.downstream_cx_active: 3\n\
+                     listener.0.0.0.0_15090.downstream_cx_active: 1\n\
+                     listener.admin.downstream_cx_active: 1\n\
+                     listener.[__]_15001.downstream_cx_active: 2\n";
+        assert_eq!(active_connections(stats), 5);
+    }
+}

@@ -1,0 +1,200 @@
+//! The folder that Envoy reads: certificate, key and roots, the two SDS files that name them, and the bootstrap.
+//!
+//! What belongs together is swapped together: it lies in a folder of its own, to which the link `..data` leads, and one
+//! rename of that link is what Envoy's watch on the folder sees. What could not be written is taken away, and what was
+//! there before stays.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use strait_bootstrap::PemFiles;
+
+use crate::credentials::{Credentials, RootSet};
+use crate::problem::Problem;
+
+/// The link that is swapped.
+const DATA: &str = "..data";
+/// What folders begin with that it may lead to.
+const GENERATION: &str = "..generation-";
+const CHAIN: &str = "cert-chain.pem";
+const KEY: &str = "key.pem";
+const ROOTS: &str = "root-cert.pem";
+
+/// The most bytes of a file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A folder of an Envoy's secrets.
+#[derive(Debug, Clone)]
+pub(crate) struct SecretFolder {
+    path: PathBuf,
+}
+
+impl SecretFolder {
+    /// Makes the folder, or takes it as it is, and writes what never changes.
+    ///
+    /// # Errors
+    /// A path that Envoy can't be given, a volume on which a key must not lie, a folder that can't be written.
+    pub(crate) fn open(path: &Path, may_be_on_disk: bool) -> Result<Self, Problem> {
+        let usable = path.is_absolute() && path.to_str().is_some_and(|text| text.len() <= 200);
+        if !usable || path.to_string_lossy().chars().any(char::is_control) {
+            let fact = format!("--dir {} is no absolute path of at most 200 bytes", path.display());
+            return Err(Problem::new("STR0950", fact, "give another folder: --dir DIR"));
+        }
+        let folder = Self { path: path.to_owned() };
+        let made = fs::create_dir_all(path)
+            .and_then(|()| rustix::fs::statfs(path).map_err(io::Error::from));
+        let kind = made.map_err(|error| folder.unwritable(&error))?.f_type;
+        if !may_be_on_disk && !is_in_memory(i128::from(kind)) {
+            let fact = format!(
+                "{} is on a volume that is not in memory, where a key would outlive the pod",
+                path.display()
+            );
+            let next =
+                "mount an emptyDir with `medium: Memory` there, or start with --allow-key-on-disk";
+            return Err(Problem::new("STR0951", fact, next));
+        }
+        folder.write_sds_files().map_err(|error| folder.unwritable(&error))?;
+        Ok(folder)
+    }
+
+    /// The file with the secret `default`.
+    pub(crate) fn sds_certificate(&self) -> PathBuf {
+        self.path.join("sds-cert.yaml")
+    }
+
+    /// The file with the secret `ROOTCA`.
+    pub(crate) fn sds_roots(&self) -> PathBuf {
+        self.path.join("sds-roots.yaml")
+    }
+
+    /// What an earlier run has left, if it fits together.
+    pub(crate) fn kept(&self) -> Option<Credentials> {
+        let read = |name| read_text(&self.path.join(name)).ok();
+        Credentials::new(read(CHAIN)?, read(KEY)?, &read(ROOTS)?).ok()
+    }
+
+    /// Puts a certificate with its key and these roots in place of what is there, all at once.
+    ///
+    /// # Errors
+    /// What the system says; what was there before is still there.
+    pub(crate) fn publish(
+        &self,
+        credentials: &Credentials,
+        roots: &RootSet,
+    ) -> Result<(), Problem> {
+        let pem = roots.to_pem();
+        let files = [
+            (CHAIN, credentials.chain.as_bytes(), 0o644),
+            (KEY, credentials.key.as_bytes(), 0o600),
+            (ROOTS, pem.as_bytes(), 0o644),
+        ];
+        self.swap(&files).map_err(|error| self.unwritable(&error))
+    }
+
+    /// Writes the bootstrap, and says where it is.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn write_bootstrap(&self, text: &str) -> Result<PathBuf, Problem> {
+        let path = self.path.join("bootstrap.json");
+        self.replace(&path, text.as_bytes()).map_err(|error| self.unwritable(&error))?;
+        Ok(path)
+    }
+
+    fn write_sds_files(&self) -> io::Result<()> {
+        let [chain, key, roots] = [CHAIN, KEY, ROOTS].map(|name| self.path.join(name));
+        let [certificate, trusted] =
+            PemFiles { chain: &chain, key: &key, roots: &roots }.sds_files();
+        // JSON is YAML too.
+        self.replace(&self.sds_certificate(), format!("{certificate:#}\n").as_bytes())?;
+        self.replace(&self.sds_roots(), format!("{trusted:#}\n").as_bytes())
+    }
+
+    fn swap(&self, files: &[(&str, &[u8], u32)]) -> io::Result<()> {
+        let name = format!("{GENERATION}{:016x}", rand::random::<u64>());
+        let (folder, link) = (self.path.join(&name), self.path.join(format!("{DATA}.new")));
+        let swapped = DirBuilder::new()
+            .mode(0o755)
+            .create(&folder)
+            .and_then(|()| {
+                files
+                    .iter()
+                    .try_for_each(|(name, bytes, mode)| create(&folder.join(name), bytes, *mode))
+            })
+            .and_then(|()| remove_if_there(&link))
+            .and_then(|()| symlink(&name, &link))
+            .and_then(|()| fs::rename(&link, self.path.join(DATA)));
+        if swapped.is_err() {
+            let _ = fs::remove_dir_all(&folder);
+            let _ = fs::remove_file(&link);
+        }
+        swapped?;
+        for (name, ..) in files {
+            let path = self.path.join(name);
+            if fs::symlink_metadata(&path).is_err() {
+                symlink(Path::new(DATA).join(name), path)?;
+            }
+        }
+        // A key that is used no more should not be found.
+        for entry in fs::read_dir(&self.path)?.filter_map(Result::ok) {
+            let old = entry.file_name();
+            if old.to_string_lossy().starts_with(GENERATION) && old != *name {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        Ok(())
+    }
+
+    fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let new = self.path.join(format!(".new-{:016x}", rand::random::<u64>()));
+        let replaced = create(&new, bytes, 0o644).and_then(|()| fs::rename(&new, path));
+        if replaced.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        replaced
+    }
+
+    fn unwritable(&self, error: &io::Error) -> Problem {
+        let fact = format!("{} can't be written: {error}", self.path.display());
+        Problem::new(
+            "STR0957",
+            fact,
+            "make room, or let user and group of the agent write there; it is tried again",
+        )
+    }
+}
+
+/// Whether a file system of this kind keeps nothing when the host is switched off: tmpfs and ramfs.
+fn is_in_memory(kind: i128) -> bool {
+    const TMPFS: i128 = 0x0102_1994;
+    const RAMFS: i128 = 0x8584_58f6;
+    [TMPFS, RAMFS].contains(&(kind & 0xffff_ffff))
+}
+
+/// A text file of at most 1 MiB.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::FileTooLarge`] where it has more.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, "it has more than 1 MiB"));
+    }
+    Ok(text)
+}
+
+fn create(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,142 @@
+//! From the first certificate to the end: Envoy is started, started again when it ends by itself, drained and stopped.
+//!
+//! Owns Envoy's process. Others see whether one runs, and wish for a drain or the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use crate::bootstrap;
+use crate::envoy::{EnvoyAdmin, EnvoyProcess, exit_code};
+use crate::files::SecretFolder;
+use crate::problem::Problem;
+use crate::renewal::{CertificateStatus, Pause};
+use crate::settings::RunArgs;
+
+/// An Envoy that ran for so long had started well.
+const STARTED_WELL: Duration = Duration::from_secs(30);
+/// So often in a row it may end before that.
+const BAD_STARTS_MAX: u32 = 10;
+
+/// What is wanted of the proxy; what comes later includes what came before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    /// To serve.
+    Serve,
+    /// To take no new connections of others, and to serve on.
+    Drain,
+    /// To drain, then to end.
+    End,
+    /// To end at once.
+    EndNow,
+}
+
+/// How Envoy's process fares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct EnvoyStatus {
+    /// How often it has been started.
+    pub(crate) starts: u64,
+    /// Whether it runs.
+    pub(crate) runs: bool,
+}
+
+/// One proxy's life.
+pub(crate) struct Lifecycle {
+    pub(crate) args: Arc<RunArgs>,
+    pub(crate) folder: SecretFolder,
+    pub(crate) wishes: watch::Receiver<Wish>,
+    pub(crate) status: watch::Sender<EnvoyStatus>,
+}
+
+impl Lifecycle {
+    /// Runs Envoy until the end is wished for, or Envoy can't be kept running: its exit code.
+    ///
+    /// # Errors
+    /// An Envoy that can't be started.
+    pub(crate) async fn run(
+        mut self,
+        mut certificate: watch::Receiver<CertificateStatus>,
+    ) -> Result<u8, Problem> {
+        tokio::select! {
+            _ = certificate.wait_for(|status| status.ends.is_some()) => {}
+            () = wished(&mut self.wishes, Wish::End) => return Ok(0),
+        }
+        let mut pause = Pause::default();
+        let text = bootstrap::render(&self.args, &self.folder);
+        let bootstrap = loop {
+            let problem = match self.folder.write_bootstrap(&text) {
+                Ok(path) => break path,
+                Err(problem) => problem,
+            };
+            let wait = pause.lengthen(rand::random());
+            warn!(code = problem.code, next = problem.next, again_in = ?wait, "{}", problem.fact);
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = wished(&mut self.wishes, Wish::End) => return Ok(0),
+            }
+        };
+        let mut pause = Pause::default();
+        loop {
+            let began = Instant::now();
+            let mut envoy = EnvoyProcess::start(&self.args.envoy, &bootstrap)?;
+            self.status.send_modify(|status| {
+                status.starts += 1;
+                status.runs = true;
+            });
+            let (mut drains, mut ends) = (self.wishes.clone(), self.wishes.clone());
+            let ended = tokio::select! {
+                ended = envoy.ended() => Some(ended?),
+                () = self.drain_when_wished(&mut drains) => None,
+                () = wished(&mut ends, Wish::EndNow) => None,
+            };
+            let Some(ended) = ended else {
+                info!("Envoy is stopped");
+                return Ok(exit_code(envoy.stop().await?));
+            };
+            self.status.send_modify(|status| status.runs = false);
+            let code = exit_code(ended);
+            if began.elapsed() > STARTED_WELL {
+                pause = Pause::default();
+            }
+            if *self.wishes.borrow() >= Wish::End || pause.failures() >= BAD_STARTS_MAX {
+                warn!(code = "STR0958", status = %ended, "Envoy has ended and is not started again");
+                return Ok(code);
+            }
+            let wait = pause.lengthen(rand::random());
+            warn!(code = "STR0958", status = %ended, again_in = ?wait, "Envoy has ended by itself");
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = wished(&mut self.wishes, Wish::End) => return Ok(code),
+            }
+        }
+    }
+
+    /// Waits for the wish to drain, does so, and returns when what must be waited for before the end is over.
+    async fn drain_when_wished(&self, wishes: &mut watch::Receiver<Wish>) {
+        let admin = EnvoyAdmin { address: self.args.admin_address };
+        wished(wishes, Wish::Drain).await;
+        let served_until = Instant::now() + self.args.drain;
+        match admin.drain().await {
+            Ok(()) => info!(drain = ?self.args.drain, "listeners are drained"),
+            Err(fact) => warn!(
+                "listeners can't be drained: {fact}; next: nothing, connections end with Envoy"
+            ),
+        }
+        wished(wishes, Wish::End).await;
+        sleep_until(served_until).await;
+        while self.args.drain_until_idle && admin.connections().await.is_ok_and(|count| count > 0) {
+            sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+/// Waits until at least so much is wished for.
+async fn wished(wishes: &mut watch::Receiver<Wish>, least: Wish) {
+    if wishes.wait_for(|wish| *wish >= least).await.is_err() {
+        // Nobody is left to wish for anything.
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,109 @@
+//! `strait-agent`: what stands beside an Envoy in a pod. It gets the workload's certificate by its token and keeps it
+//! fresh, writes the bootstrap, runs Envoy and drains it, and answers for health, metrics and probes.
+//!
+//! One small program, on one thread. It knows nothing of the mesh: Envoy is told that by the control plane.
+
+mod bootstrap;
+mod control_plane;
+mod credentials;
+mod dns;
+mod envoy;
+mod files;
+mod http_client;
+mod lifecycle;
+mod names;
+mod pages;
+mod probes;
+mod problem;
+mod redirect;
+mod renewal;
+mod rules;
+mod run;
+mod scrape;
+mod settings;
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::problem::Problem;
+use crate::settings::RunArgs;
+
+/// Gets a pod's Envoy its certificate and configuration, and looks after it
+#[derive(Debug, Parser)]
+#[command(name = "strait-agent", version)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs Envoy with a certificate that is kept fresh, and drains it at the end
+    Run(Box<RunArgs>),
+    /// Has the kernel redirect the pod's connections to Envoy
+    Redirect(Box<redirect::RedirectArgs>),
+    /// Prints the version
+    Version,
+    /// Becomes Envoy, which ends with the agent
+    #[command(hide = true)]
+    Child {
+        parent: i32,
+        #[arg(last = true, required = true)]
+        envoy: Vec<OsString>,
+    },
+}
+
+fn main() -> ExitCode {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => {
+            // Nobody may be there to read it.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
+        }
+    };
+    let done = match line.command {
+        Command::Run(args) => run(*args),
+        Command::Redirect(args) => redirect::run(&args),
+        Command::Version => {
+            println!("strait-agent {}", env!("CARGO_PKG_VERSION"));
+            Ok(0)
+        }
+        Command::Child { parent, envoy } => Err(envoy::become_envoy(parent, &envoy)),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(problem) => {
+            eprintln!("error: {}: {}\nnext: {}", problem.code, problem.fact, problem.next);
+            ExitCode::from(if problem.code == "STR0950" { 64 } else { 1 })
+        }
+    }
+}
+
+fn run(args: RunArgs) -> Result<u8, Problem> {
+    log();
+    // Libraries that don't name their provider find this one; a second call is the only way to fail.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Problem::new(
+            "STR0959",
+            format!("no event loop can be had: {error}"),
+            "raise the limit of open files",
+        )
+    })?;
+    runtime.block_on(run::run(args))
+}
+
+/// As the control plane logs: text on a terminal, else JSON.
+fn log() {
+    let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    if std::io::stderr().is_terminal() {
+        builder.init();
+    } else {
+        builder.json().flatten_event(true).init();
+    }
+}

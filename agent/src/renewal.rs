@@ -1,0 +1,190 @@
+//! Keeps the pod's certificate fresh: asks for one, writes it, and again at half its lifetime; and takes up roots that are
+//! mounted anew.
+//!
+//! Owns the certificate. What can't be had or written leaves what is there as it is, and is tried again.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::control_plane::ControlPlane;
+use crate::credentials::{Credentials, Now, RenewalTime, RootSet};
+use crate::files::SecretFolder;
+use crate::problem::Problem;
+
+/// How often both clocks and the file of roots are looked at.
+const LOOK: Duration = Duration::from_secs(10);
+/// What the first pause after a failure may be at most, and what any may be.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How the certificate fares.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CertificateStatus {
+    /// When the one that is written ends; `None` as long as there is none.
+    pub(crate) ends: Option<SystemTime>,
+    /// How many have been written.
+    pub(crate) written: u64,
+    /// How often none could be had or written.
+    pub(crate) failures: u64,
+}
+
+/// The certificate, and who renews it.
+pub(crate) struct Renewal {
+    control_plane: ControlPlane,
+    folder: SecretFolder,
+    held: Option<(Credentials, RenewalTime)>,
+    /// The roots that are written.
+    roots: Option<RootSet>,
+    pause: Pause,
+    status: watch::Sender<CertificateStatus>,
+}
+
+impl Renewal {
+    /// Goes on with what an earlier run has left, while it holds.
+    pub(crate) fn new(control_plane: ControlPlane, folder: SecretFolder) -> Self {
+        let now = Now::read();
+        let kept = folder.kept().filter(|kept| kept.validity.holds_at(now.wall));
+        let roots = kept.as_ref().map(|kept| kept.roots.clone());
+        let held = kept.map(|kept| {
+            let time = RenewalTime::of_kept(kept.validity, now, rand::random());
+            (kept, time)
+        });
+        let ends = held.as_ref().map(|(kept, _)| kept.validity.ends);
+        let status = watch::Sender::new(CertificateStatus { ends, ..Default::default() });
+        Self { control_plane, folder, held, roots, pause: Pause::default(), status }
+    }
+
+    /// How the certificate fares, from now on.
+    pub(crate) fn status(&self) -> watch::Receiver<CertificateStatus> {
+        self.status.subscribe()
+    }
+
+    /// Renews for as long as it is polled.
+    pub(crate) async fn run(mut self) -> ! {
+        loop {
+            if self.left().is_zero() {
+                self.renew().await;
+            } else {
+                self.take_up_roots();
+            }
+            let wait = self.pause.left().max(self.left()).min(LOOK);
+            // Both were zero: time has passed since.
+            sleep(wait.max(Duration::from_millis(10))).await;
+            while !self.pause.left().is_zero() {
+                sleep(self.pause.left()).await;
+            }
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.held.as_ref().map_or(Duration::ZERO, |(_, time)| time.left(Now::read()))
+    }
+
+    async fn renew(&mut self) {
+        let renewed = self.control_plane.certificate().await.and_then(|credentials| {
+            let now = Now::read();
+            if !credentials.validity.holds_at(now.wall) {
+                warn!("the new certificate does not hold by this host's clock; next: correct the clock of the node");
+            }
+            self.publish(&credentials, &self.all_roots(&credentials))?;
+            Ok((RenewalTime::of_new(credentials.validity, now, rand::random()), credentials))
+        });
+        match renewed {
+            Ok((time, credentials)) => {
+                let ends = credentials.validity.ends;
+                self.roots = Some(self.all_roots(&credentials));
+                self.held = Some((credentials, time));
+                self.pause = Pause::default();
+                self.status.send_modify(|status| {
+                    status.ends = Some(ends);
+                    status.written += 1;
+                });
+                info!(renewed_in = ?time.left(Now::read()), "the certificate is written");
+            }
+            Err(problem) => self.failed(&problem),
+        }
+    }
+
+    /// Writes roots that were mounted since the certificate came.
+    fn take_up_roots(&mut self) {
+        let Some((credentials, _)) = &self.held else { return };
+        let roots = self.all_roots(credentials);
+        if self.roots.as_ref() == Some(&roots) {
+            return;
+        }
+        match self.publish(credentials, &roots) {
+            Ok(()) => {
+                info!(roots = roots.certificates().count(), "other roots are trusted");
+                self.roots = Some(roots);
+            }
+            Err(problem) => self.failed(&problem),
+        }
+    }
+
+    /// Those that came with the certificate, and those that are mounted: a new root is trusted before the first
+    /// certificate is signed with it.
+    fn all_roots(&self, credentials: &Credentials) -> RootSet {
+        match self.control_plane.mounted_roots() {
+            Ok(mounted) => credentials.roots.with(&mounted),
+            // It is being written, or has been taken away: what was trusted is.
+            Err(_) => self.roots.clone().unwrap_or_else(|| credentials.roots.clone()),
+        }
+    }
+
+    fn publish(&self, credentials: &Credentials, roots: &RootSet) -> Result<(), Problem> {
+        self.folder.publish(credentials, roots)
+    }
+
+    fn failed(&mut self, problem: &Problem) {
+        let wait = self.pause.lengthen(rand::random());
+        self.status.send_modify(|status| status.failures += 1);
+        warn!(code = problem.code, next = problem.next, again_in = ?wait, "{}", problem.fact);
+    }
+}
+
+/// How long it is until another attempt, longer after each failure.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+impl Pause {
+    /// Begins a pause: between half and all of what the failures so far ask for. `random` is in 0..1.
+    pub(crate) fn lengthen(&mut self, random: f64) -> Duration {
+        let most = PAUSE_FIRST.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
+        self.failures += 1;
+        let wait = most.mul_f64(0.5 + 0.5 * random);
+        self.until = Some(Instant::now() + wait);
+        wait
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// How many failures there have been in a row.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn pauses_double_up_to_a_minute_and_differ_between_agents() {
+        let waits = |random: f64| {
+            let mut pause = Pause::default();
+            (0..12).map(|_| pause.lengthen(random).as_millis()).collect::<Vec<_>>()
+        };
+        assert_eq!(waits(1.0)[..4], [500, 1000, 2000, 4000]);
+        assert_eq!(waits(1.0)[11], 60_000);
+        assert_eq!(waits(0.0)[..2], [250, 500]);
+    }
+}

@@ -1,0 +1,124 @@
+//! `strait-agent run`: the wiring. Everything runs on one thread, for as long as the lifecycle does.
+
+use std::convert::Infallible;
+use std::env;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::info;
+
+use crate::control_plane::ControlPlane;
+use crate::dns::{NamePort, NameServer};
+use crate::envoy::EnvoyAdmin;
+use crate::files::SecretFolder;
+use crate::lifecycle::{EnvoyStatus, Lifecycle, Wish};
+use crate::names;
+use crate::pages::{Pages, Port, bind};
+use crate::probes::{self, AppProbes};
+use crate::problem::Problem;
+use crate::redirect::name_servers;
+use crate::renewal::Renewal;
+use crate::scrape::{self, AppMetrics};
+use crate::settings::RunArgs;
+
+/// Runs the agent until it is told to end, or its Envoy can't be kept running: the exit code.
+///
+/// # Errors
+/// What keeps it from starting.
+pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
+    args.check()?;
+    let args = Arc::new(args);
+    let pod = args.ip.first().copied();
+    let probes = match env::var(probes::VARIABLE) {
+        Ok(text) if !text.is_empty() => AppProbes::parse(&text, pod)?,
+        _ => AppProbes::default(),
+    };
+    let app_metrics = match (env::var(scrape::VARIABLE), pod) {
+        (Ok(text), Some(pod)) if !text.is_empty() => Some(AppMetrics::parse(&text, pod)?),
+        _ => None,
+    };
+    let folder = SecretFolder::open(&args.dir, args.allow_key_on_disk)?;
+    let agent = bind(args.agent_address(), "--agent-address").await?;
+    let health = bind(args.health_address(), "--health-address").await?;
+    let names = Naming::open(&args).await?;
+    let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [terminate, interrupt] = signals.map(|signal| {
+        signal.map_err(|error| {
+            Problem::new("STR0959", format!("no signals can be had: {error}"), "report it")
+        })
+    });
+    let (terminate, interrupt) = (terminate?, interrupt?);
+
+    let renewal = Renewal::new(ControlPlane::new(Arc::clone(&args)), folder.clone());
+    let (wishes, envoy) =
+        (watch::Sender::new(Wish::Serve), watch::Sender::new(EnvoyStatus::default()));
+    let pages = Arc::new(Pages {
+        admin: EnvoyAdmin { address: args.admin_address },
+        envoy: envoy.subscribe(),
+        certificate: renewal.status(),
+        wishes: wishes.clone(),
+        probes,
+        app_metrics,
+        configured: AtomicU64::new(0),
+    });
+    let certificate = renewal.status();
+    let lifecycle =
+        Lifecycle { args: Arc::clone(&args), folder, wishes: wishes.subscribe(), status: envoy };
+    info!(version = env!("CARGO_PKG_VERSION"), node = args.node().id(), "started");
+    tokio::select! {
+        code = lifecycle.run(certificate) => code,
+        never = renewal.run() => never,
+        never = pages.serve(agent, Port::Agent) => match never {},
+        never = pages.serve(health, Port::Health) => match never {},
+        never = names.serve(&args) => match never {},
+        never = obey(terminate, interrupt, &wishes) => never,
+    }
+}
+
+/// Ports for questions and the servers behind them; empty without `--dns`.
+struct Naming {
+    ports: Vec<NamePort>,
+    servers: Vec<SocketAddr>,
+}
+
+impl Naming {
+    async fn open(args: &RunArgs) -> Result<Self, Problem> {
+        let (mut ports, mut servers) = (Vec::new(), Vec::new());
+        if args.dns {
+            servers =
+                name_servers()?.into_iter().map(|server| SocketAddr::new(server, 53)).collect();
+            for address in args.dns_addresses() {
+                ports.push(NamePort::bind(address).await?);
+            }
+        }
+        Ok(Self { ports, servers })
+    }
+
+    async fn serve(self, args: &Arc<RunArgs>) -> Infallible {
+        if self.ports.is_empty() {
+            return std::future::pending().await;
+        }
+        let names = watch::Sender::default();
+        let server = Arc::new(NameServer { names: names.subscribe(), servers: self.servers });
+        let mut serving = JoinSet::new();
+        for port in self.ports {
+            serving.spawn(Arc::clone(&server).serve(port));
+        }
+        names::follow(ControlPlane::new(Arc::clone(args)), Arc::clone(args), names).await
+    }
+}
+
+/// The first signal drains and ends, the second ends at once.
+async fn obey(mut terminate: Signal, mut interrupt: Signal, wishes: &watch::Sender<Wish>) -> ! {
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        wishes.send_modify(|wish| *wish = if *wish < Wish::End { Wish::End } else { Wish::EndNow });
+    }
+}

@@ -1,0 +1,266 @@
+//! What `strait-agent run` is told, by flags and by the environment that injection sets.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use strait_bootstrap::{Discovery, ProxyNode, is_host};
+
+use crate::problem::Problem;
+
+/// `strait-agent run`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// Where the control plane serves ADS and certificates; several by commas, the first that answers is taken
+    #[arg(
+        long,
+        env = "STRAIT_DISCOVERY",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub(crate) discovery: Vec<Discovery>,
+    /// ID of the cluster that the pod is in
+    #[arg(long, env = "STRAIT_CLUSTER_ID", value_name = "ID")]
+    pub(crate) cluster: String,
+    /// Its network [default: derived by the control plane]
+    #[arg(long, env = "STRAIT_NETWORK", value_name = "NET")]
+    network: Option<String>,
+    /// sidecar: beside one workload; router: a gateway
+    #[arg(long = "type", env = "STRAIT_PROXY_TYPE", value_name = "TYPE", value_parser = ["sidecar", "router"], default_value = "sidecar")]
+    kind: String,
+    /// Name of the pod
+    #[arg(long, env = "POD_NAME", value_name = "N")]
+    name: String,
+    /// Its namespace
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NS")]
+    namespace: String,
+    /// Its service account
+    #[arg(long, env = "SERVICE_ACCOUNT", value_name = "SA", default_value = "default")]
+    service_account: String,
+    /// Its addresses, by commas; the first goes into the node id
+    #[arg(long, env = "POD_IP", value_name = "IP", value_delimiter = ',', required = true)]
+    pub(crate) ip: Vec<IpAddr>,
+    /// Name of its node
+    #[arg(long, env = "NODE_NAME", value_name = "NODE")]
+    node: Option<String>,
+    /// Label of the pod; repeatable. The control plane reads those of pods that it knows itself
+    #[arg(long = "label", value_name = "K=V", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// DNS domain of services
+    #[arg(long, env = "STRAIT_DOMAIN", value_name = "D", default_value = "cluster.local")]
+    pub(crate) domain: String,
+    /// The service account's token, read at each call
+    #[arg(long, value_name = "F", default_value = "/var/run/secrets/tokens/istio-token")]
+    pub(crate) token_file: PathBuf,
+    /// Roots that the control plane must chain to, PEM; read at each call
+    #[arg(long, value_name = "F", default_value = "/var/run/secrets/istio/root-cert.pem")]
+    pub(crate) roots_file: PathBuf,
+    /// Folder for certificate, key, roots, SDS files and bootstrap: a volume in memory
+    #[arg(long, value_name = "DIR", default_value = "/var/run/strait")]
+    pub(crate) dir: PathBuf,
+    /// Lets the key lie on a volume that is not in memory
+    #[arg(long)]
+    pub(crate) allow_key_on_disk: bool,
+    /// How long a stopped proxy serves on, while it takes no new connections of others
+    #[arg(long, env = "STRAIT_DRAIN", value_name = "D", value_parser = duration, default_value = "5s")]
+    pub(crate) drain: Duration,
+    /// Waits after that until no connection is left
+    #[arg(long, env = "STRAIT_DRAIN_UNTIL_IDLE")]
+    pub(crate) drain_until_idle: bool,
+    /// Envoy's admin interface
+    #[arg(long, value_name = "A", default_value = "127.0.0.1:15000")]
+    pub(crate) admin_address: SocketAddr,
+    /// Health, metrics of Envoy and application together, probes [default: port 15020 of all addresses]
+    #[arg(long, value_name = "A")]
+    agent_address: Option<SocketAddr>,
+    /// Health alone, for the kubelet [default: port 15021 of all addresses]
+    #[arg(long, value_name = "A")]
+    health_address: Option<SocketAddr>,
+    /// Envoy's own metrics [default: port 15090 of all addresses]
+    #[arg(long, value_name = "A")]
+    metrics_address: Option<SocketAddr>,
+    /// Answers questions for the mesh's names on port 15053, and hands on all others
+    #[arg(long, env = "STRAIT_DNS")]
+    pub(crate) dns: bool,
+    /// Where questions for names come [default: port 15053 of the loopback]
+    #[arg(long, value_name = "A", value_delimiter = ',')]
+    dns_address: Vec<SocketAddr>,
+    /// Envoy and its arguments; --config-path is the agent's
+    #[arg(last = true, value_name = "ENVOY", required = true)]
+    pub(crate) envoy: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Checks what no flag can check by itself.
+    ///
+    /// # Errors
+    /// The flag, what it holds, and what would do.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        let names = [
+            ("--name (POD_NAME)", &self.name),
+            ("--namespace (POD_NAMESPACE)", &self.namespace),
+            ("--service-account (SERVICE_ACCOUNT)", &self.service_account),
+            ("--domain (STRAIT_DOMAIN)", &self.domain),
+        ];
+        for (flag, text) in names {
+            if !is_host(text) {
+                let fact = format!("{flag} {text:?} is no name");
+                return Err(usage(fact, "give letters, digits, '-' and '.' only"));
+            }
+        }
+        if self.namespace.contains('.') {
+            let fact = format!("--namespace (POD_NAMESPACE) {:?} holds a dot", self.namespace);
+            return Err(usage(fact, "give the namespace's name alone"));
+        }
+        if self.cluster.is_empty() {
+            let fact = "--cluster (STRAIT_CLUSTER_ID) is empty";
+            return Err(usage(fact, "give an ID of: strait cluster list"));
+        }
+        let is_config = |argument: &OsString| {
+            let text = argument.to_string_lossy();
+            text == "-c" || text.starts_with("--config-path") || text.starts_with("--config-yaml")
+        };
+        if let Some(argument) = self.envoy.iter().find(|argument| is_config(argument)) {
+            let fact = format!("Envoy's argument {} is the agent's to give", argument.display());
+            return Err(usage(fact, "leave it out: the bootstrap is made from the other flags"));
+        }
+        Ok(())
+    }
+
+    /// Who the proxy is, for the control plane.
+    pub(crate) fn node(&self) -> ProxyNode<'_> {
+        ProxyNode {
+            kind: &self.kind,
+            name: &self.name,
+            namespace: &self.namespace,
+            service_account: &self.service_account,
+            cluster: &self.cluster,
+            network: self.network.as_deref().filter(|network| !network.is_empty()),
+            addresses: &self.ip,
+            node_name: self.node.as_deref().filter(|node| !node.is_empty()),
+            labels: &self.labels,
+            domain: &self.domain,
+        }
+    }
+
+    pub(crate) fn agent_address(&self) -> SocketAddr {
+        self.agent_address.unwrap_or_else(|| self.all_addresses(15020))
+    }
+
+    pub(crate) fn health_address(&self) -> SocketAddr {
+        self.health_address.unwrap_or_else(|| self.all_addresses(15021))
+    }
+
+    pub(crate) fn metrics_address(&self) -> SocketAddr {
+        self.metrics_address.unwrap_or_else(|| self.all_addresses(15090))
+    }
+
+    /// Where redirected questions arrive: the loopback of each family that the pod has.
+    pub(crate) fn dns_addresses(&self) -> Vec<SocketAddr> {
+        if !self.dns_address.is_empty() {
+            return self.dns_address.clone();
+        }
+        let has_ipv6 = self.ip.iter().any(IpAddr::is_ipv6);
+        let v6 = has_ipv6.then_some(SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 15053));
+        [SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 15053)].into_iter().chain(v6).collect()
+    }
+
+    /// Of both families where the pod has IPv6: such a socket takes IPv4 too.
+    fn all_addresses(&self, port: u16) -> SocketAddr {
+        let has_ipv6 = self.ip.iter().any(IpAddr::is_ipv6);
+        let all: IpAddr = if has_ipv6 { [0u16; 8].into() } else { [0u8; 4].into() };
+        SocketAddr::new(all, port)
+    }
+}
+
+fn usage(fact: impl Into<String>, next: &'static str) -> Problem {
+    Problem::new("STR0950", fact, next)
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+/// Numbers with `ms`, `s`, `m` or `h`, one after the other: `5s`, `1m30s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "expected a number with ms, s, m or h, such as 5s".to_owned();
+    let (mut rest, mut millis) = (text, 0_u64);
+    while !rest.is_empty() || text.is_empty() {
+        let unit = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, after) = rest.split_at(unit);
+        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let of_unit = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(wrong()),
+        };
+        let part = number.checked_mul(of_unit).ok_or_else(wrong)?;
+        millis = millis.checked_add(part).ok_or_else(wrong)?;
+        rest = after;
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn line(more: &[&str]) -> RunArgs {
+        let given = [
+            "x",
+            "--discovery",
+            "strait.strait-system.svc:15012,[fd00::1]:15012",
+            "--cluster",
+            "east",
+        ];
+        let who = ["--name", "web-0", "--namespace", "shop", "--ip", "10.0.0.1,fd00::2"];
+        Line::try_parse_from(given.iter().chain(&who).chain(more)).expect("it parses").run
+    }
+
+    #[test]
+    fn a_line_says_who_the_proxy_is_and_where_its_control_planes_are() {
+        let args = line(&["--", "envoy", "-l", "info"]);
+        args.check().expect("nothing is wrong");
+        assert_eq!(args.node().id(), "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local");
+        assert_eq!(args.discovery[1], Discovery { host: "fd00::1".into(), port: 15012 });
+        assert_eq!(args.health_address().to_string(), "[::]:15021");
+        assert_eq!(args.drain, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_is_no_name_and_what_is_the_agents_is_refused_with_the_next_step() {
+        let problem = line(&["--", "envoy", "-c", "mine.yaml"]).check().expect_err("refused");
+        assert_eq!((problem.code, problem.fact.contains("-c")), ("STR0950", true));
+        let dotted = line(&["--domain", "a_b", "--", "envoy"]).check().expect_err("refused");
+        assert!(dotted.fact.contains("--domain"), "{dotted}");
+    }
+
+    #[test]
+    fn durations_need_their_unit() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(
+            duration("").is_err()
+                && duration("5").is_err()
+                && duration("s").is_err()
+                && duration("1d").is_err()
+        );
+    }
+}

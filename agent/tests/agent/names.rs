@@ -1,0 +1,43 @@
+//! The mesh's names, asked as an application's resolver asks.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use hickory_proto::op::{Message, Query};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{Name, RData, RecordType};
+
+use crate::authority::Authority;
+use crate::harness::{LIMIT, Pod, until};
+
+#[test]
+fn a_name_of_the_mesh_is_answered_once_the_control_plane_has_told_it() {
+    let authority = Authority::start(Duration::from_secs(86_400));
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    let address = pod.port(15053);
+    pod.arguments.extend(["--dns".to_owned(), "--dns-address".to_owned(), address.to_string()]);
+    let line = pod.idle_envoy();
+    let agent = pod.start(&line.each_ref().map(String::as_str));
+    until("the table is taken up", || {
+        if agent.log().contains("table of names") { Ok(()) } else { Err(agent.log()) }
+    });
+    let mut question = Message::query();
+    question.add_query(Query::query("db.data.".parse::<Name>().expect("a name"), RecordType::A));
+    let client = UdpSocket::bind((pod.ip, 0)).expect("a port");
+    client.set_read_timeout(Some(LIMIT)).expect("set");
+    client.send_to(&question.to_vec().expect("encoded"), address).expect("sent");
+    let mut buffer = [0; 512];
+    let length = client.recv(&mut buffer).expect("an answer");
+    let answer = Message::from_vec(&buffer[..length]).expect("a message");
+    assert_eq!(answer.answers[0].data, RData::A(A::new(10, 0, 0, 1)));
+
+    let acknowledged = until("it is acknowledged", || {
+        let asked = authority.asked_for_names();
+        asked.get(1).cloned().ok_or_else(|| format!("{asked:?}"))
+    });
+    assert_eq!((&*acknowledged.version_info, &*acknowledged.response_nonce), ("v1", "n1"));
+    let node = authority.asked_for_names()[0].node.clone().expect("the first names the node");
+    assert_eq!(node.id, format!("sidecar~{}~web-0.shop~shop.svc.cluster.local", pod.ip));
+    let metadata = node.metadata.expect("it has some");
+    assert!(metadata.fields.contains_key("CLUSTER_ID"), "{metadata:?}");
+}

@@ -1,0 +1,168 @@
+//! What 15020 and 15021 answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::authority::Authority;
+use crate::harness::{Agent, Answers, Pod, admin, http, ok, until};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn start(pod: &Pod) -> Agent {
+    let line = pod.idle_envoy();
+    pod.start(&line.each_ref().map(String::as_str))
+}
+
+fn pod(authority: &Authority) -> Pod {
+    Pod::new(authority.root(), &[authority.address])
+}
+
+fn becomes(address: SocketAddr, path: &str, wanted: u16) -> String {
+    until(path, || match http(address, &format!("GET {path}"))? {
+        (status, body) if status == wanted => Ok(body),
+        other => Err(format!("{other:?}")),
+    })
+}
+
+#[test]
+fn a_pod_is_ready_once_envoy_is_live_and_has_had_clusters_and_listeners() {
+    let authority = Authority::start(DAY);
+    authority.refuse(Some(tonic::Code::Unavailable));
+    let pod = pod(&authority);
+    let configured = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&configured);
+    let _admin = Answers::serve(pod.port(15000), move |head| {
+        if head.starts_with("GET /stats?") && !seen.load(Ordering::SeqCst) {
+            return ok(
+                "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 0\n",
+            );
+        }
+        admin(head)
+    });
+    let _agent = start(&pod);
+    let health = pod.port(15021);
+    assert!(becomes(health, "/healthz/ready", 503).contains("no certificate"));
+    authority.refuse(None);
+    until("listeners are missed", || match http(health, "GET /healthz/ready")? {
+        (503, fact) if fact.contains("no listeners yet") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    configured.store(true, Ordering::SeqCst);
+    becomes(health, "/healthz/ready", 200);
+    // They have come once: that the control plane is away later changes nothing.
+    configured.store(false, Ordering::SeqCst);
+    becomes(pod.port(15020), "/healthz/ready", 200);
+    assert_eq!(http(health, "GET /stats/prometheus").expect("it answers").0, 404, "health alone");
+}
+
+#[test]
+fn metrics_of_envoy_and_the_application_come_together() {
+    let authority = Authority::start(DAY);
+    let mut pod = pod(&authority);
+    pod.environment
+        .push(("STRAIT_PROMETHEUS_SCRAPE", r#"{"port": "8080", "path": "/m"}"#.to_owned()));
+    let _admin = Answers::serve(pod.port(15000), admin);
+    let app = Answers::serve(pod.port(8080), |_| ok("app_x 7\n# EOF\n"));
+    let agent = start(&pod);
+    until("Envoy is started", || pod.starts().first().copied().ok_or(agent.log()));
+    let body = becomes(pod.port(15020), "/stats/prometheus", 200);
+    for line in ["envoy_x{} 1", "app_x 7", "strait_agent_certificates_total 1"] {
+        assert!(
+            body.contains(&format!("{line}\r\n")) || body.contains(&format!("{line}\n")),
+            "{line}: {body}"
+        );
+    }
+    assert!(body.contains("strait_agent_certificate_expiry_timestamp_seconds "), "{body}");
+    assert!(!body.contains("# EOF"), "{body}");
+    assert!(app.last().starts_with("GET /m "), "{}", app.last());
+}
+
+#[test]
+fn an_application_whose_metrics_fail_leaves_envoys_whole() {
+    let authority = Authority::start(DAY);
+    let mut pod = pod(&authority);
+    pod.environment.push(("STRAIT_PROMETHEUS_SCRAPE", r#"{"port": 8080}"#.to_owned()));
+    let _admin = Answers::serve(pod.port(15000), admin);
+    // It breaks off in the middle of a line.
+    let _app = Answers::serve(pod.port(8080), |_| {
+        "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\nconnection: close\r\n\r\napp_x 7\napp_y{a="
+            .to_owned()
+    });
+    let _agent = start(&pod);
+    let body = becomes(pod.port(15020), "/stats/prometheus", 200);
+    assert!(body.contains("envoy_x{} 1\n") && body.contains("app_x 7\n"), "{body}");
+    assert!(!body.contains("app_y"), "{body}");
+    assert!(body.contains("strait_agent_scrape_failed{source=\"application\"} 1"), "{body}");
+    assert!(body.contains("strait_agent_scrape_failed{source=\"envoy\"} 0"), "{body}");
+}
+
+#[test]
+fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
+    let authority = Authority::start(DAY);
+    let mut pod = pod(&authority);
+    let probes = r#"{
+        "/app-health/web/readyz": {"httpGet": {"path": "/ready?x=1", "port": 8080,
+            "httpHeaders": [{"name": "Host", "value": "web"}, {"name": "X-Probe", "value": "1"}]}, "timeoutSeconds": 2},
+        "/app-health/web/livez": {"tcpSocket": {"port": 8080}},
+        "/app-health/web/startupz": {"tcpSocket": {"port": 8081}}
+    }"#;
+    pod.environment.push(("STRAIT_APP_PROBES", probes.to_owned()));
+    let healthy = Arc::new(AtomicBool::new(true));
+    let is = Arc::clone(&healthy);
+    let app = Answers::serve(pod.port(8080), move |_| {
+        if is.load(Ordering::SeqCst) {
+            ok("fine")
+        } else {
+            "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
+        }
+    });
+    let _agent = start(&pod);
+    let agent = pod.port(15020);
+    becomes(agent, "/app-health/web/readyz", 200);
+    let asked = app.last();
+    assert!(
+        asked.starts_with("GET /ready?x=1 HTTP/1.1") && asked.contains("x-probe: 1"),
+        "{asked}"
+    );
+    assert!(asked.contains("host: web\r\n"), "{asked}");
+    healthy.store(false, Ordering::SeqCst);
+    becomes(agent, "/app-health/web/readyz", 500);
+    becomes(agent, "/app-health/web/livez", 200);
+    becomes(agent, "/app-health/web/startupz", 503);
+    becomes(agent, "/app-health/other/readyz", 404);
+}
+
+#[test]
+fn a_probe_of_grpc_is_as_its_health_service_says() {
+    let authority = Authority::start(DAY);
+    let mut pod = pod(&authority);
+    let service = pod.port(9090);
+    let probes = r#"{"/app-health/api/livez": {"grpc": {"port": 9090, "service": "up"}},
+        "/app-health/api/readyz": {"grpc": {"port": 9090, "service": "down"}}}"#;
+    pod.environment.push(("STRAIT_APP_PROBES", probes.to_owned()));
+    let _served = crate::authority::serve_health(service);
+    let _agent = start(&pod);
+    becomes(pod.port(15020), "/app-health/api/livez", 200);
+    assert!(becomes(pod.port(15020), "/app-health/api/readyz", 503).contains("NOT_SERVING"));
+}
+
+#[test]
+fn nobody_else_may_end_the_pod() {
+    let authority = Authority::start(DAY);
+    let pod = pod(&authority);
+    let agent = start(&pod);
+    until("it listens", || http(pod.port(15020), "GET /healthz/ready"));
+    let request = "POST /quitquitquit HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    // As Envoy passes on what others send.
+    let mut passed_on = std::process::Command::new("python3");
+    let script = "import socket,sys\n\
+        s=socket.create_connection((sys.argv[1],15020),source_address=('127.0.0.6',0))\n\
+        s.sendall(sys.argv[2].encode())\nprint(s.recv(100).decode())";
+    let answer =
+        passed_on.args(["-c", script, &pod.ip.to_string(), request]).output().expect("python3");
+    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    assert!(text.contains(" 403 "), "{text} {}", String::from_utf8_lossy(&answer.stderr));
+    assert!(!agent.log().contains("asked for from the pod"));
+}

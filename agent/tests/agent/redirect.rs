@@ -1,0 +1,228 @@
+//! Redirection in a network namespace: which connections end where, as real programs make them. Needs root; skips loudly.
+
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::harness::until;
+
+/// Answers each connection with the port that it has reached.
+const SERVER: &str = "
+import selectors, socket, sys
+waiting = selectors.DefaultSelector()
+for port in sys.argv[1:]:
+    listener = socket.create_server(('0.0.0.0', int(port)))
+    waiting.register(listener, selectors.EVENT_READ, port)
+print('listening', flush=True)
+while True:
+    for key, _ in waiting.select():
+        stream, _ = key.fileobj.accept()
+        stream.sendall(key.data.encode())
+        stream.close()
+";
+
+/// Connects as a user, from an address or from any, and says what answers.
+const CLIENT: &str = "
+import encodings.idna, os, socket, sys
+user, source, host, port = sys.argv[1:]
+os.setgid(int(user)); os.setuid(int(user))
+try:
+    stream = socket.create_connection((host, int(port)), 0.5, (source, 0) if source else None)
+    print(stream.recv(100).decode())
+except OSError:
+    print('nobody')
+";
+
+/// A pod's network: loopback, one interface, and another host behind it. Gone on drop.
+struct PodNetwork {
+    pod: String,
+    other: String,
+    server: Option<Child>,
+}
+
+impl PodNetwork {
+    fn create(label: &str) -> Option<Self> {
+        let [pod, other] = ["pod", "other"]
+            .map(|part| format!("strait-agent-{}-{label}-{part}", std::process::id()));
+        if !run("ip", &["netns", "add", &pod]).status.success() {
+            crate::real::skip("redirection: network namespaces can't be made here");
+            return None;
+        }
+        let network = Self { pod, other, server: None };
+        let lines = [
+            format!("netns add {}", network.other),
+            format!(
+                "-n {} link add eth0 type veth peer name eth0 netns {}",
+                network.pod, network.other
+            ),
+            format!("-n {} addr add 10.0.0.5/24 dev eth0", network.pod),
+            format!("-n {} addr add 10.0.0.6/24 dev eth0", network.other),
+            format!("-n {} link set eth0 up", network.pod),
+            format!("-n {} link set eth0 up", network.other),
+            format!("-n {} link set lo up", network.pod),
+            format!("-n {} route add default via 10.0.0.6", network.pod),
+        ];
+        for line in lines {
+            let output = run("ip", &line.split(' ').collect::<Vec<_>>());
+            assert!(
+                output.status.success(),
+                "ip {line}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Some(network)
+    }
+
+    fn inside(namespace: &str, words: &[&str]) -> Output {
+        run("ip", &[&["netns", "exec", namespace], words].concat())
+    }
+
+    fn serve(&mut self, ports: &[&str]) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.pod, "python3", "-c", SERVER]).args(ports);
+        let mut server = command.stdout(Stdio::piped()).spawn().expect("python3");
+        let mut told = String::new();
+        let stdout = server.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut told)
+            .expect("it speaks");
+        self.server = Some(server);
+    }
+
+    /// Which port answers a user of the pod.
+    fn reaches(&self, user: &str, source: &str, host: &str, port: &str) -> String {
+        let output = Self::inside(&self.pod, &["python3", "-c", CLIENT, user, source, host, port]);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Which port answers another host.
+    fn reached(&self, port: &str) -> String {
+        let output =
+            Self::inside(&self.other, &["python3", "-c", CLIENT, "0", "", "10.0.0.5", port]);
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    fn redirect(&self, flags: &[&str]) -> (Option<i32>, String) {
+        let output = Self::inside(
+            &self.pod,
+            &[&[env!("CARGO_BIN_EXE_strait-agent"), "redirect"], flags].concat(),
+        );
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn rules(&self) -> String {
+        let output = Self::inside(&self.pod, &["iptables-save"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().filter(|line| line.starts_with("-A")).map(|line| format!("{line}\n")).collect()
+    }
+}
+
+impl Drop for PodNetwork {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        for namespace in [&self.pod, &self.other] {
+            run("ip", &["netns", "delete", namespace]);
+        }
+    }
+}
+
+fn run(program: &str, words: &[&str]) -> Output {
+    Command::new(program).args(words).output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+#[test]
+fn what_goes_out_and_comes_in_is_redirected_and_envoys_own_is_not() {
+    let Some(mut network) = PodNetwork::create("all") else { return };
+    network.serve(&["8080", "15001", "15006", "15020", "15021"]);
+    let (code, said) = network.redirect(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (app, envoy, own, other) = ("1000", "1337", "10.0.0.5", "10.9.9.9");
+    until("the interface is up", || match &*network.reached("15021") {
+        "15021" => Ok(()),
+        answer => Err(answer.to_owned()),
+    });
+    assert_eq!(network.reaches(app, "", other, "80"), "15001", "what the application sends");
+    assert_eq!(
+        network.reaches(envoy, "", other, "80"),
+        "nobody",
+        "what Envoy sends leaves the pod"
+    );
+    assert_eq!(network.reached("8080"), "15006", "what comes in");
+    assert_eq!(network.reached("15020"), "15020", "the agent's own port");
+    assert_eq!(
+        network.reaches(envoy, "", own, "8080"),
+        "15006",
+        "a service that the pod itself serves"
+    );
+    assert_eq!(network.reaches(app, "", own, "8080"), "8080", "the application asks itself");
+    assert_eq!(
+        network.reaches(envoy, "127.0.0.6", own, "8080"),
+        "8080",
+        "Envoy reaches the application"
+    );
+    assert_eq!(network.reaches(app, "", "127.0.0.1", "8080"), "8080");
+}
+
+#[test]
+fn settings_leave_ports_and_ranges_alone() {
+    let Some(mut network) = PodNetwork::create("some") else { return };
+    network.serve(&["8080", "9000", "15001", "15006", "15021"]);
+    let flags = ["--exclude-inbound-ports", "9000", "--exclude-outbound-ranges", "10.9.0.0/16"];
+    let more = ["--include-outbound-ranges", "10.8.0.0/16", "--include-outbound-ports", "443"];
+    let (code, said) = network.redirect(&[flags, more].concat());
+    assert_eq!(code, Some(0), "{said}");
+    until("the interface is up", || match &*network.reached("15021") {
+        "15021" => Ok(()),
+        answer => Err(answer.to_owned()),
+    });
+    assert_eq!(network.reached("9000"), "9000");
+    assert_eq!(network.reached("8080"), "15006");
+    assert_eq!(network.reaches("1000", "", "10.8.1.1", "80"), "15001");
+    assert_eq!(network.reaches("1000", "", "10.7.1.1", "443"), "15001");
+    assert_eq!(network.reaches("1000", "", "10.7.1.1", "80"), "nobody");
+    assert_eq!(network.reaches("1000", "", "10.9.1.1", "443"), "nobody");
+}
+
+#[test]
+fn a_second_run_changes_nothing_and_what_lacks_is_found_and_set_again() {
+    let Some(network) = PodNetwork::create("twice") else { return };
+    let (code, said) = network.redirect(&["--check"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("missing: iptables-save: nat: -A MESH_OUT -d 127.0.0.1/32 -j RETURN"),
+        "{said}"
+    );
+    assert_eq!(network.rules(), "", "a check changes nothing");
+
+    assert_eq!(network.redirect(&[]).0, Some(0));
+    let rules = network.rules();
+    let (code, said) = network.redirect(&[]);
+    assert_eq!((code, network.rules()), (Some(0), rules.clone()));
+    assert!(said.contains("nothing to do"), "{said}");
+    assert_eq!(network.redirect(&["--check"]).0, Some(0));
+
+    let delete = ["iptables", "-t", "nat", "-D", "OUTPUT", "-p", "tcp", "-j", "MESH_OUT"];
+    assert!(PodNetwork::inside(&network.pod, &delete).status.success());
+    let (code, said) = network.redirect(&["--check"]);
+    assert!(code == Some(2) && said.contains("-A OUTPUT -p tcp -j MESH_OUT"), "{said}");
+    assert_eq!(network.redirect(&[]).0, Some(0));
+    assert_eq!(network.rules(), rules);
+
+    // Other settings replace the first ones, whatever had been set.
+    assert_eq!(network.redirect(&["--exclude-inbound-ports", "9000"]).0, Some(0));
+    assert_eq!(network.redirect(&["--check"]).0, Some(2));
+    assert_eq!(network.redirect(&[]).0, Some(0));
+    assert_eq!(network.rules(), rules);
+}
+
+#[test]
+fn what_is_no_port_is_named() {
+    let output = run(
+        env!("CARGO_BIN_EXE_strait-agent"),
+        &["redirect", "--check", "--exclude-inbound-ports", "http"],
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("STR0950") && said.contains("\"http\""), "{said}");
+}

@@ -1,0 +1,166 @@
+//! What survives: Envoy's end, the agent's own, a control plane that is away; and how a pod ends.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::authority::Authority;
+use crate::harness::{Answers, Pod, admin, http, kill, runs, until};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// An agent whose Envoy runs, with the Envoy's process ID.
+fn started(pod: &Pod) -> (crate::harness::Agent, i32) {
+    let line = pod.idle_envoy();
+    let before = pod.starts().len();
+    let agent = pod.start(&line.each_ref().map(String::as_str));
+    let envoy = until("Envoy is started", || pod.starts().get(before).copied().ok_or(agent.log()));
+    (agent, envoy)
+}
+
+#[test]
+fn an_envoy_that_is_killed_is_started_again() {
+    let authority = Authority::start(DAY);
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let (agent, envoy) = started(&pod);
+    kill(envoy, Signal::KILL);
+    let next = until("it is started again", || pod.starts().get(1).copied().ok_or(agent.log()));
+    assert!(runs(next) && !runs(envoy));
+    assert_eq!(authority.calls().len(), 1, "with the certificate that was there");
+}
+
+#[test]
+fn an_agent_that_is_killed_leaves_no_envoy_behind() {
+    let authority = Authority::start(DAY);
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let (agent, envoy) = started(&pod);
+    agent.signal(Signal::KILL);
+    until("Envoy is gone", || if runs(envoy) { Err(String::new()) } else { Ok(()) });
+}
+
+#[test]
+fn an_agent_that_starts_again_takes_the_certificate_that_is_there_even_where_the_control_plane_is_away()
+ {
+    let authority = Authority::start(DAY);
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let (mut agent, _) = started(&pod);
+    let chain = pod.secret("cert-chain.pem").expect("there");
+    agent.signal(Signal::KILL);
+    agent.ended();
+    drop(authority);
+    let (_agent, envoy) = started(&pod);
+    assert!(runs(envoy));
+    assert_eq!(pod.secret("cert-chain.pem").expect("there"), chain);
+}
+
+#[test]
+fn while_the_control_plane_is_away_the_last_certificate_stays_and_the_next_comes_when_it_is_back() {
+    let authority = Authority::start(Duration::from_secs(4));
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let (agent, envoy) = started(&pod);
+    authority.refuse(Some(tonic::Code::Unavailable));
+    let kept = until("a renewal fails", || {
+        let log = agent.log();
+        if log.contains("STR0955") { pod.secret("cert-chain.pem") } else { Err(log) }
+    });
+    let asked = authority.calls().len();
+    until("it is tried again", || {
+        if authority.calls().len() > asked + 1 { Ok(()) } else { Err(agent.log()) }
+    });
+    assert_eq!(pod.secret("cert-chain.pem").expect("there"), kept);
+    authority.refuse(None);
+    until("the next is there", || {
+        if pod.secret("cert-chain.pem")? == kept { Err(agent.log()) } else { Ok(()) }
+    });
+    assert!(runs(envoy));
+}
+
+#[test]
+fn a_pod_that_ends_is_drained_first_and_its_envoy_ends_before_the_agent() {
+    let authority = Authority::start(DAY);
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.arguments.extend(["--drain".to_owned(), "1s".to_owned()]);
+    let answers = Answers::serve(pod.port(15000), admin);
+    let (mut agent, envoy) = started(&pod);
+    let ready = || http(pod.port(15021), "GET /healthz/ready");
+    until("it is ready", || match ready()? {
+        (200, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    agent.signal(Signal::TERM);
+    until("it drains", || match ready()? {
+        (503, fact) if fact.contains("drains") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert!(runs(envoy), "it serves on while it drains");
+    // What `sleep` says to SIGTERM.
+    assert_eq!(agent.exit_code(), Some(128 + 15));
+    assert!(!runs(envoy));
+    let requests = answers.requests();
+    let drain = "POST /drain_listeners?inboundonly&graceful HTTP/1.1";
+    assert_eq!(requests.iter().filter(|line| *line == drain).count(), 1, "{requests:?}");
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let authority = Authority::start(DAY);
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.arguments.extend(["--drain".to_owned(), "1h".to_owned()]);
+    let answers = Answers::serve(pod.port(15000), admin);
+    let (mut agent, envoy) = started(&pod);
+    agent.signal(Signal::TERM);
+    until("it drains", || answers.requests().first().cloned().ok_or(agent.log()));
+    agent.signal(Signal::INT);
+    agent.ended();
+    assert!(!runs(envoy));
+}
+
+#[test]
+fn a_pod_that_waits_until_it_is_idle_ends_with_its_last_connection() {
+    let authority = Authority::start(DAY);
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.arguments.extend(["--drain", "0s", "--drain-until-idle"].map(str::to_owned));
+    let held = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let holds = std::sync::Arc::clone(&held);
+    let answers = Answers::serve(pod.port(15000), move |head| {
+        let count = u8::from(holds.load(std::sync::atomic::Ordering::SeqCst));
+        let stats = format!("listener.0.0.0.0_15006.downstream_cx_active: {count}\n");
+        if head.contains("downstream_cx_active") { crate::harness::ok(&stats) } else { admin(head) }
+    });
+    let (mut agent, envoy) = started(&pod);
+    agent.signal(Signal::TERM);
+    let asked = |least: usize| {
+        let requests = answers.requests();
+        let count = requests.iter().filter(|line| line.contains("cx_active")).count();
+        if count >= least { Ok(()) } else { Err(format!("{requests:?}")) }
+    };
+    until("it has looked twice", || asked(2));
+    assert!(runs(envoy), "a connection is left");
+    held.store(false, std::sync::atomic::Ordering::SeqCst);
+    agent.ended();
+    assert!(!runs(envoy));
+}
+
+#[test]
+fn an_envoy_that_can_not_be_started_is_named() {
+    let authority = Authority::start(DAY);
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let agent = pod.start(&["/nowhere/envoy"]);
+    until("it is said", || {
+        let log = agent.log();
+        if log.contains("STR0958") && log.contains("/nowhere/envoy") { Ok(()) } else { Err(log) }
+    });
+}
+
+#[test]
+fn a_process_of_the_pod_may_end_it() {
+    let authority = Authority::start(DAY);
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.arguments.extend(["--drain".to_owned(), "0s".to_owned()]);
+    let _answers = Answers::serve(pod.port(15000), admin);
+    let (mut agent, envoy) = started(&pod);
+    let (status, _) = http(pod.port(15020), "POST /quitquitquit").expect("it answers");
+    assert_eq!(status, 200);
+    agent.ended();
+    assert!(!runs(envoy));
+}

@@ -1,0 +1,346 @@
+//! The configuration that an unmodified Envoy starts with: who the proxy is, where its control plane is, and where its
+//! certificate lies. Everything else comes from the control plane.
+//!
+//! A crate of its own because two programs print it: `strait proxy bootstrap` and `strait-agent`. Pure functions: values
+//! in, JSON out. It reads and writes no file.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::str::FromStr;
+
+use serde_json::{Map, Value, json};
+
+/// The upstream cluster by which a bootstrap names the control plane.
+const CONTROL_PLANE: &str = "strait";
+
+/// An address of the control plane: `HOST:PORT`, an IPv6 address in brackets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discovery {
+    /// A name in lower case, or an address without brackets; the server's certificate must hold it.
+    pub host: String,
+    /// Not 0.
+    pub port: u16,
+}
+
+/// A text is no `HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoDiscovery;
+
+impl fmt::Display for NoDiscovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected HOST:PORT, an IPv6 address in brackets")
+    }
+}
+
+impl std::error::Error for NoDiscovery {}
+
+impl FromStr for Discovery {
+    type Err = NoDiscovery;
+
+    fn from_str(text: &str) -> Result<Self, NoDiscovery> {
+        let (host, port) = text.rsplit_once(':').ok_or(NoDiscovery)?;
+        let port = port.parse::<u16>().ok().filter(|port| *port > 0).ok_or(NoDiscovery)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = match bare {
+            Some(inner) => inner.parse::<Ipv6Addr>().map_err(|_| NoDiscovery)?.to_string(),
+            None if is_host(host) => host.to_ascii_lowercase(),
+            None => return Err(NoDiscovery),
+        };
+        Ok(Self { host, port })
+    }
+}
+
+impl Discovery {
+    fn is_address(&self) -> bool {
+        self.host.parse::<IpAddr>().is_ok()
+    }
+}
+
+/// Whether a text may be part of a node id, or a host: letters, digits, `-` and `.`.
+pub fn is_host(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
+}
+
+/// Who a proxy is.
+#[derive(Debug, Clone)]
+pub struct ProxyNode<'a> {
+    /// `sidecar` or `router`.
+    pub kind: &'a str,
+    /// Of the pod or workload.
+    pub name: &'a str,
+    /// As in its certificate; without dots, for the last one of the node id divides name and namespace.
+    pub namespace: &'a str,
+    /// As in its certificate.
+    pub service_account: &'a str,
+    /// ID of its cluster.
+    pub cluster: &'a str,
+    /// `None` leaves it to the control plane.
+    pub network: Option<&'a str>,
+    /// The first goes into the node id.
+    pub addresses: &'a [IpAddr],
+    /// Name of the Kubernetes node that it runs on, where that is known.
+    pub node_name: Option<&'a str>,
+    /// Of the pod.
+    pub labels: &'a [(String, String)],
+    /// DNS domain of services.
+    pub domain: &'a str,
+}
+
+impl ProxyNode<'_> {
+    /// The node id.
+    pub fn id(&self) -> String {
+        let Self { kind, name, namespace, domain, .. } = self;
+        let address = self.addresses.first().map(IpAddr::to_string).unwrap_or_default();
+        format!("{kind}~{address}~{name}.{namespace}~{namespace}.svc.{domain}")
+    }
+
+    /// Its metadata, without where its secrets are.
+    pub fn metadata(&self) -> Value {
+        let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+        let labels: Map<String, Value> =
+            self.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+        let mut metadata = json!({
+            "CLUSTER_ID": self.cluster,
+            "NAMESPACE": self.namespace,
+            "SERVICE_ACCOUNT": self.service_account,
+            "INSTANCE_IPS": addresses.join(","),
+            "LABELS": labels,
+        });
+        if let Some(network) = self.network {
+            metadata["NETWORK"] = json!(network);
+        }
+        if let Some(node) = self.node_name {
+            metadata["NODE_NAME"] = json!(node);
+        }
+        metadata
+    }
+}
+
+/// Files in PEM form that hold a certificate, its key, and the roots to trust. Absolute paths.
+#[derive(Debug, Clone, Copy)]
+pub struct PemFiles<'a> {
+    /// The chain, leaf first.
+    pub chain: &'a Path,
+    /// The leaf's key.
+    pub key: &'a Path,
+    /// What the control plane and other workloads must chain to.
+    pub roots: &'a Path,
+}
+
+impl PemFiles<'_> {
+    /// The secrets that the control plane's TLS contexts name too: `default`, the certificate with its key, and `ROOTCA`.
+    ///
+    /// Envoy (1.36 and 1.40 tried) looks at `watched_directory` in secrets that come by SDS, from a file too, and passes
+    /// over it in static ones: these count as they are when the proxy starts.
+    pub fn secrets(&self) -> [Value; 2] {
+        let watched = |file: &Path| json!({ "path": folder_of(file) });
+        [
+            json!({
+                "name": "default",
+                "tls_certificate": {
+                    "certificate_chain": { "filename": self.chain },
+                    "private_key": { "filename": self.key },
+                    "watched_directory": watched(self.chain),
+                },
+            }),
+            json!({
+                "name": "ROOTCA",
+                "validation_context": {
+                    "trusted_ca": { "filename": self.roots },
+                    "watched_directory": watched(self.roots),
+                },
+            }),
+        ]
+    }
+
+    /// What the two files of secrets hold: each secret in a discovery response.
+    pub fn sds_files(&self) -> [Value; 2] {
+        self.secrets().map(|mut secret| {
+            secret["@type"] =
+                json!("type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret");
+            json!({ "resources": [secret] })
+        })
+    }
+}
+
+/// Where a proxy's secrets come from.
+#[derive(Debug, Clone, Copy)]
+pub enum SecretSource<'a> {
+    /// Files of secrets (SDS), which are read again when they are renewed: absolute paths.
+    Sds {
+        /// With the secret `default`.
+        certificate: &'a str,
+        /// With the secret `ROOTCA`.
+        roots: &'a str,
+    },
+    /// Read once, when the proxy starts.
+    Static(PemFiles<'a>),
+}
+
+/// What a bootstrap is made of.
+#[derive(Debug, Clone)]
+pub struct Bootstrap<'a> {
+    /// Who the proxy is.
+    pub node: ProxyNode<'a>,
+    /// Where its control plane is: the first that answers. At least one.
+    pub discovery: &'a [Discovery],
+    /// Whether only what changed is asked for (Delta), or all of a type each time.
+    pub delta: bool,
+    /// Where Envoy's own admin interface listens.
+    pub admin: SocketAddr,
+    /// Its certificate and roots.
+    pub secrets: SecretSource<'a>,
+}
+
+impl Bootstrap<'_> {
+    /// As Envoy reads it.
+    pub fn to_json(&self) -> Value {
+        let mut metadata = self.node.metadata();
+        let mut resources = json!({ "clusters": [self.control_plane()] });
+        match self.secrets {
+            SecretSource::Sds { certificate, roots } => {
+                metadata["STRAIT_SDS"] = json!({ "cert": certificate, "roots": roots });
+            }
+            SecretSource::Static(files) => resources["secrets"] = json!(files.secrets()),
+        }
+        json!({
+            "node": {
+                "id": self.node.id(),
+                "cluster": format!("{}.{}", self.node.name, self.node.namespace),
+                "metadata": metadata,
+            },
+            "admin": { "address": socket_address(&self.admin.ip().to_string(), self.admin.port()) },
+            "dynamic_resources": {
+                "ads_config": {
+                    "api_type": if self.delta { "DELTA_GRPC" } else { "GRPC" },
+                    "transport_api_version": "V3",
+                    "set_node_on_first_message_only": true,
+                    "grpc_services": [{ "envoy_grpc": { "cluster_name": CONTROL_PLANE } }],
+                },
+                "cds_config": { "ads": {}, "resource_api_version": "V3" },
+                "lds_config": { "ads": {}, "resource_api_version": "V3" },
+            },
+            "static_resources": resources,
+        })
+    }
+
+    fn control_plane(&self) -> Value {
+        let are_addresses = self.discovery.iter().all(Discovery::is_address);
+        let localities =
+            self.discovery.iter().enumerate().map(|(priority, Discovery { host, port })| {
+                let endpoint = json!({ "endpoint": { "address": socket_address(host, *port) } });
+                let mut locality = json!({ "lb_endpoints": [endpoint] });
+                if priority > 0 {
+                    locality["priority"] = json!(priority);
+                }
+                locality
+            });
+        let mut cluster = json!({
+            "name": CONTROL_PLANE,
+            "type": if are_addresses { "STATIC" } else { "STRICT_DNS" },
+            // Else Envoy tries only the IPv6 addresses of a name that has some, localhost among them.
+            "dns_lookup_family": "ALL",
+            "connect_timeout": "5s",
+            "load_assignment": {
+                "cluster_name": CONTROL_PLANE,
+                "endpoints": localities.collect::<Vec<_>>(),
+            },
+            "typed_extension_protocol_options": {
+                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                    "explicit_http_config": {
+                        "http2_protocol_options": {
+                            // A control plane that vanished without notice is noticed within 40 s.
+                            "connection_keepalive": { "interval": "30s", "timeout": "10s" },
+                        },
+                    },
+                },
+            },
+            "transport_socket": { "name": "envoy.transport_sockets.tls", "typed_config": self.tls() },
+        });
+        if self.discovery.len() > 1 {
+            // Whoever can't be reached counts as unhealthy for a while, so that the next priority is tried.
+            cluster["outlier_detection"] = json!({
+                "split_external_local_origin_errors": true,
+                "consecutive_local_origin_failure": 2,
+                "enforcing_consecutive_local_origin_failure": 100,
+                "enforcing_local_origin_success_rate": 0,
+                "interval": "1s",
+                "base_ejection_time": "30s",
+                "max_ejection_time": "60s",
+                "max_ejection_percent": 100,
+            });
+        }
+        cluster
+    }
+
+    fn tls(&self) -> Value {
+        let [certificate, roots] = match self.secrets {
+            SecretSource::Sds { certificate, roots } => [Some(certificate), Some(roots)],
+            SecretSource::Static(_) => [None; 2],
+        };
+        let mut tls = json!({
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "common_tls_context": {
+                "alpn_protocols": ["h2"],
+                "tls_params": {
+                    "tls_minimum_protocol_version": "TLSv1_3",
+                    "tls_maximum_protocol_version": "TLSv1_3",
+                },
+                "tls_certificate_sds_secret_configs": [named("default", certificate)],
+                "combined_validation_context": {
+                    "default_validation_context": { "match_typed_subject_alt_names": self.names() },
+                    "validation_context_sds_secret_config": named("ROOTCA", roots),
+                },
+            },
+        });
+        if let Some(first) = self.discovery.iter().find(|one| !one.is_address()) {
+            tls["sni"] = json!(first.host);
+        }
+        tls
+    }
+
+    /// What the control plane's certificate may prove.
+    fn names(&self) -> Vec<Value> {
+        let san =
+            |kind: &str, name: &str| json!({ "san_type": kind, "matcher": { "exact": name } });
+        let mut names = Vec::new();
+        for discovery in self.discovery {
+            let host = &*discovery.host;
+            if discovery.is_address() {
+                names.push(san("IP_ADDRESS", host));
+                continue;
+            }
+            names.push(san("DNS", host));
+            // The certificate holds a Service's short form.
+            let short = host.strip_suffix(&format!(".{}", self.node.domain));
+            names.extend(
+                short.filter(|short| short.ends_with(".svc")).map(|short| san("DNS", short)),
+            );
+        }
+        names
+    }
+}
+
+/// A secret by its name, from a file where one is given. By its name alone only a static secret is found.
+fn named(name: &str, file: Option<&str>) -> Value {
+    let Some(file) = file else { return json!({ "name": name }) };
+    let watched = json!({ "path": folder_of(Path::new(file)) });
+    let source = json!({ "path": file, "watched_directory": watched });
+    json!({
+        "name": name,
+        "sds_config": { "path_config_source": source, "resource_api_version": "V3" },
+    })
+}
+
+/// The folder that a file is in.
+pub fn folder_of(file: &Path) -> &Path {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// An address as Envoy writes it.
+pub fn socket_address(host: &str, port: u16) -> Value {
+    json!({ "socket_address": { "address": host, "port_value": port } })
+}
