@@ -32,6 +32,7 @@ const ENVOY: &[&str] = &[
     "envoy/extensions/access_loggers/file/v3/file.proto",
     "envoy/extensions/access_loggers/stream/v3/stream.proto",
     "envoy/extensions/clusters/aggregate/v3/cluster.proto",
+    "envoy/extensions/clusters/dns/v3/dns_cluster.proto",
     "envoy/extensions/filters/http/cors/v3/cors.proto",
     "envoy/extensions/filters/http/fault/v3/fault.proto",
     "envoy/extensions/filters/http/grpc_stats/v3/config.proto",
